@@ -101,11 +101,15 @@ def test_an_s3_is_away_and_then_all_pods_are(
     """Nothing of the job is on a volume but its output: when all pods are gone, only S3 has its state and its offsets."""
     keys = {name: server.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     ferry.kubectl.run(
-        "create", "secret", "generic", "bucket", *(f"--from-literal={name}={value}" for name, value in keys.items())
+        "create",
+        "secret",
+        "generic",
+        "for-jobs-bucket",
+        *(f"--from-literal={name}={value}" for name, value in keys.items()),
     )
     made = ferry.job("bucket", events=3_000_000, epoch=PACE, pipeline={"args": DISORDER}, workers=2)
     made["spec"]["state"] |= {"checkpoint": {**KEPT, "location": server.url}, "replicas": 1}
-    made["spec"]["kubernetes"] |= {"envFrom": ["bucket"]}
+    made["spec"]["kubernetes"] |= {"envFrom": ["for-jobs-bucket"]}
     del made["spec"]["kubernetes"]["checkpoint"]
     job, said = ferry.start(made), list[str]()
     job.until_workers(2, 240.0)

@@ -34,7 +34,7 @@ BEGINS = "OwnQuery begins"
 @pytest.fixture(scope="module")
 def ferry(cluster: Cluster) -> Iterator[Installation]:
     """The chart, installed in a namespace of its own, with a volume that all nodes share."""
-    with installed_ferry(cluster.kubectl) as made:
+    with installed_ferry(cluster.kubectl, "jobs.allow.hostPaths={/mnt}", "jobs.allow.hostNetwork=true") as made:
         yield made
 
 

@@ -88,9 +88,7 @@ def test_scale_out_and_in_moves_state_before_pods_go(running: Running) -> None:
 
 def test_a_spec_that_cannot_be_followed_is_said_and_the_old_one_runs_on(running: Running) -> None:
     kubectl = running.kubectl
-    wait_until(
-        lambda: "ferry.dev/last-good-spec" in kubectl.get("sj", "a")["metadata"].get("annotations", {}), "note", 20
-    )
+    wait_until(lambda: "good" in running.status().get("memory", {}), "a good spec that is kept", 20)
     kubectl.patch("sj/a", {"spec": {"pipeline": {"args": BAD}, "workers": 3}})
     took = wait_until(lambda: running.condition("Degraded").get("reason") == "SpecRefused", "refusal", 30)
     assert took < 30 and "spec.pipeline.args" in running.condition("Degraded")["message"]

@@ -14,6 +14,7 @@ from ferry.contract import journals, ports
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.rbac import DRIVER_RULES, NODE_RULES, RULES, UNCALLED
+from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.charts import (
     CHART,
@@ -219,6 +220,38 @@ def test_the_operator_is_told_what_it_reads() -> None:
     assert told["FERRY_IMAGE"] == "r/ferry:1" and told["FERRY_READ_NODES"] == "false"
     assert told["FERRY_REDIS_URL"] == "rediss://redis.example:6380/2"
     assert told["FERRY_REDIS_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_jobs_may_not_name_what_is_of_the_release(rendered: dict[str, list[Document]], name: str) -> None:
+    documents = rendered[name]
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    told = environment(spec["containers"][0])
+    allowed = Allowed.read(told["FERRY_JOBS_ALLOW"])
+    assert allowed == Allowed(own=allowed.own), "the defaults of the two are the same"
+    secrets = {one["secretKeyRef"]["name"] for one in told.values() if isinstance(one, dict) and "secretKeyRef" in one}
+    pulled = {one["name"] for one in spec.get("imagePullSecrets", ())}
+    assert set(allowed.own.secrets) == secrets | pulled | {s["metadata"]["name"] for s in of_kind(documents, "Secret")}
+    assert allowed.own.service_accounts == (spec["serviceAccountName"],)
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for _, other in pods(documents)
+        for volume in other.get("volumes", ())
+        if "persistentVolumeClaim" in volume
+    }
+    assert claims <= set(allowed.own.claims)
+
+
+def test_what_jobs_may_name_is_said_by_values() -> None:
+    values = {"jobs.allow": {"secrets": ["bucket"], "hostPaths": ["/mnt"], "hostNetwork": True, "users": [2000]}}
+    documents = render({**values, "jobs.driverAccounts": ["cloud"]})
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    found = Allowed.read(environment(spec["containers"][0])["FERRY_JOBS_ALLOW"])
+    assert (found.secrets, found.host_paths, found.host_network) == (("bucket",), ("/mnt",), True)
+    assert (found.service_accounts, found.images, found.users) == (("cloud",), ("*",), (2000,))
+    for wrong in ({"hostPaths": ["mnt"]}, {"hostNetwork": "yes"}, {"secret": ["x"]}, {"users": [0]}):
+        with pytest.raises(Refused):
+            render({"jobs.allow": wrong})
 
 
 def test_the_address_of_redis(rendered: dict[str, list[Document]]) -> None:

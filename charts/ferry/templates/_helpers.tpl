@@ -52,6 +52,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.monitoring.existingSecret | default (printf "%s-metrics" (include "ferry.fullname" .)) }}
 {{- end }}
 
+{{- /* What jobs may name, and what is the release's own: `kube/manifests/allowed.py` of the operator reads it. */}}
+{{- define "ferry.jobsAllow" -}}
+{{- $name := include "ferry.fullname" . }}
+{{- $key := .Values.operator.existingSecret | default (printf "%s-operator" $name) }}
+{{- $secrets := concat (list $key (include "ferry.redisSecret" .) (include "ferry.metricsSecret" .)) .Values.images.pullSecrets | compact }}
+{{- $claims := list (include "ferry.redisClaim" .) (printf "data-%s-redis-0" $name) | compact | uniq }}
+{{- $own := dict "secrets" $secrets "serviceAccounts" (list (include "ferry.operatorAccount" .)) "claims" $claims }}
+{{- $allow := .Values.jobs.allow }}
+{{- $accounts := concat $allow.serviceAccounts .Values.jobs.driverAccounts | uniq }}
+{{- merge (dict "serviceAccounts" $accounts "own" $own) $allow | toJson }}
+{{- end }}
+
 {{- define "ferry.podSecurity" -}}
 runAsNonRoot: true
 {{- with .Values.user }}

@@ -5,7 +5,6 @@ It reads arguments, calls what does the work, and prints.
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +18,7 @@ from ferry_operator.cli.targets import Target
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
+from ferry_operator.kube.api.notes import is_name
 from ferry_operator.local.run import FAILED, Request
 from ferry_operator.local.run import run as run_job
 
@@ -30,9 +30,6 @@ Wait = Annotated[float, typer.Option(help="Seconds to wait for it.")]
 
 WAIT_SECONDS = 600.0
 """A first checkpoint has all of the state in it."""
-
-NAME_PATTERN = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-"""Of a checkpoint; as the driver takes it."""
 
 LOOK_SECONDS = 0.1
 
@@ -49,9 +46,9 @@ def checkpoint(
     as_json: AsJson = False,
 ) -> None:
     """Take a durable checkpoint now, and wait until it is complete."""
-    if name is not None and (not re.fullmatch(NAME_PATTERN, name) or name == "latest" or name.isdecimal()):
+    if name is not None and not is_name(name):
         raise Refusal(
-            f"--name {name!r}: a name has small letters, digits, '.' and '-'; it is no number, and not 'latest'"
+            f"--name {name!r}: a name has small letters, digits, '.' and '-'; it is no number, and not 'latest' or 'none'"
         )
     found = targets.find(ctx.obj, job).checkpoint(name, wait)
     if as_json:

@@ -45,6 +45,8 @@ class Rule:
     reason: Reason = "FieldValueInvalid"
     field_path: str | None = None
     """relative to `path`, such as '.timeout'"""
+    sees_status: bool = False
+    """it stands at the whole object, and `self` is that; `path` is what it is about"""
 
     def valid_job(self) -> Document:
         """A job that keeps the rule."""
@@ -54,10 +56,16 @@ class Rule:
         """The same job, with the rule broken."""
         return patched(self.valid_job(), self.broken)
 
+    @property
+    def node(self) -> str:
+        """Where it stands in the schema."""
+        return "" if self.sees_status else self.path
+
     def to_schema(self) -> Document:
         """The rule as the schema has it."""
         out: Document = {"rule": self.rule, "message": self.message, "reason": self.reason}
-        return out if self.field_path is None else {**out, "fieldPath": self.field_path}
+        where = f".{self.path}{self.field_path}" if self.sees_status else self.field_path
+        return out if where is None else {**out, "fieldPath": where}
 
 
 def patched(document: Document, patch: Document) -> Document:

@@ -32,6 +32,17 @@ def _keeps(name: str) -> str:
     return f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
 
 
+def _rests(job: str) -> str:
+    return f"{job}.spec.suspend || {job}.spec.workers == 0"
+
+
+FAILED_AT_ONCE = (
+    "(has(self.status) && has(self.status.phase) && self.status.phase == 'Failed' && "
+    "(!has(self.status.epoch) || self.status.epoch < 0))"
+)
+"""A job that has failed before its first epoch: one that was to say where it begins says it so."""
+
+
 def _no_password(path: str) -> str:
     return f"!has({path}) || !{path}.matches('{PASSWORD_PATTERN}')"
 
@@ -92,11 +103,12 @@ WRITTEN: tuple[Rule, ...] = (
     Rule(
         "restore-from-while-suspended",
         "spec",
-        f"{_keeps('restoreFrom')} || self.suspend || oldSelf.suspend || self.workers == 0 || oldSelf.workers == 0",
+        f"({_keeps('spec.restoreFrom')}) || {_rests('self')} || {_rests('oldSelf')} || {FAILED_AT_ONCE}",
         "restoreFrom is read by a job that has no state: suspend the job first",
         broken=in_spec(restoreFrom="latest"),
         update=True,
         field_path=".restoreFrom",
+        sees_status=True,
     ),
     Rule(
         "restore-from-no-password",

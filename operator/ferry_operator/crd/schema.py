@@ -121,7 +121,7 @@ def schema() -> Schema:
     for path, more in LISTS.items():
         node_at(root, path).update(more)
     for rule in RULES:
-        node_at(root, rule.path).setdefault("x-kubernetes-validations", []).append(rule.to_schema())
+        node_at(root, rule.node).setdefault("x-kubernetes-validations", []).append(rule.to_schema())
     return root
 
 

@@ -89,12 +89,14 @@ class Metadata(SpecPart):
 
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
-    labels: dict[str, str] = Field(default_factory=dict, description="Labels, also put on the pods of the job.")
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        description="Labels, also put on the pods of the job, but for those below app.kubernetes.io/.",
+    )
     annotations: dict[str, str] = Field(
         default_factory=dict,
-        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins and "
-        "ferry.dev/checkpoint, and keeps "
-        "notes of its own below ferry.dev/.",
+        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins, "
+        "ferry.dev/plan and ferry.dev/checkpoint.",
     )
 
 
@@ -162,8 +164,12 @@ class Spec(SpecPart):
         default=None,
         description="Checkpoint that a job without state begins from: latest, a name or a number, below its own name in "
         "`state.checkpoint.location`, or the path or URL of a manifest. A suspended job begins from its latest one unless "
-        "this was changed meanwhile; null: a new job begins from nothing.",
-        json_schema_extra=never_running("A job that has state never reads it: suspend the job, change it, and resume."),
+        "this was changed meanwhile. 'none': it begins from nothing. null: so does a new job, unless the location holds "
+        "checkpoints of its name: then it does not begin until this says 'latest' or 'none'.",
+        json_schema_extra=never_running(
+            "A job that has state never reads it: suspend the job, change it, and resume. One that failed before its first "
+            "epoch begins anew with it."
+        ),
     )
     restore_sink: Literal["truncate", "keep"] = Field(
         default="truncate",

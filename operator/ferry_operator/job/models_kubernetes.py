@@ -85,7 +85,8 @@ class StateVolume(SpecPart):
     path: AbsolutePath | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="Directory of the node for 'hostPath'; each job has its own below it.",
+        description="Directory of the node for 'hostPath', of those that the installation allows (`jobs.allow.hostPaths`); "
+        "each job has its own below it.",
     )
     size: Annotated[Quantity, at_least("16Mi")] | None = Field(
         default=None, description="Most that the files of one worker may take; null on a disk: no limit."
@@ -115,7 +116,11 @@ class Volume(SpecPart):
     claim: str | None = Field(
         default=None, min_length=1, max_length=253, description="Name of a PersistentVolumeClaim of the namespace."
     )
-    host_path: AbsolutePath | None = Field(default=None, max_length=PATH_MAX, description="A directory of the node.")
+    host_path: AbsolutePath | None = Field(
+        default=None,
+        max_length=PATH_MAX,
+        description="A directory of the node, of those that the installation allows (`jobs.allow.hostPaths`).",
+    )
     read_only: bool = Field(default=False, description="It is mounted for reading.")
 
     @model_validator(mode="after")
@@ -134,7 +139,8 @@ class Kubernetes(SpecPart):
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Image with Ferry's runtime and the pipeline; null: the operator's own default.",
+        description="Image with Ferry's runtime and the pipeline, of those that the installation allows "
+        "(`jobs.allow.images`); null: the operator's own default.",
         json_schema_extra=ALL_PODS,
     )
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
@@ -144,14 +150,16 @@ class Kubernetes(SpecPart):
     )
     network: Literal["pod", "host"] = Field(
         default="pod",
-        description="The pods' own network, or that of their nodes (for RDMA; ports are chosen so that none clash).",
+        description="The pods' own network, or, where the installation allows it (`jobs.allow.hostNetwork`), that of their "
+        "nodes (for RDMA; ports are chosen so that none clash).",
         json_schema_extra=ALL_PODS,
     )
     service_account: str | None = Field(
         default=None,
         min_length=1,
         max_length=253,
-        description="Service account of the pods, under which drivers may use journals; null: the operator's default.",
+        description="Service account of the pods, under which drivers may use journals, of those that the installation "
+        "allows (`jobs.driverAccounts`, `jobs.allow.serviceAccounts`); null: the operator's default.",
         json_schema_extra=ALL_PODS,
     )
     user: int | None = Field(
@@ -159,7 +167,7 @@ class Kubernetes(SpecPart):
         ge=1,
         le=2_147_483_647,
         description="User and group of the processes, and group of the volumes; null: the operator's default, which may "
-        "leave it to the cluster.",
+        "leave it to the cluster. Another one has to be allowed by the installation (`jobs.allow.users`).",
         json_schema_extra=ALL_PODS,
     )
     node_selector: dict[str, str] = Field(
@@ -183,7 +191,8 @@ class Kubernetes(SpecPart):
         default_factory=list,
         max_length=SECRETS_MAX,
         description="Secrets of the namespace whose keys become variables of all processes of the job, such as "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the operator never reads them. What changes in a Secret is read by "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of those that the installation allows (`jobs.allow.secrets` of the "
+        "chart, by default 'for-jobs-*'). The operator never reads them. What changes in a Secret is read by "
         "pods that are made from then on.",
         json_schema_extra=ALL_PODS,
     )

@@ -12,7 +12,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from ferry.contract.documents import LATEST
+from ferry.contract.errors import SpecRefused
 from ferry_operator.job.models_autoscale import AutoscaleReport
+from ferry_operator.job.models_base import PATH_MAX
 
 Phase = Literal[
     "Pending", "Starting", "Running", "Moving", "Degraded", "Suspending", "Suspended", "Finished", "Failed", "Deleting"
@@ -111,6 +114,71 @@ class BalanceReport(_Report):
     )
 
 
+class GoodSpec(_Report):
+    """The last spec under which an epoch was finished."""
+
+    generation: int = Field(ge=0, description="Generation with which the API server has admitted it.")
+    spec: str = Field(description="The spec, as JSON.")
+    seal: str = Field(max_length=64, description="What only the operator can write below this spec of this job.")
+
+
+class RefusedSpec(_Report):
+    """A spec that could not run."""
+
+    revision: str = Field(max_length=128, description="What pods of it are made from.")
+    why: str = Field(max_length=MESSAGE_MAX, description="What came of it.")
+
+
+class CheckpointAnswer(_Report):
+    """What became of the last request for a checkpoint."""
+
+    id: str = Field(max_length=NAME_MAX, description="Of the request.")
+    number: int | None = Field(
+        default=None, ge=0, description="Of the checkpoint; it is complete once `checkpoint` has it, or a higher one."
+    )
+    refused: str | None = Field(default=None, max_length=MESSAGE_MAX, description="Why the driver takes none.")
+
+
+class JobMemory(_Report):
+    """What the operator has to know again after it was started anew. Nobody else may write it: it is no user's to change."""
+
+    uid: str = Field(
+        default="", max_length=128, description="Of the StreamJob: what another one did says nothing of it."
+    )
+    run: int = Field(default=1, ge=1, le=2**31 - 1, description="Which of its runs the job is at.")
+    over: bool = Field(default=False, description="The driver of this run has ended with a last checkpoint.")
+    before: str | None = Field(
+        default=None,
+        max_length=PATH_MAX,
+        description="`spec.restoreFrom` of the run before: it is not meant for this one.",
+    )
+    good: GoodSpec | None = Field(default=None, description="The last spec under which an epoch was finished.")
+    refused: RefusedSpec | None = Field(default=None, description="A spec that could not run.")
+    answered: CheckpointAnswer | None = Field(
+        default=None, description="The last answer to a request for a checkpoint."
+    )
+
+    @staticmethod
+    def of(job: Mapping[str, Any]) -> JobMemory:
+        """Of a StreamJob object. What was written of another one counts as none. Raises SpecRefused."""
+        uid, kept = str((job.get("metadata") or {}).get("uid", "")), (job.get("status") or {}).get("memory") or {}
+        try:
+            found = JobMemory.model_validate(kept, by_alias=True, by_name=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in ("status.memory", *first["loc"]))
+            raise SpecRefused(
+                f"{where}: {first['msg']}; only the operator writes it: take status.memory away"
+            ) from None
+        return found if found.uid == uid else JobMemory(uid=uid)
+
+    def restore_from(self, asked: str | None) -> str | None:
+        """The checkpoint that this run begins from; `asked`: `spec.restoreFrom`."""
+        if self.run == 1 or (asked is not None and asked != self.before):
+            return asked
+        return LATEST
+
+
 class JobStatus(_Report):
     """What the operator saw and is about to do."""
 
@@ -159,6 +227,9 @@ class JobStatus(_Report):
         default=None,
         description="How uneven the load is; left out while it is not known, or `spec.balance.mode` is off.",
     )
+    memory: JobMemory | None = Field(
+        default=None, description="What the operator keeps for itself; users have no right to it."
+    )
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
@@ -177,8 +248,8 @@ class JobStatus(_Report):
                     known.pop(str(problem["loc"][0]), None)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain maps and lists with the names of the CRD; what is not known is left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        """Plain maps and lists with the names of the CRD; what is not known is left out, and so is the memory."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"memory"})
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type."""

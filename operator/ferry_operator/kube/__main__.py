@@ -10,6 +10,7 @@
 | FERRY_READ_NODES | 'false': nodes may not be listed |
 | FERRY_METRICS_TOKEN | asked of whoever scrapes this process; not set: it serves no metrics |
 | FERRY_METRICS_SECRET | Secret whose `token` jobs ask for; not set: they serve none |
+| FERRY_JOBS_ALLOW | JSON: what jobs may name, and what belongs to the installation (`manifests.allowed`) |
 | POD_NAME | part of this process's name in the Lease |
 """
 
@@ -32,6 +33,7 @@ from ferry.system.monitoring import MonitoringServer
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
 from ferry_operator.kube.api.port import ApiError
+from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import USER, Installation, redis_url
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.process.leader import Leader
@@ -135,6 +137,7 @@ def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
         user=int(environ.get("FERRY_USER", USER)) if environ.get("FERRY_USER") != "" else None,
         read_nodes=environ.get("FERRY_READ_NODES", "true").lower() not in ("false", "0", "no"),
         metrics_secret=environ.get("FERRY_METRICS_SECRET") or None,
+        allow=Allowed.read(environ.get("FERRY_JOBS_ALLOW", "")),
     )
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
 from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
+from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, JobMemory, RefusedSpec
 from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, RunNote
+from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
@@ -36,7 +37,7 @@ from ferry_operator.kube.api.port import (
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
 from ferry_operator.kube.observe import facts
-from ferry_operator.kube.observe.effective_spec import Revisions
+from ferry_operator.kube.observe.effective_spec import Revisions, last_good
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
@@ -82,6 +83,12 @@ class KubeCluster:
     link: DriverClient
     token: int
     view: JobView
+    memory: JobMemory = field(init=False)
+    """what is kept of the job, with what this pass has added"""
+
+    def __post_init__(self) -> None:
+        """It begins with what was seen."""
+        self.memory = self.view.seen.memory
 
     def do(self, step: Step) -> bool:
         """Do one step; False: somebody else was quicker, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
@@ -112,10 +119,12 @@ class KubeCluster:
                 self._write_settings(fingerprint)
             case MakeBudget():
                 self._make(BUDGETS, objects.budget(self.view.seen.job))
-            case KeepSpec(text):
-                self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
-            case Refuse(text, _):
-                self._annotate_job({names.REFUSED: text})
+            case KeepSpec():
+                generation = int(self.view.seen.job["metadata"].get("generation") or 0)
+                good = last_good(self._job(), self.view.seen.uid, generation, self.release)
+                self._remember(good=good, refused=None)
+            case Refuse(revision, message):
+                self._remember(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
             case ForgetAsked(notes):
                 return self._change_job({"annotations": dict(notes)}, {})
             case Rescale(size, _):
@@ -125,10 +134,10 @@ class KubeCluster:
             case Suspend(pod):
                 self.link.suspend(self._url("to be suspended"), self._key())
                 self._annotate(pod, {names.SUSPENDING: "true"})
-            case EndRun(note, _):
-                self._annotate_job({names.RUN: note.text()})
-            case BeginRun(note):
-                self._begin_run(note)
+            case EndRun(before, _):
+                self._remember(over=True, before=before)
+            case BeginRun():
+                self._begin_run()
             case _:
                 assert_never(step)
         return True
@@ -170,7 +179,7 @@ class KubeCluster:
         return pods.worker(self.view.seen.job, self._job(), self.release, index, notes)
 
     def _notes(self, failures: int) -> dict[str, str]:
-        return {names.TOKEN: str(self.token), names.FAILURES: str(failures)}
+        return {names.TOKEN: str(self.token), names.FAILURES: str(failures), names.RUN: str(self.memory.run)}
 
     def _epoch(self) -> dict[str, str]:
         known = self.view.seen.epoch
@@ -184,7 +193,7 @@ class KubeCluster:
     # ---- the rest
     def _write_settings(self, fingerprint: str) -> None:
         job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
-        document = objects.secret(job, settings_of(self._job(), self.view.seen.uid, self.release))
+        document = objects.secret(job, settings_of(self._job(), self.memory, self.release))
         try:
             self.api.amend(SECRETS, name, objects.renewed(job, document))
         except ApiError as error:
@@ -202,22 +211,22 @@ class KubeCluster:
     def _take_checkpoint(self, request: AskedCheckpoint) -> None:
         try:
             number = self.link.checkpoint(self._url("a checkpoint"), self._key(), request.name)
-            answer = CheckpointAnswer(request.id, number)
+            answer = CheckpointAnswer(id=request.id, number=number)
         except DriverRefuses as error:
-            answer = CheckpointAnswer(request.id, refused=str(error))
-        self._annotate_job({names.ANSWERED: answer.text()})
+            answer = CheckpointAnswer(id=request.id, refused=str(error)[:MESSAGE_MAX])
+        self._remember(answered=answer)
 
-    def _begin_run(self, note: RunNote) -> None:
+    def _begin_run(self) -> None:
         """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
         problem = redis.forget(self.release.redis, self.view.seen.run)
         if problem is not None:
             log.info("%s: what the run %s left in Redis stays: %s", self.view.seen.name, self.view.seen.run, problem)
         try:
-            self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job))
+            self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job, self.memory.run))
         except ApiError as error:
             tolerate(error, NOT_FOUND)
         # A spec that is good for the old run says nothing of what may be changed in the new one.
-        self._annotate_job({names.RUN: note.text(), names.LAST_GOOD: None, names.REFUSED: None})
+        self._remember(run=self.memory.run + 1, over=False, good=None, refused=None)
 
     def _url(self, what: str) -> str:
         url = driver_url(self.view.seen, self.view.effective.job)
@@ -278,7 +287,7 @@ class KubeCluster:
     def _make_journal(self) -> None:
         """Have the object that the driver keeps its journal in. One that is there is this job's: its name has the uid."""
         try:
-            self.api.create(JOURNALS, objects.journal(self.view.seen.job))
+            self.api.create(JOURNALS, objects.journal(self.view.seen.job, self.memory.run))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 raise _unknown(JOURNALS) from None
@@ -303,9 +312,11 @@ class KubeCluster:
         except ApiError as error:
             tolerate(error, NOT_FOUND, CONFLICT)
 
-    def _annotate_job(self, notes: dict[str, str | None]) -> None:
-        metadata = {"uid": self.view.seen.uid, "annotations": notes}
-        self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"metadata": metadata}))
+    def _remember(self, **changed: Any) -> None:
+        """Keep it in the status, where no user writes. It carries the uid: another job may have the name by now."""
+        self.memory = self.memory.model_copy(update=changed)
+        kept = self.memory.model_dump(mode="json", by_alias=True)
+        self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": kept}}, "status"))
 
 
 def _unknown(kind: Kind) -> ApiError:

@@ -22,19 +22,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never, get_args
 
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.control.scaling_sizes import ClusterSize
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
-from ferry_operator.kube.observe.effective_spec import last_good, refusal
+from ferry_operator.kube.api.notes import AskedCheckpoint, pending
+from ferry_operator.kube.observe.asked import of_another_size
 from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
-from ferry_operator.kube.observe.view import JobView, of_another_size
+from ferry_operator.kube.observe.view import JobView
 
 IMAGE_SECONDS = 300.0
 """An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""
@@ -60,17 +60,15 @@ class DropPod:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Note on the job why its newest spec cannot run."""
+    """Keep why the newest spec cannot run."""
 
-    text: str
+    revision: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeepSpec:
-    """Note the spec in force as good."""
-
-    text: str
+    """Keep the spec in force as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +122,16 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """Note on the job that its run is over."""
+    """Keep that the run is over."""
 
-    note: RunNote
+    before: str | None
+    """`spec.restoreFrom` as it was when it began"""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRun:
-    """Forget a run that is over, and note on the job that it is at the next one, of which nothing is known yet."""
-
-    note: RunNote
+    """Forget a run that is over, and keep that the job is at the next one, of which nothing is known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +170,7 @@ def plan(view: JobView, token: int) -> list[Step]:
     if claims:
         return steps + list(claims)  # pods change by it: what is decided next has to know the new version
     if view.stage is Stage.OVER:
-        note = RunNote(seen.note.number + 1, before=seen.note.before)
-        return steps + ([DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [BeginRun(note)])
+        return steps + ([DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [BeginRun()])
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
     if view.stage is Stage.GOING:
@@ -193,7 +189,8 @@ def plan(view: JobView, token: int) -> list[Step]:
         steps.append(ForgetAsked(forgotten))
     if view.advice is not None and view.advice.acts:
         steps.append(Rescale(view.advice.target, view.advice.report.message))
-    wanted = pending(seen.annotations)
+    answered = seen.memory.answered
+    wanted = pending(seen.annotations, answered.id if answered is not None else None)
     if wanted is not None and seen.status is not None:
         steps.append(AskCheckpoint(wanted))
     return steps
@@ -203,7 +200,7 @@ def _suspend(view: JobView) -> Iterator[Step]:
     """Until the driver has ended with its last checkpoint, what it needs for that is kept, and made again."""
     driver = view.seen.driver
     if driver is not None and at_rest(driver):
-        yield EndRun(replace(view.seen.note, over=True, before=view.effective.began_from), last_words(driver))
+        yield EndRun(view.effective.began_from, last_words(driver))
         return
     kept = [one for one in _actions(view) if not isinstance(one, d.StopWorker | d.SetInstances)]
     yield from _books(view, kept, keep=False)
@@ -225,7 +222,7 @@ def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Ite
     if not seen.budget:
         yield MakeBudget()
     if keep and not effective.good and proven(view):
-        yield KeepSpec(last_good(effective.job))
+        yield KeepSpec()
 
 
 def _actions(view: JobView) -> Iterator[d.Action]:
@@ -274,7 +271,7 @@ def _refusal(view: JobView) -> Refuse | None:
         if ended is not None and names.REPLACE not in driver.annotations:
             crashes = driver.number(names.FAILURES) + 1 if ended.code else 0
             if meaning(ended.code) in ("refused", "halted") or crashes >= CRASHES_MAX:
-                return Refuse(refusal(mine.both, end_message(driver)), end_message(driver))
+                return Refuse(mine.both, end_message(driver))
     assert effective.job is not None
     deadline = effective.job.spec.failure.progress_deadline
     for pod in seen.pods:
@@ -284,10 +281,10 @@ def _refusal(view: JobView) -> Refuse | None:
         if pod.annotations.get(names.REVISION) == new != old:
             hopeless = held_up(pod, seen.now, deadline.seconds)
             if hopeless is not None:
-                return Refuse(refusal(mine.both, hopeless.message), hopeless.message)
+                return Refuse(mine.both, hopeless.message)
     if view.standing >= deadline.seconds:
         text = f"no progress for {deadline}, and no epoch finished: {_where(view)}"
-        return Refuse(refusal(mine.both, text), text)
+        return Refuse(mine.both, text)
     return None
 
 

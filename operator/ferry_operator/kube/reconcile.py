@@ -121,7 +121,7 @@ class Reconciler:
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        effective = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
+        effective = effective_spec.in_force(job, self.release)
         try:
             revisions = (
                 effective_spec.revisions(effective.job, uid, self.release) if effective.job is not None else None
@@ -133,7 +133,7 @@ class Reconciler:
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
         seen = replace(seen, status=status, submitted=submitted)
-        rests = seen.note.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
+        rests = seen.memory.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
         if status is None and not seen.deleting and not rests:
             seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
         return look(seen, effective, revisions, memory.timers)
@@ -169,11 +169,10 @@ class Reconciler:
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
                 self.metrics.count_handover(written.handover_seconds)
         memory.counted_at, memory.problems = view.seen.now, written.problems
-        wire = written.status.to_wire()
+        known = {key: value for key, value in (view.seen.job.get("status") or {}).items() if key != "memory"}
+        status = replacing(known, written.status.to_wire())
         try:
-            patched = self.api.patch(
-                JOBS, view.seen.name, {"status": replacing(view.seen.job.get("status") or {}, wire)}, "status"
-            )
+            patched = self.api.patch(JOBS, view.seen.name, {"status": status}, "status")
         except ApiError as error:
             tolerate(error, NOT_FOUND)
             return

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ferry.contract.documents import DEAD_LETTER, TIMELINE, RunSettings, append_record
-from ferry.contract.errors import SpecRefused
+from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, TIMELINE, RunSettings, append_record
+from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry.contract.one_line import one_line
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
@@ -144,6 +144,9 @@ def _report(
     if not outcome.ok or outcome.reason:
         how = "stopped, and had failed" if outcome.ok else outcome.kind
         progress.say(f"{job}: {how}: {one_line(outcome.reason)}", "red", INDENT)
+        if UNDECIDED in outcome.reason:
+            again = f"ferry run {request.job_file} --set restoreFrom="
+            progress.say(f"either `{again}{LATEST}` or `{again}{NOTHING}`", "yellow", INDENT)
     elif outcome.kind == "stopped" and request.options.events is not None:
         progress.say(f"{job}: stopped before its {request.options.events:,} events were read", "yellow", INDENT)
     elif outcome.kind == "suspended":

@@ -110,6 +110,10 @@ class Links:
         return "mixed" if self.rdma and self.tcp else "rdma" if self.rdma else "tcp" if self.tcp else ""
 
 
+LATEST, NOTHING = "latest", "none"
+"""Where a job without state begins, if not at a checkpoint that is named: at the newest one, or without any."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
     """Where durable checkpoints of a run go, and how often."""
@@ -172,7 +176,8 @@ class RunSettings:
     checkpoint: CheckpointSettings | None = None
     """durable checkpoints; None: there are none"""
     restore_from: str | None = None
-    """of a job without state: the checkpoint that it begins from. latest, a name, a number, or the URL of a manifest"""
+    """of a job without state: the checkpoint that it begins from. latest, a name, a number, or the URL of a manifest; none:
+    from nothing; None: nobody has said"""
     restore_sink: str = "truncate"
     """what sinks have beyond that checkpoint: truncate it, or keep it"""
     lasting: bool = True

@@ -18,6 +18,9 @@ FerryError
 
 import re
 
+UNDECIDED = "restoreFrom is not set"
+"""What the refusal of a job begins with that may go on from checkpoints, or from nothing, and is not told."""
+
 
 class FerryError(Exception):
     """Base of every error that Ferry raises on purpose.

@@ -1,6 +1,7 @@
 """The begin of a life of a job: from nothing, from what the journal says, or from a durable checkpoint.
 
     no journal, restoreFrom      manifest --> pin --> rewound --> a first table with an origin
+    no journal, no restoreFrom   from nothing; where checkpoints of its name lie, the user is asked first
     a journal with an origin     the driver before did not come to its end: the same again
     a journal, and state lost    the newest manifest --> the journal gets a first table --> the next driver
 
@@ -19,8 +20,8 @@ from dataclasses import replace
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import differences
-from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.documents import LATEST, NOTHING, RunSettings
+from ferry.contract.errors import UNDECIDED, FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
@@ -60,7 +61,10 @@ class Restoring:
         if journaled is not None and journaled.restoring:
             url, self.by_itself = journaled.origin.rpartition("#")[0], True
             return initial, self._from(Shelf.at(url), url)
-        if journaled is not None or self._settings.restore_from is None:
+        if journaled is not None or self._settings.restore_from == NOTHING:
+            return initial, None
+        if self._settings.restore_from is None:
+            self._ask()
             return initial, None
         shelf, manifest = self._chosen(self._settings.restore_from)
         self._refuse(manifest, initial.virtual_nodes)
@@ -83,6 +87,15 @@ class Restoring:
         manifest = shelf.find(which)
         shelf.check(manifest)
         return shelf, manifest
+
+    def _ask(self) -> None:
+        """Nobody has said where this job begins. Where no checkpoint has its name, it begins from nothing; else it asks."""
+        if self._keeper is None or (last := self._keeper.shelf.next_number() - 1) == 0:
+            return
+        raise SpecRefused(
+            f"{UNDECIDED}: {self._keeper.shelf.location.text} holds checkpoints of a job of this name, the last one is "
+            f"{last}; set restoreFrom: {LATEST} to go on from it, or restoreFrom: {NOTHING} to begin from nothing"
+        )
 
     def _refuse(self, manifest: Manifest, virtual_nodes: int) -> None:
         """What the state of this checkpoint cannot be taken over by."""
@@ -183,7 +196,7 @@ class Restoring:
             mine = [one for one in shelf.manifests() if one.run == self._settings.run]
             if mine:
                 # One that cannot be read may be newer: an older one is taken by nobody but its user.
-                newest = shelf.find("latest")
+                newest = shelf.find(LATEST)
                 return shelf, newest if newest.run == self._settings.run else mine[0]
         if origin:
             url = origin.rpartition("#")[0]

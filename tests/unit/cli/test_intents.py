@@ -30,7 +30,8 @@ def note(patch: Doc | None) -> Any:
     ("patch", "expected"),
     [
         (intents.drain(made(), 1), {"ferry.dev/drain": "1"}),
-        (intents.drain(made(drain="2, x"), 0), {"ferry.dev/drain": "0,2"}),
+        (intents.drain(made(drain=" 2"), 0), {"ferry.dev/drain": "0,2"}),
+        (intents.drain(made(drain="2, x"), 0), {"ferry.dev/drain": "0"}),
         (intents.drain(made(drain="1,7"), 1), {"ferry.dev/drain": "1"}),
         (intents.undrain(made(drain="0,2"), 0), {"ferry.dev/drain": "2"}),
         (intents.undrain(made(drain="2"), 2), {"ferry.dev/drain": None}),

@@ -12,7 +12,6 @@ from ferry_operator.cli.remote.forecast import Size
 from ferry_operator.cli.remote.proposal import APPLIED, Proposal, of_file, proposal
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import RunNote
 from tests.unit.kube.fakes.fake_api import merged
 from tests.unit.kube.fakes.fake_world import job
 
@@ -81,7 +80,8 @@ def test_to_rest_and_to_go_on() -> None:
     for patch in ({"suspend": True}, {"workers": 0}, {"suspend": True, "restoreFrom": "3"}):
         found = planned(runs, {"spec": patch})
         assert "a last durable checkpoint, and then all pods go" in found.effects[0] and found.refusals == ()
-    rests = present({names.RUN: RunNote(2, before="3").text()}, state=SHELF, suspend=True, restoreFrom="3")
+    rests = present(state=SHELF, suspend=True, restoreFrom="3")
+    rests["status"] = {"memory": {"uid": "u", "run": 2, "before": "3"}}
     assert planned(rests, {"spec": {"cores": 4}}).effects == ("it holds when the job is resumed",)
     assert planned(rests, {}).effects == ("nothing changes",)
     back = {"suspend": False, "workers": 5}
@@ -94,7 +94,7 @@ def test_to_rest_and_to_go_on() -> None:
 
 def test_a_present_spec_that_is_refused_is_not_what_is_compared_with() -> None:
     good = {"pipeline": {"module": "jobs.nbq5"}, "workers": 3, "state": {"virtualNodes": 8}}
-    before = present({names.LAST_GOOD: json.dumps(good)}, workers=5, pipeline={"module": "jobs.nowhere"})
+    before = present(workers=5, pipeline={"module": "jobs.nowhere"})
     bad = {
         "type": "Degraded",
         "status": "True",
@@ -102,7 +102,8 @@ def test_a_present_spec_that_is_refused_is_not_what_is_compared_with() -> None:
         "message": "no module",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    before["status"] = {"conditions": [bad]}
+    kept = {"generation": 1, "spec": json.dumps(good), "seal": "of the operator"}
+    before["status"] = {"conditions": [bad], "memory": {"uid": "u", "good": kept}}
     found = planned(before, {"spec": {"pipeline": {"module": "jobs.nbq5"}, "workers": 4}})
     assert [(c.path, c.before, c.after) for c in found.changes] == [("spec.workers", 3, 4)]
     assert "last good spec" in found.warnings[0]

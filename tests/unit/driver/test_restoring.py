@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.documents import CheckpointSettings
-from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
+from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
@@ -69,11 +69,29 @@ def loop_of(table: Table, swapped: list[Table]) -> Any:
 
 def test_a_job_begins_with_nothing_or_with_its_state(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.checkpoint(4, 17)
     assert place.driver().begin(None, INITIAL) == (INITIAL, None)
+    place.checkpoint(4, 17)
     going_on = replace(INITIAL, version=Version(5, 2), initial=False)
     assert place.driver("latest").begin(going_on, INITIAL) == (INITIAL, None), "state is there already"
     assert len(place.shelf.manifests()) == 1
+
+
+def test_a_job_that_may_go_on_or_begin_asks(tmp_path: Path) -> None:
+    """Nobody has said which: to begin from nothing would lose the state, and to go on could be another job's."""
+    place = Place(tmp_path)
+    place.checkpoint(4, 17)
+    place.checkpoint(7, 23)
+    with pytest.raises(SpecRefused, match=r"the last one is 7; set restoreFrom: latest .* restoreFrom: none ") as asked:
+        place.driver().begin(None, INITIAL)
+    assert str(asked.value).startswith(f"{UNDECIDED}: {place.shelf.location.text} holds checkpoints")
+    assert place.driver("none").begin(None, INITIAL) == (INITIAL, None)
+    going_on = replace(INITIAL, version=Version(5, 2), initial=False)
+    assert place.driver().begin(going_on, INITIAL) == (INITIAL, None), "it has begun: nothing is to be asked"
+    assert place.driver(kept=False).begin(None, INITIAL) == (INITIAL, None)
+    for file in (tmp_path / "store" / "j" / "manifests").iterdir():
+        file.write_text("{")
+    with pytest.raises(SpecRefused, match="the last one is 7"):
+        place.driver().begin(None, INITIAL)
 
 
 def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from ferry.contract.documents import Status
 from ferry_operator.control import decide as d
 from ferry_operator.job import spec
+from ferry_operator.job.status import GoodSpec, JobMemory, RefusedSpec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests.release import Installation
@@ -21,9 +22,6 @@ from ferry_operator.kube.observe.facts import Ended, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import end_message, lifecycle_of
 from ferry_operator.kube.observe.rolling import (
     RollingReplacement,
-    asked_drains,
-    asked_pins,
-    asked_windows,
     plan_replacement,
     worker_pods,
 )
@@ -134,14 +132,21 @@ def test_the_first_end_of_a_driver_is_told_at_once(code: int, message: str, reas
 # --- the spec in force
 
 
-def document(last: Doc | None = None, refused: str | None = None, **changes: Any) -> Doc:
+def document(last: Doc | None = None, refused: tuple[str, str] | None = None, **changes: Any) -> Doc:
     one = job(**changes)
     one["metadata"] |= {"uid": "u", "namespace": "jobs"}
     if last is not None:
-        one["metadata"]["annotations"][names.LAST_GOOD] = effective_spec.last_good(spec.check(last))
+        keep(one, good=effective_spec.last_good(spec.check(last), "u", 1, RELEASE))
     if refused is not None:
-        one["metadata"]["annotations"][names.REFUSED] = refused
+        keep(one, refused=RefusedSpec(revision=refused[0], why=refused[1]))
     return one
+
+
+def keep(one: Doc, **memory: Any) -> None:
+    """What the operator has kept of a job."""
+    status = one.setdefault("status", {})
+    kept = JobMemory(uid="u").model_copy(update=memory).model_dump(mode="json", by_alias=True, exclude_none=True)
+    status["memory"] = {**(status.get("memory") or {}), **kept}
 
 
 def revise(job: Any) -> Revisions:
@@ -149,12 +154,12 @@ def revise(job: Any) -> Revisions:
 
 
 def test_a_first_spec_is_in_force() -> None:
-    effective = effective_spec.in_force(document(), revise)
+    effective = effective_spec.in_force(document(), RELEASE)
     assert effective.job is not None and effective.newest and not effective.good and effective.problem is None
 
 
 def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
-    effective = effective_spec.in_force(document(epoch={"interval": "soon"}), revise)
+    effective = effective_spec.in_force(document(epoch={"interval": "soon"}), RELEASE)
     assert (
         effective.job is None and effective.problem is not None and "spec.epoch.interval" in effective.problem.message
     )
@@ -169,7 +174,7 @@ def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
     ],
 )
 def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
-    effective = effective_spec.in_force(document(document(), workers=5, **changes), revise)
+    effective = effective_spec.in_force(document(document(), workers=5, **changes), RELEASE)
     assert (
         effective.job is not None
         and effective.job.spec.workers == 2
@@ -181,18 +186,19 @@ def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
 def test_a_refused_spec_stays_refused_until_it_changes() -> None:
     bad = document(document(), pipeline={"module": "gone"})
     mine = revise(spec.check(bad))
-    bad = document(document(), effective_spec.refusal(mine.both, "no such module"), pipeline={"module": "gone"})
-    effective = effective_spec.in_force(bad, revise)
+    bad = document(document(), (mine.both, "no such module"), pipeline={"module": "gone"})
+    effective = effective_spec.in_force(bad, RELEASE)
     assert effective.job is not None and effective.job.spec.pipeline.module == "jobs.nbq5"
     assert effective.problem is not None and "no such module" in effective.problem.message
     bad["spec"]["pipeline"]["module"] = "jobs.better"
-    assert effective_spec.in_force(bad, revise).newest
+    assert effective_spec.in_force(bad, RELEASE).newest
 
 
 def test_notes_that_cannot_be_read_count_as_none() -> None:
     one = document()
-    one["metadata"]["annotations"] = {names.LAST_GOOD: "{", names.REFUSED: "{}"}
-    effective = effective_spec.in_force(one, revise)
+    good = effective_spec.last_good(spec.check(document(workers=5)), "u", 1, RELEASE)
+    keep(one, good=good.model_copy(update={"spec": "{"}))
+    effective = effective_spec.in_force(one, RELEASE)
     assert effective.newest and not effective.good
 
 
@@ -200,15 +206,16 @@ def test_a_job_that_was_good_with_keys_that_are_refused_by_now_is_still_looked_a
     """A release that refuses more must not leave jobs that run without an operator."""
     kept = {"spark.kubernetes.executor.label.x": "y", "spark.executor.cores": "2", "spark.sql.shuffle.partitions": "4"}
     one = document(spark=kept)
-    one["metadata"]["annotations"] = {names.LAST_GOOD: json.dumps(one["spec"])}
-    effective = effective_spec.in_force(one, revise)
+    text = json.dumps(one["spec"])
+    keep(one, good=GoodSpec(generation=1, spec=text, seal=effective_spec._sealed(text, "u", 1, RELEASE)))
+    effective = effective_spec.in_force(one, RELEASE)
     assert effective.job is not None and effective.job.spec.spark == {"spark.sql.shuffle.partitions": "4"}
     assert effective.problem is not None and "spark.kubernetes.executor.label.x" in effective.problem.message
 
 
 def test_the_same_spec_again_is_good() -> None:
-    assert effective_spec.in_force(document(document()), revise).good
-    assert not effective_spec.in_force(document(document(), workers=3), revise).good
+    assert effective_spec.in_force(document(document()), RELEASE).good
+    assert not effective_spec.in_force(document(document(), workers=3), RELEASE).good
 
 
 @pytest.mark.parametrize(
@@ -340,13 +347,6 @@ def test_the_only_worker_cannot_leave_without_another_one() -> None:
     assert plan_replacement(worker_pods(1, pods, "r", status(0)), NODES).stuck
 
 
-def test_annotations_of_users() -> None:
-    assert asked_drains("1, 3;x2 3") == (1, 3) and asked_drains(None) == ()
-    assert asked_pins("3=1.0,9=0.0 4=2.1", 8) == ((3, "1.0"), (4, "2.1")) and asked_pins("nonsense", 8) == ()
-    waits = "3=1.0@window,9=0.0 4=2.1@windows"
-    assert asked_windows(waits) == (3,) and asked_windows(None) == () and asked_pins(waits, 8)[0] == (3, "1.0")
-
-
 # --- lost pods
 
 
@@ -356,7 +356,7 @@ def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes
 
 def lost(*pods: Pod, **more: Any) -> dict[str, str]:
     one = seen(*pods, **more)
-    effective = effective_spec.in_force(one.job, revise)
+    effective = effective_spec.in_force(one.job, RELEASE)
     return dict(look(one, effective, revise(effective.job), AbsenceTimers()).lost)
 
 
@@ -402,7 +402,7 @@ def test_what_is_missing_is_waited_for() -> None:
     timers = AbsenceTimers()
     mine = {names.REVISION: revise(spec.check(document())).worker}
     one = seen(worker(0, annotations=mine), worker(1, annotations=mine), driver(), answer=status(0))
-    effective = effective_spec.in_force(one.job, revise)
+    effective = effective_spec.in_force(one.job, RELEASE)
     first = look(one, effective, revise(effective.job), timers)
     later = look(replace(one, now=NOW + 4), effective, revise(effective.job), timers)
     assert first.observed is not None and first.observed.missing == {"1.0": 0.0}
@@ -419,7 +419,7 @@ def test_an_epoch_that_does_not_end_is_told() -> None:
 
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
     one = seen(worker(0), worker(1, problems=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
-    effective = effective_spec.in_force(one.job, revise)
+    effective = effective_spec.in_force(one.job, RELEASE)
     view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert view.observed is not None and view.observed.workers[1].seconds > d.START_SECONDS
 
@@ -428,7 +428,7 @@ def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
 
 
 def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
-    effective = effective_spec.in_force(document(), revise)
+    effective = effective_spec.in_force(document(), RELEASE)
     mine = {names.REVISION: revise(effective.job).worker, names.TOKEN: "7"}
     one = seen(worker(0, annotations=mine), worker(1, annotations={**mine, names.TOKEN: "6"}), answer=status(0, 1))
     steps = plan(look(one, effective, revise(effective.job), AbsenceTimers()), 7)
@@ -438,7 +438,7 @@ def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
 def test_a_paused_job_has_no_steps_and_a_deleted_one_only_ends() -> None:
     paused = copy.deepcopy(seen(worker(0), answer=None))
     paused.job["metadata"]["annotations"][names.PAUSED] = "true"
-    effective = effective_spec.in_force(paused.job, revise)
+    effective = effective_spec.in_force(paused.job, RELEASE)
     assert plan(look(paused, effective, revise(effective.job), AbsenceTimers()), 7) == []
     paused.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     steps = plan(look(paused, effective, revise(effective.job), AbsenceTimers()), 7)

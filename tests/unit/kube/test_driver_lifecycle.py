@@ -145,7 +145,7 @@ def seen_with(job: Doc, **said: Any) -> JobView:
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
     seen = Seen(job, here, NODES, True, answer, None, NOW)
-    effective, timers = effective_spec.in_force(seen.job, revise), AbsenceTimers()
+    effective, timers = effective_spec.in_force(seen.job, RELEASE), AbsenceTimers()
     look(seen, effective, MINE, timers)
     return look(replace(seen, now=NOW + 3600.0), effective, MINE, timers)
 
@@ -193,7 +193,7 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
 def test_a_driver_that_starts_waits_for_redis(problems: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
     seen = Seen(document(), here, NODES, True, None, None, NOW, problems)
-    view = look(seen, effective_spec.in_force(seen.job, revise), MINE, AbsenceTimers())
+    view = look(seen, effective_spec.in_force(seen.job, RELEASE), MINE, AbsenceTimers())
     assert (view.hangs is not None) is ended
 
 

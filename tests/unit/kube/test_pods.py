@@ -17,6 +17,7 @@ from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.job.models import Spec, StreamJob
+from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.cluster import driver_url
@@ -28,6 +29,7 @@ from tests.unit.kube.fakes.fake_world import job
 ROOT = Path(__file__).resolve().parents[3]
 RELEASE = Installation("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
+MEMORY = JobMemory(uid=UID)
 
 VOLUMES = [
     {"name": "data", "mountPath": "/data", "claim": "inputs"},
@@ -113,13 +115,15 @@ def test_only_what_is_asked_for_breaks_the_restrictions(changes: dict[str, Any],
 
 def test_a_driver_is_told_where_its_journal_is_and_whether_there_must_be_one() -> None:
     document, one = made()
-    found = objects.journal(document)
+    found = objects.journal(document, 1)
     (main,) = containers(driver())
     assert env(main)[variables.JOURNAL] == f"jobs/{found['metadata']['name']}" and UID in found["metadata"]["name"]
     assert found["metadata"]["ownerReferences"][0]["uid"] == UID and found["spec"] == {}
     for epoch, begun in (("-1", None), ("0", "yes"), ("7", "yes")):
         (main,) = containers(pods.driver(document, one, RELEASE, {names.EPOCH: epoch}))
         assert env(main).get(variables.BEGUN) == begun
+    (main,) = containers(pods.driver(document, one, RELEASE, {names.RUN: "3"}))
+    assert env(main)[variables.JOURNAL] == f"jobs/{objects.journal_name(document, 3)}"
 
 
 def test_the_definition_of_journals_is_what_the_contract_says() -> None:
@@ -159,7 +163,7 @@ def test_a_driver_is_asked_as_it_answers(changes: dict[str, Any], scheme: str) -
     seen: Any = SimpleNamespace(driver=pod, uid=UID)
     _, parsed = made(**changes)
     assert driver_url(seen, parsed) == f"{scheme}://10.1.2.3:7070"
-    assert settings_of(parsed, UID, RELEASE).encrypted == (scheme == "https")
+    assert settings_of(parsed, MEMORY, RELEASE).encrypted == (scheme == "https")
 
 
 def test_secrets_of_the_job_are_variables_of_its_processes_alone() -> None:
@@ -271,7 +275,7 @@ def test_state_volumes(volume: dict[str, Any], expected: Doc) -> None:
     # Instances have time for the disk where their files are found again.
     _, one = made(kubernetes={"stateVolume": volume, "user": 1000})
     seconds = pod["spec"]["terminationGracePeriodSeconds"]
-    assert settings_of(one, UID, RELEASE).lasting == (seconds > limits.SYNC_SECONDS) == ("hostPath" in expected)
+    assert settings_of(one, MEMORY, RELEASE).lasting == (seconds > limits.SYNC_SECONDS) == ("hostPath" in expected)
 
 
 def test_volumes_of_the_user_and_the_checkpoint_on_one_of_them() -> None:
@@ -325,9 +329,13 @@ def test_without_rdma_nothing_is_asked_for() -> None:
 
 def test_labels_of_the_user_are_put_on_pods_but_not_in_place_of_ours() -> None:
     document, _ = made()
-    document["metadata"]["labels"] = {"team": "a", names.JOB: "other"}
+    chosen = {"app.kubernetes.io/component": "operator", "app.kubernetes.io/instance": "ferry"}
+    document["metadata"]["labels"] = {"team": "a", names.JOB: "other", **chosen}
     pod = pods.driver(document, spec.check(document), RELEASE, {})
     assert pod["metadata"]["labels"]["team"] == "a" and pod["metadata"]["labels"][names.JOB] == "nbq5"
+    assert not chosen.keys() & pod["metadata"]["labels"].keys(), (
+        "no Service or policy of a release takes it for its own"
+    )
 
 
 def test_the_same_arguments_give_the_same_manifest() -> None:
@@ -336,7 +344,7 @@ def test_the_same_arguments_give_the_same_manifest() -> None:
 
 def test_the_settings_of_a_run() -> None:
     document, one = made(events=500, output="/data/out")
-    settings = settings_of(one, UID, RELEASE)
+    settings = settings_of(one, MEMORY, RELEASE)
     assert settings.run == "nbq5-0a1b2c3d" and settings.directory == "/var/lib/ferry"
     assert settings.redis == "redis://:pw@redis:6379/0" and settings.events == 500 and settings.output == "/data/out"
     assert settings.transport == TransportSettings() and settings.executor_bytes == 1536 << 20
@@ -350,7 +358,7 @@ def test_the_settings_of_a_run() -> None:
 @pytest.mark.parametrize(("patience", "milliseconds"), [(None, None), ("90s", 90_000)])
 def test_how_long_a_sink_may_fail_is_in_the_settings(patience: str | None, milliseconds: int | None) -> None:
     _, one = made(sink={"patience": patience})
-    assert settings_of(one, UID, RELEASE).sink_patience_ms == milliseconds
+    assert settings_of(one, MEMORY, RELEASE).sink_patience_ms == milliseconds
 
 
 def test_the_transport_of_a_run() -> None:
@@ -364,7 +372,7 @@ def test_the_transport_of_a_run() -> None:
         "pinned": "1Mi",
         "lend": "64Ki",
     }
-    settings = settings_of(made(transport={"mode": "rdma", "rdma": asked})[1], UID, RELEASE)
+    settings = settings_of(made(transport={"mode": "rdma", "rdma": asked})[1], MEMORY, RELEASE)
     assert settings.transport == TransportSettings("rdma", True, "mlx5_1", 3, 4, 4096, "imm", 1 << 20, 64 << 10)
 
 
@@ -375,7 +383,7 @@ def test_a_relative_path_is_refused(field: str) -> None:
         "deadLetter.directory": {"deadLetter": {"directory": "dead"}},
     }[field]  # fmt: skip
     with pytest.raises(Exception, match=f"spec.{field}"):
-        settings_of(made(**changes)[1], UID, RELEASE)
+        settings_of(made(**changes)[1], MEMORY, RELEASE)
 
 
 @pytest.mark.parametrize(
@@ -396,6 +404,14 @@ def test_no_eviction_is_ever_allowed_by_the_budget() -> None:
     assert found["minAvailable"] > 256 * 2 and found["selector"]["matchLabels"][names.JOB] == "nbq5"
 
 
+def test_root_runs_the_program_of_the_installation_and_never_that_of_a_job() -> None:
+    state = {"medium": "hostPath", "path": "/srv/state"}
+    pod = worker(kubernetes={"stateVolume": state, "image": "evil:1", "imagePullPolicy": "Never"})
+    images = {one["name"]: one["image"] for one in containers(pod)}
+    assert images == {"state-owner": RELEASE.image, "sidecar": "evil:1", "executor": "evil:1"}
+    assert [one["name"] for one in containers(pod) if one["securityContext"].get("runAsUser") == 0] == ["state-owner"]
+
+
 def test_names_are_labels_of_hosts() -> None:
     longest = "j" * 52
     assert len(names.worker_pod(longest, 511)) <= 63 and len(names.run_name(longest, UID)) <= 63
@@ -411,7 +427,7 @@ def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -
     assert parts.pod_security(mine, RELEASE)["fsGroup"] == 2000 and "fsGroup" not in parts.pod_security(one, nobody)
     state = {"stateVolume": {"medium": "hostPath", "path": "/srv/state"}}
     with pytest.raises(SpecRefused, match=r"set kubernetes\.user"):
-        settings_of(made(kubernetes=state)[1], UID, nobody)
+        settings_of(made(kubernetes=state)[1], MEMORY, nobody)
     owner = pods.worker(document, made(kubernetes={**state, "user": 2000})[1], nobody, 0, {})["spec"]["initContainers"][
         0
     ]

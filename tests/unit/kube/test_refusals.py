@@ -18,7 +18,7 @@ from ferry_operator.kube.observe.view import AbsenceTimers, Seen, look
 from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
-from tests.unit.kube.test_decisions import NOW, document, driver, revise, status, worker
+from tests.unit.kube.test_decisions import NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
 
 GOOD = document()
@@ -28,12 +28,13 @@ IMAGE = Problem("ImagePull", "no such image")
 SECRET = Problem("ContainerRefused", 'secret "x" not found')
 
 
-def notes(world: World) -> Any:
-    return world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"]
+def good(world: World) -> str:
+    """The last good spec that is kept, as JSON; '': none is."""
+    return str(((world.status.get("memory") or {}).get("good") or {}).get("spec", ""))
 
 
 def kept(world: World) -> Any:
-    text = notes(world).get(names.LAST_GOOD)
+    text = good(world)
     return json.loads(text)["pipeline"]["module"] if text else None
 
 
@@ -119,9 +120,9 @@ def test_workers_that_were_made_since_the_last_epoch_prove_nothing() -> None:
     uids = {name: world.pod(name)["metadata"]["uid"] for name in ("nbq5-worker-0", "nbq5-worker-1")}
     world.until(lambda w: settled(w) and all(n in w.pods() and w.pod(n)["metadata"]["uid"] != uids[n] for n in uids))
     world.rounds(10)
-    assert "2Gi" not in notes(world)[names.LAST_GOOD] and world.lives == 1
+    assert "2Gi" not in good(world) and world.lives == 1
     world.no_records = False
-    world.until(lambda w: "2Gi" in notes(w)[names.LAST_GOOD], 5)
+    world.until(lambda w: "2Gi" in good(w), 5)
 
 
 REVISED = {names.REVISION: revise(spec.check(GOOD)).worker}
@@ -149,7 +150,7 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
     answer: Status = replace(status(0, 1), **said)
     workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
     one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
-    effective = effective_spec.in_force(GOOD, revise)
+    effective = effective_spec.in_force(GOOD, RELEASE)
     view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert proven(view) is good
     assert any(isinstance(step, KeepSpec) for step in plan(view, 0)) is good
@@ -159,7 +160,7 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
     changed = document(GOOD, workers=3)
     pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
     one = Seen(changed, pods, ALL_NODES, True, replace(status(0, 1), began=5), None, NOW)
-    effective = effective_spec.in_force(changed, revise)
+    effective = effective_spec.in_force(changed, RELEASE)
     assert not effective.good and proven(look(one, effective, revise(effective.job), AbsenceTimers()))
 
 
@@ -214,7 +215,7 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     notes = {names.REVISION: mine.worker}
     answer = replace(status(0, 1), **{"phase": "ingest", "began": 5, **more})
     pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
-    timers, effective = AbsenceTimers(), effective_spec.in_force(changed, revise)
+    timers, effective = AbsenceTimers(), effective_spec.in_force(changed, RELEASE)
     seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
     views = [look(replace(seen, now=NOW + t), effective, mine, timers) for t in (0.0, 899.0, 900.0)]
     assert [any(isinstance(step, Refuse) for step in plan(view, 0)) for view in views] == [False, False, standing]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from ferry.contract import variables
 from ferry.contract.documents import ReportedProblem
+from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
+from ferry_operator.kube.api.notes import AskedCheckpoint, pending
 from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS
 from ferry_operator.kube.observe.facts import Ended
 from ferry_operator.kube.observe.lifecycle import lifecycle_of
@@ -25,13 +25,13 @@ SHELF = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
 
 def begun(**spec: Any) -> World:
     world = running(state=SHELF, **spec)
-    world.until(lambda w: names.LAST_GOOD in annotations(w))
+    world.until(lambda w: "good" in memory(w))
     return world
 
 
-def annotations(world: World) -> Doc:
-    found: Doc = world.api.objects[JOBS, "nbq5"]["metadata"].get("annotations") or {}
-    return found
+def memory(world: World) -> Doc:
+    """What the operator keeps of the job."""
+    return {key: one for key, one in (world.status.get("memory") or {}).items() if one is not None}
 
 
 def driver_told(world: World, variable: str) -> Any:
@@ -119,7 +119,7 @@ def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
     world = World()
     world.api.create(JOBS, job(state=SHELF, suspend=True, restoreFrom="7"))
     world.until(suspended)
-    assert world.lives == 0 and world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"] == {}
+    assert world.lives == 0 and memory(world) == {}
     world.take_checkpoint(None)
     edit(world, suspend=False)
     world.until(settled)
@@ -128,14 +128,15 @@ def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("first", "meanwhile", "expected"),
-    [("7", "7", "latest"), ("7", "8", "8"), ("7", None, "latest"), (None, "latest", "latest"), (None, "s3://x/1.json", "s3://x/1.json")],
+    [("7", "7", "latest"), ("7", "8", "8"), ("7", None, "latest"), ("7", "none", "none"), ("none", "none", "latest"), (None, "latest", "latest"), (None, "s3://x/1.json", "s3://x/1.json")],
 )  # fmt: skip
 def test_what_a_run_begins_from(first: str | None, meanwhile: str | None, expected: str) -> None:
     """What was meant for the run before is not meant for this one."""
     world = World()
-    world.take_checkpoint(None)
+    if first is not None:
+        world.take_checkpoint(None)
     world.api.create(JOBS, job(state=SHELF, restoreFrom=first))
-    world.until(lambda w: names.LAST_GOOD in annotations(w))
+    world.until(lambda w: "good" in memory(w))
     edit(world, suspend=True, restoreFrom=meanwhile)
     world.until(suspended)
     edit(world, suspend=False)
@@ -274,28 +275,22 @@ def test_a_job_that_has_finished_stays_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "note", "pods", "begun", "expected"),
+    ("spec", "kept", "pods", "begun", "expected"),
     [
-        ({}, RunNote(), [], False, Stage.RUNS),
-        ({"suspend": False, "workers": 2}, RunNote(), [], True, Stage.RUNS),
-        ({"suspend": True}, RunNote(), [driver()], False, Stage.GOING),
-        ({"workers": 0}, RunNote(), [worker(0)], True, Stage.GOING),
+        ({}, JobMemory(), [], False, Stage.RUNS),
+        ({"suspend": False, "workers": 2}, JobMemory(), [], True, Stage.RUNS),
+        ({"suspend": True}, JobMemory(), [driver()], False, Stage.GOING),
+        ({"workers": 0}, JobMemory(), [worker(0)], True, Stage.GOING),
         pytest.param(
-            {"suspend": True}, RunNote(), [], True, Stage.GOING, id="all its pods were lost: they are made again"
+            {"suspend": True}, JobMemory(), [], True, Stage.GOING, id="all its pods were lost: they are made again"
         ),
-        ({"suspend": True}, RunNote(), [], False, Stage.SUSPENDED),
-        pytest.param({}, RunNote(over=True), [worker(0)], True, Stage.OVER, id="a run that is over stays so"),
+        ({"suspend": True}, JobMemory(), [], False, Stage.SUSPENDED),
+        pytest.param({}, JobMemory(over=True), [worker(0)], True, Stage.OVER, id="a run that is over stays so"),
     ],
 )
-def test_stages(spec: Doc, note: RunNote, pods: list[Any], begun: bool, expected: Stage) -> None:
-    assert stage({"spec": spec}, note, pods, begun) is expected
+def test_stages(spec: Doc, kept: JobMemory, pods: list[Any], begun: bool, expected: Stage) -> None:
+    assert stage({"spec": spec}, kept, pods, begun) is expected
     assert asked({"spec": spec}) == (spec.get("suspend", False) or spec.get("workers") == 0)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"number": "x"}', '{"number": null}'])
-def test_a_note_that_makes_no_sense_is_none(text: str) -> None:
-    assert RunNote.read({names.RUN: text}) == RunNote()
-    assert RunNote.read({names.RUN: RunNote(3, True, "x").text()}) == RunNote(3, True, "x")
 
 
 def test_runs_have_names_of_their_own() -> None:
@@ -328,7 +323,8 @@ def test_a_checkpoint_is_asked_for_once_and_answered() -> None:
     world = begun()
     ask(world, id="1", name="before-upgrade")
     world.until(lambda w: (w.status.get("checkpoint") or {}).get("name") == "before-upgrade")
-    assert json.loads(annotations(world)[names.ANSWERED]) == {"id": "1", "number": 1, "refused": None}
+    world.round()
+    assert memory(world)["answered"] == {"id": "1", "number": 1}
     assert {"number", "epoch", "at", "bytes", "totalBytes"} <= set(world.status["checkpoint"])
     world.rounds(20)
     assert len(world.checkpoints) == 1
@@ -343,8 +339,8 @@ def test_what_the_driver_refuses_is_the_answer() -> None:
     world = begun()
     world.no_checkpoint = True
     ask(world, id="1")
-    world.until(lambda w: names.ANSWERED in annotations(w))
-    assert "no location" in json.loads(annotations(world)[names.ANSWERED])["refused"]
+    world.until(lambda w: "answered" in memory(w))
+    assert "no location" in memory(world)["answered"]["refused"]
     world.no_checkpoint = False
     world.rounds(10)
     assert world.checkpoints == []
@@ -352,5 +348,5 @@ def test_what_the_driver_refuses_is_the_answer() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"id": 7}', '{"id": ""}', '{"id": "1", "name": ""}'])
 def test_what_asks_for_nothing(text: str) -> None:
-    assert pending({names.CHECKPOINT: text}) is None
-    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}) == AskedCheckpoint("1")
+    assert pending({names.CHECKPOINT: text}, None) is None
+    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}, None) == AskedCheckpoint("1")

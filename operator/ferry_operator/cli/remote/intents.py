@@ -17,9 +17,8 @@ from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
-from ferry_operator.kube.observe.rolling import asked_drains, asked_pins, asked_windows
+from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, of_another_size
 from ferry_operator.kube.observe.suspension import asked
-from ferry_operator.kube.observe.view import of_another_size
 
 
 def spec_of(job: Doc) -> tuple[int, int, int]:

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ferry.contract.documents import NOTHING
 from ferry.contract.errors import SpecRefused
 from ferry_operator.cli.remote import forecast, intents
 from ferry_operator.cli.remote.forecast import Size
 from ferry_operator.job import changes, spec
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.status import JobStatus
-from ferry_operator.kube.api import names
+from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import RunNote
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -103,7 +102,8 @@ def in_force(present: Doc) -> StreamJob | None:
     """The spec that the operator acts on: the present one, or the last good one while the present one is refused."""
     document = present
     if _not_in_force(present):
-        document = {**present, "spec": json.loads(present["metadata"]["annotations"][names.LAST_GOOD])}
+        good = JobMemory.of(present).good
+        document = {**present, "spec": json.loads(good.spec) if good is not None else {}}
     try:
         return spec.check(document)
     except SpecRefused:
@@ -113,8 +113,7 @@ def in_force(present: Doc) -> StreamJob | None:
 def _not_in_force(present: Doc) -> list[str]:
     """Why the spec as it is written is not acted on."""
     degraded = JobStatus.read(present.get("status")).condition("Degraded")
-    annotations = present["metadata"].get("annotations") or {}
-    if degraded is None or degraded.reason != "SpecRefused" or names.LAST_GOOD not in annotations:
+    if degraded is None or degraded.reason != "SpecRefused" or JobMemory.of(present).good is None:
         return []
     return [f"the present one is refused ({degraded.message})"]
 
@@ -159,9 +158,8 @@ def _effects(
 def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -> str:
     """What becomes of a job that is suspended, or will be."""
     if not after.spec.suspended:
-        note = RunNote.read(present["metadata"].get("annotations") or {})
-        origin = note.restore_from(after.spec.restore_from)
-        begins = f"goes on from checkpoint {origin}" if origin is not None else "begins"
+        origin = JobMemory.of(present).restore_from(after.spec.restore_from)
+        begins = f"goes on from checkpoint {origin}" if origin not in (None, NOTHING) else "begins"
         return f"the job {begins}, with {after.spec.workers} workers"
     if before.spec.suspended:
         return "it holds when the job is resumed" if changed else "nothing changes"

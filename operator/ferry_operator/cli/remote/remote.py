@@ -25,10 +25,10 @@ from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
 from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
-from ferry_operator.job.status import JobStatus
+from ferry_operator.job.status import CheckpointAnswer, JobMemory, JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, RunNote, answer
+from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, JOURNALS, PODS, ApiError
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.suspension import asked
@@ -113,8 +113,7 @@ class RemoteJob:
     def routing(self) -> RoutingTable:
         """The routing table, with its plans, as the driver has journaled it."""
         job = self.object()
-        number = RunNote.read(job["metadata"].get("annotations") or {}).number
-        name = journals.name(self.name, str(job["metadata"]["uid"]), number)
+        name = journals.name(self.name, str(job["metadata"]["uid"]), JobMemory.of(job).run)
         packed = (_refusing(lambda: self.api.get(JOURNALS, name)).get("spec") or {}).get("table")
         if not packed:
             raise Fault(f"{self.name}: its driver has written no journal yet: where its state is is not known")
@@ -233,8 +232,8 @@ class RemoteJob:
         self._edit(lambda job: intents.checkpoint(job, request))
         while True:
             job = self.object()
-            found = answer(job["metadata"].get("annotations") or {})
-            given = found if found is not None and found.id == request.id else CheckpointAnswer(request.id)
+            found = JobMemory.of(job).answered
+            given = found if found is not None and found.id == request.id else CheckpointAnswer(id=request.id)
             if given.refused is not None:
                 raise Refusal(f"{self.name}: {given.refused}")
             last = JobStatus.read(job.get("status")).checkpoint

@@ -10,7 +10,6 @@ from ferry.contract import journals
 from ferry.contract.documents import RunSettings
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import RunNote
 from ferry_operator.kube.manifests import parts
 
 NEVER_BELOW = 100_000
@@ -38,20 +37,19 @@ def renewed(job: Doc, document: Doc) -> list[Doc]:
     ]
 
 
-def journal(job: Doc) -> Doc:
+def journal(job: Doc, run: int) -> Doc:
     """The object in which drivers of a run keep the journal: it goes when the job does, and is empty until one writes."""
     return {
         "apiVersion": f"{journals.GROUP}/{journals.VERSION}",
         "kind": journals.KIND,
-        "metadata": _metadata(job, journal_name(job)),
+        "metadata": _metadata(job, journal_name(job, run)),
         "spec": {},
     }
 
 
-def journal_name(job: Doc) -> str:
-    """Of the run that the job is at."""
-    metadata = job["metadata"]
-    return journals.name(metadata["name"], metadata["uid"], RunNote.read(metadata.get("annotations") or {}).number)
+def journal_name(job: Doc, run: int) -> str:
+    """Of this run of the job."""
+    return journals.name(job["metadata"]["name"], job["metadata"]["uid"], run)
 
 
 def budget(job: Doc) -> Doc:

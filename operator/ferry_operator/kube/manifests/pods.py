@@ -41,7 +41,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
         variables.CONTROL_PORT: str(control),
         variables.MASTER_PORT: str(master),
         variables.METRICS_PORT: str(metrics),
-        variables.JOURNAL: f"{release.namespace}/{journal_name(job)}",
+        variables.JOURNAL: f"{release.namespace}/{journal_name(job, int(annotations.get(names.RUN, 1)))}",
         **({variables.BEGUN: "yes"} if int(annotations.get(names.EPOCH, -1)) >= 0 else {}),
     }
     main["env"] = parts.environment(spec, given)
@@ -93,7 +93,9 @@ def _pod(
     annotations: Mapping[str, str],
 ) -> Doc:
     account = spec.spec.kubernetes.service_account or release.service_account
-    labels = {**spec.metadata.labels, **names.labels(spec.metadata.name, role, index)}
+    # Those of `app.kubernetes.io` choose the pods of a release, for its Services, policies and budgets.
+    given = {key: value for key, value in spec.metadata.labels.items() if not key.startswith("app.kubernetes.io/")}
+    labels = {**given, **names.labels(spec.metadata.name, role, index)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -168,6 +170,8 @@ def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
         return []
     path, user = str(DIRECTORY / WORKERS), parts.user(spec, release)
     one = parts.container("state-owner", spec, release, ["chown", f"{user}:{user}", path], Resources())
+    # Root runs the program of whoever has installed Ferry, never that of a job.
+    one |= {"image": release.image, "imagePullPolicy": "IfNotPresent"}
     one["securityContext"] |= {
         "runAsNonRoot": False,
         "runAsUser": 0,

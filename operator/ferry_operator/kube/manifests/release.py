@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -15,8 +15,9 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
+from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.notes import RunNote
+from ferry_operator.kube.manifests.allowed import Allowed, Usual
 
 USER = 10001
 """User and group of the runtime image."""
@@ -44,6 +45,13 @@ class Installation:
     """nodes may be listed"""
     metrics_secret: str | None = None
     """a Secret whose `token` is asked of whoever scrapes jobs; none: they serve no metrics"""
+    allow: Allowed = field(default_factory=Allowed)
+    """what jobs may name beside it"""
+
+    @property
+    def usual(self) -> Usual:
+        """What a job has that names nothing."""
+        return Usual(self.image, self.service_account, self.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ def run_key(release: Installation, uid: str) -> str:
     return hmac.new(release.key.encode(), text, hashlib.sha256).hexdigest()[:48]
 
 
-def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
+def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> RunSettings:
     """What the processes of the run are told. Raises SpecRefused where a path means nothing in a pod."""
     one = job.spec
     paths = {
@@ -74,18 +82,19 @@ def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
         "output": one.output,
         "deadLetter.directory": one.dead_letter.directory,
     }
-    for field, path in paths.items():
+    for where, path in paths.items():
         if path is not None and not path.startswith("/"):
-            raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
+            raise SpecRefused(f"spec.{where}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
     if one.kubernetes.state_volume.medium == "hostPath" and one.kubernetes.user is None and release.user is None:
         raise SpecRefused(
             "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"
         )
-    note = RunNote.read(job.metadata.annotations)
-    place = _Place(names.run_name(job.metadata.name, uid, note.number), DIRECTORY)
+    place = _Place(names.run_name(job.metadata.name, memory.uid, memory.run), DIRECTORY)
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
-    lasting, begins = one.kubernetes.state_volume.lasting, note.restore_from(one.restore_from)
-    return replace(settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting, restore_from=begins)
+    lasting, begins = one.kubernetes.state_volume.lasting, memory.restore_from(one.restore_from)
+    return replace(
+        settings, secret=run_key(release, memory.uid), redis=release.redis, lasting=lasting, restore_from=begins
+    )
 
 
 def _output(job: StreamJob) -> str:

@@ -1,6 +1,7 @@
 """Which spec is in force: the new one, or the last good one when the new one cannot be followed. Pure.
 
-A spec is good once an epoch was finished under it. One that says something impossible, changes what may not change, or
+A spec is good once an epoch was finished under it; it is kept with a seal, so that nothing comes into force but what the API
+server has admitted. One that says something impossible, changes what may not change, or
 could not run leaves the last good one in force; another `restartNonce` makes it another spec, which is tried again.
 """
 
@@ -10,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,8 +20,9 @@ from ferry.contract.errors import SpecRefused
 from ferry_operator.job import changes, spec
 from ferry_operator.job.models import Spec, StreamJob, why_not
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
-from ferry_operator.kube.api import names
+from ferry_operator.job.status import GoodSpec, JobMemory
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.manifests import allowed
 from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
 
@@ -56,16 +59,19 @@ class Revisions:
         return f"{self.driver}-{self.worker}"
 
 
-def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> EffectiveSpec:
-    """The spec of a StreamJob object that is in force; `revise` may raise SpecRefused.
+def in_force(document: Doc, release: Installation) -> EffectiveSpec:
+    """The spec of a StreamJob object that is in force.
 
     While a job is being suspended, that is the last good one: what else was changed holds when it is resumed.
     """
-    annotations = document["metadata"].get("annotations") or {}
-    last = _last_good(document, annotations.get(names.LAST_GOOD))
+    try:
+        memory = JobMemory.of(document)
+    except SpecRefused as error:
+        return EffectiveSpec(None, newest=False, good=False, problem=Problem("MemoryUnreadable", str(error)))
+    last, uid = _last_good(document, memory.good, release), str(document["metadata"]["uid"])
     try:
         job = spec.check(document)
-        mine = revise(job)
+        mine = revisions(job, uid, release)
         refused = [str(change) for change in changes.refusals(last.spec, job.spec)] if last else []
         if refused:
             raise SpecRefused("; ".join(refused))
@@ -79,26 +85,26 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Effecti
         return EffectiveSpec(sized, newest=True, good=False, began_from=job.spec.restore_from)
     if job.spec.suspended:
         return _of(last)
-    no = _refusal(annotations.get(names.REFUSED))
-    if no is not None and no[0] == mine.both:
-        text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
+    no = memory.refused
+    if no is not None and no.revision == mine.both:
+        text = f"{no.why}: the last good spec stays in force; another spec.restartNonce tries this one again"
         return replace(_of(last), newest=False, problem=Problem("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
-    return replace(_of(last), job=job, good=same, fallback=None if same else revise(last))
+    return replace(_of(last), job=job, good=same, fallback=None if same else _revisions(last, uid, release))
 
 
 def _of(last: StreamJob | None) -> EffectiveSpec:
     return EffectiveSpec(last, newest=True, good=True, began_from=None if last is None else last.spec.restore_from)
 
 
-def last_good(job: StreamJob) -> str:
-    """The annotation that keeps a spec."""
-    return json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+def last_good(job: StreamJob, uid: str, generation: int, release: Installation) -> GoodSpec:
+    """A spec that the API server has admitted with this generation, as it is kept: nobody else can write it, or alter it."""
+    text = json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+    return GoodSpec(generation=generation, spec=text, seal=_sealed(text, uid, generation, release))
 
 
-def refusal(revision: str, text: str) -> str:
-    """The annotation that keeps why the spec with these revisions cannot run."""
-    return json.dumps([revision, text])
+def _sealed(text: str, uid: str, generation: int, release: Installation) -> str:
+    return seal(release, f"good {uid} {generation} {text}")
 
 
 def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
@@ -110,13 +116,22 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
-    settings_of(job, uid, release)  # says no to what means nothing in a pod
+    allowed.check(job, release.allow, release.usual)
+    settings_of(job, JobMemory(uid=uid), release)  # says no to what means nothing in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     return Revisions(
-        driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver)),
+        driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver) + (job.spec.restore_from or "")),
         worker=_digest(common + _fingerprint(job.spec, lambda entry: entry.workers)),
         settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
     )
+
+
+def _revisions(job: StreamJob, uid: str, release: Installation) -> Revisions | None:
+    """None for a spec that was good, and is not followed any more: the installation allows less."""
+    try:
+        return revisions(job, uid, release)
+    except SpecRefused:
+        return None
 
 
 def version_of(job: StreamJob, image: str) -> str:
@@ -157,13 +172,15 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _last_good(document: Doc, text: str | None) -> StreamJob | None:
-    """What the annotation keeps; one that cannot be read, written by hand or by another version, counts as none."""
-    try:
-        kept = json.loads(text or "")
-        return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
-    except (ValueError, SpecRefused):
+def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> StreamJob | None:
+    """What was kept of this very object; another seal, or what cannot be read, counts as none."""
+    uid = str(document["metadata"]["uid"])
+    if kept is None or not compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release)):
         return None
+    try:
+        return spec.check({**document, "spec": _of_today(json.loads(kept.spec))})
+    except (ValueError, SpecRefused):
+        return None  # Of another version of the operator.
 
 
 def _of_today(kept: Doc) -> Doc:
@@ -172,11 +189,3 @@ def _of_today(kept: Doc) -> Doc:
     if not isinstance(given, dict):
         return kept
     return {**kept, "spark": {key: value for key, value in given.items() if why_not(key) is None}}
-
-
-def _refusal(text: str | None) -> tuple[str, str] | None:
-    try:
-        revision, reason = json.loads(text or "")
-        return str(revision), str(reason)
-    except (ValueError, TypeError):
-        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ferry.contract.backoff import back_off
+from ferry.contract.errors import UNDECIDED
 from ferry.contract.last_words import last_words
 from ferry.contract.user_code import USER_CODE
 from ferry_operator.control.restarts import BACK_OFF_SECONDS, how, meaning
@@ -64,6 +65,8 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
+        if UNDECIDED in message:
+            return DriverLifecycle(False, end="Failed", problem=Problem("RestoreFromNeeded", message))
         reason = _of_users(pod.ended) or ("DriverRefused" if kind == "refused" else "DriverHalted")
         return DriverLifecycle(False, end="Failed", problem=Problem(reason, f"{message}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)

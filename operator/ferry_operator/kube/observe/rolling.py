@@ -6,12 +6,10 @@ surge workers are added for those that leave, where there is room; where there i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ferry.contract.documents import Status
-from ferry.contract.names import InstanceId
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import KubeNode, Pod
 
@@ -121,22 +119,3 @@ def _count(workers: WorkerPods, leaving: Sequence[int]) -> int:
         away -= 1
         count += 1
     return count
-
-
-def asked_drains(text: str | None) -> tuple[int, ...]:
-    """The workers of the annotation `DRAIN`; what is no number is left out."""
-    return tuple(sorted({int(k) for k in re.findall(r"(?<![\w.])\d{1,3}(?![\w.])", text or "")}))
-
-
-def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
-    """The pairs of the annotation `PINS`; the last one of a virtual node counts."""
-    pairs = re.findall(r"(?<![\w.])(\d{1,5})=(\d{1,3}\.\d{1,3})(?![\w.])", text or "")
-    pins = {int(v): InstanceId(i) for v, i in pairs if int(v) < virtual_nodes}
-    return tuple(sorted(pins.items()))
-
-
-def asked_windows(text: str | None) -> tuple[int, ...]:
-    """Virtual nodes of the annotation `PINS` that get there at the boundary of a window: those with `@window`."""
-    return tuple(
-        sorted({int(v) for v in re.findall(r"(?<![\w.])(\d{1,5})=\d{1,3}\.\d{1,3}@window(?![\w.])", text or "")})
-    )

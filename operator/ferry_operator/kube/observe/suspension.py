@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from ferry.contract.exit_codes import ExitCode
+from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import RunNote
 from ferry_operator.kube.observe.facts import Pod
 
 
@@ -39,9 +39,9 @@ def asked(job: Doc) -> bool:
     return spec.get("suspend") is True or spec.get("workers") == 0
 
 
-def stage(job: Doc, note: RunNote, pods: Sequence[Pod], begun: bool) -> Stage:
+def stage(job: Doc, memory: JobMemory, pods: Sequence[Pod], begun: bool) -> Stage:
     """How far it is; `begun`: this run has been seen to have a driver."""
-    if note.over:
+    if memory.over:
         return Stage.OVER
     if not asked(job):
         return Stage.RUNS

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
+from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import autoscaling, balancing, handovers, plan_file, scaling_sizes
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.quantities import Duration
-from ferry_operator.job.status import JobStatus
+from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import RunNote
+from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins, asked_windows, nonsense
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
-from ferry_operator.kube.observe.rolling import (
-    RollingReplacement,
-    asked_drains,
-    asked_pins,
-    asked_windows,
-    plan_replacement,
-    worker_pods,
-)
+from ferry_operator.kube.observe.rolling import RollingReplacement, plan_replacement, worker_pods
 from ferry_operator.kube.observe.suspension import Stage, stage
 
 UNKNOWN_SECONDS = 60.0
@@ -87,14 +82,17 @@ class Seen:
         return tuple(sorted(found, key=lambda pod: pod.worker or 0))
 
     @property
-    def note(self) -> RunNote:
-        """Which of its runs the job is at."""
-        return RunNote.read(self.annotations)
+    def memory(self) -> JobMemory:
+        """What the operator has kept of the job. A status that was lost is made good by what its pods say."""
+        with suppress(SpecRefused):
+            if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
+                return kept
+        return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
 
     @property
     def run(self) -> str:
         """Name of the run."""
-        return names.run_name(self.name, self.uid, self.note.number)
+        return names.run_name(self.name, self.uid, self.memory.run)
 
     @property
     def before(self) -> JobStatus:
@@ -150,6 +148,14 @@ class JobView:
     stage: Stage = Stage.RUNS
     advice: autoscaling.ScalingAdvice | None = None
     """of the autoscaler; None: there is none"""
+
+    @property
+    def ignored(self) -> Iterator[Problem]:
+        """What annotations ask for that cannot be followed."""
+        if self.effective.job is not None:
+            one = self.effective.job.spec
+            size = JobSize(one.workers, one.instances_per_worker, one.state.virtual_nodes)
+            yield from nonsense(self.seen.annotations, self.seen.name, size)
 
     @property
     def suspending(self) -> bool:
@@ -222,7 +228,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     revision = revisions.driver if revisions is not None else ""
     before, finished = seen.before, seen.before.phase == "Finished"
     lifecycle = lifecycle_of(driver, revision, before.epoch, finished, seen.now)
-    at = Stage.RUNS if finished else stage(seen.job, seen.note, seen.pods, before.epoch is not None)
+    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, before.epoch is not None)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec
@@ -267,19 +273,6 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         stage=at,
         advice=timers.advice(seen, effective, observed) if at is Stage.RUNS else None,
     )
-
-
-def of_another_size(job: Doc) -> dict[str, str | None]:
-    """What annotations say of it and is over, as they should be."""
-    annotations, forget = job["metadata"].get("annotations") or {}, dict[str, str | None]()
-    workers, instances = job["spec"].get("workers", 2), job["spec"].get("instancesPerWorker", 1)
-    drained = asked_drains(annotations.get(names.DRAIN))
-    if any(k >= workers for k in drained):
-        forget[names.DRAIN] = ",".join(str(k) for k in drained if k < workers) or None
-    one = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
-    if one is not None and (one.size.workers, one.size.instances_per_worker) != (workers, instances):
-        forget[names.PLAN] = None
-    return forget
 
 
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:

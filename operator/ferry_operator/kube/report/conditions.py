@@ -64,6 +64,7 @@ def _problems(view: JobView) -> Iterable[Problem]:
     if view.effective.problem is not None:
         yield view.effective.problem
     yield from view.seen.problems
+    yield from view.ignored
     if view.stage is Stage.GOING and view.lifecycle.end is not None:
         yield Problem(
             "CannotSuspend", f"no driver can take the last checkpoint, and the workers stay as they are; {AGAIN}"

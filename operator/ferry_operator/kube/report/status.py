@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ferry.contract.documents import CheckpointStatus
+from ferry.contract.documents import NOTHING, CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.job.status import (
     MESSAGE_MAX,
@@ -101,6 +101,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         checkpoint=_checkpoint(status.checkpoint, before.checkpoint) if status is not None else before.checkpoint,
         autoscale=view.advice.report if view.advice is not None else None,
         balance=_balance(view),
+        memory=before.memory,
         conditions=found,
     )
     return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))
@@ -109,7 +110,8 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
 def _restored(view: JobView, now: JobStatus, before: JobStatus) -> str | None:
     if view.effective.job is None or now.epoch in (None, -1) or before.epoch not in (None, -1):
         return None
-    return view.seen.note.restore_from(view.effective.job.spec.restore_from)
+    origin = view.seen.memory.restore_from(view.effective.job.spec.restore_from)
+    return None if origin == NOTHING else origin
 
 
 def _with_times(one: UntimedCondition, before: JobStatus, generation: int, now: float) -> Condition:

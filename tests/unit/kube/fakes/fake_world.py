@@ -10,8 +10,8 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from ferry.contract.documents import CheckpointStatus, Links, ReportedProblem, Status
-from ferry.contract.errors import NO_TRANSPORT, Unreachable
+from ferry.contract.documents import NOTHING, CheckpointStatus, Links, ReportedProblem, Status
+from ferry.contract.errors import NO_TRANSPORT, UNDECIDED, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.work import WorkReport
@@ -320,21 +320,28 @@ class World:
             if self.ends_with is not None:
                 self.driver_ends(*self.ends_with)
                 return
-            self.begin_run()
+            if not self.begin_run():
+                self.driver_ends(ExitCode.REFUSED, f"refused: {UNDECIDED}: set restoreFrom: latest or none\n")
+                return
             self.lives += 1
             if not self.groups:
                 self.groups = [["0.0", "1.0"] for _ in range(8)]
             self.driver = FakeDriver(self, name, self.lives, [list(g) for g in self.groups])
 
-    def begin_run(self) -> None:
-        """A driver reads its settings: a run that it has not seen has no state, and begins from a checkpoint."""
+    def begin_run(self) -> bool:
+        """A driver reads its settings: a run that it has not seen has no state, and begins from a checkpoint, or from
+        nothing; False: it is told neither."""
         settings = json.loads(b64decode(self.api.objects[SECRETS, "nbq5-run"]["data"]["run.json"]))
+        origin = settings["restore_from"]
         if settings["run"] in self.runs:
-            return
-        self.runs[settings["run"]] = settings["restore_from"]
+            return True
+        if origin is None and self.checkpoints:
+            return False
+        self.runs[settings["run"]] = origin
         self.groups, self.epoch = [], -1
-        if settings["restore_from"] is not None:
+        if origin not in (None, NOTHING):
             self.epoch = self.checkpoints[-1].epoch
+        return True
 
     def take_checkpoint(self, name: str | None) -> None:
         number = len(self.checkpoints) + 1

@@ -1,0 +1,124 @@
+"""What annotations of a StreamJob ask for: workers to empty, virtual nodes to pin, a pause, a checkpoint, a plan. Pure.
+
+Each annotation has one spelling, as `ferry` and `kubectl streamjob` write it. What is spelled otherwise is not followed, and
+`nonsense` says so: a reader that takes the numbers out of '1-3' empties workers that nobody named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import plan_file
+from ferry_operator.control.commands import AT_WINDOW
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import request
+from ferry_operator.kube.observe.facts import Problem
+
+IGNORED = "AnnotationIgnored"
+
+SHOWN_MAX = 100
+"""Characters of an annotation that a message repeats."""
+
+_INDEX = "(?:0|[1-9][0-9]{0,4})"
+_DRAINS = re.compile(rf"\s*{_INDEX}\s*(,\s*{_INDEX}\s*)*")
+_PIN = re.compile(rf"({_INDEX})=({_INDEX}\.{_INDEX})({AT_WINDOW})?")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """What a job has, for annotations to name."""
+
+    workers: int
+    instances: int
+    """of each worker"""
+    virtual_nodes: int
+
+
+def asked_drains(text: str | None) -> tuple[int, ...]:
+    """The workers of the annotation `DRAIN`: '1,3'; none for what is spelled otherwise."""
+    if not text or _DRAINS.fullmatch(text) is None:
+        return ()
+    return tuple(sorted({int(k) for k in text.split(",")}))
+
+
+def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
+    """The pairs of the annotation `PINS`: '3=1.0,7=0.0@window'; none for what is spelled otherwise."""
+    pins = _pins(text)
+    return tuple((v, i) for v, (i, _) in sorted(pins.items()) if v < virtual_nodes) if isinstance(pins, dict) else ()
+
+
+def asked_windows(text: str | None) -> tuple[int, ...]:
+    """Virtual nodes of the annotation `PINS` that get there at the boundary of a window: those with `@window`."""
+    pins = _pins(text)
+    return tuple(v for v, (_, waits) in sorted(pins.items()) if waits) if isinstance(pins, dict) else ()
+
+
+def of_another_size(job: Doc) -> dict[str, str | None]:
+    """What annotations say of it and is over, as they should be."""
+    annotations, forget = job["metadata"].get("annotations") or {}, dict[str, str | None]()
+    workers, instances = job["spec"].get("workers", 2), job["spec"].get("instancesPerWorker", 1)
+    drained = asked_drains(annotations.get(names.DRAIN))
+    if any(k >= workers for k in drained):
+        forget[names.DRAIN] = ",".join(str(k) for k in drained if k < workers) or None
+    one = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
+    if one is not None and (one.size.workers, one.size.instances_per_worker) != (workers, instances):
+        forget[names.PLAN] = None
+    return forget
+
+
+def nonsense(annotations: Mapping[str, str], job: str, size: JobSize) -> Iterator[Problem]:
+    """What annotations of this job say that cannot be followed, and how it is spelled."""
+    for name, text in annotations.items():
+        for why in _wrong(name, text, annotations, job, size):
+            shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+            yield Problem(IGNORED, f"{name}: {shown!r}: {why}")
+
+
+def _wrong(name: str, text: str, annotations: Mapping[str, str], job: str, size: JobSize) -> Iterator[str]:
+    match name:
+        case names.PAUSED if text not in ("true", "false"):
+            yield "neither 'true' nor 'false': the job is not paused"
+        case names.DRAIN if text and _DRAINS.fullmatch(text) is None:
+            yield "no list of workers such as '1,3': no worker is emptied"
+        case names.DRAIN if size.workers and {*range(size.workers)} <= {*asked_drains(text)}:
+            yield f"all {size.workers} workers are named, and no other one can take their state: no worker is emptied"
+        case names.PINS:
+            yield from _wrong_pins(text, asked_drains(annotations.get(names.DRAIN)), size)
+        case names.CHECKPOINT if text and request(annotations) is None:
+            yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
+        case names.PLAN if plan_file.given(text, job) is None:
+            yield "no plan of this job, as `ferry plan` hands it in: it is not followed"
+
+
+def _wrong_pins(text: str, drained: tuple[int, ...], size: JobSize) -> Iterator[str]:
+    pins = _pins(text)
+    if isinstance(pins, str):
+        yield f"{pins}: no virtual node is pinned"
+        return
+    for vnode, (instance, _) in pins.items():
+        worker, index = map(int, instance.split("."))
+        if vnode >= size.virtual_nodes:
+            yield f"there is no virtual node {vnode}, they are 0 to {size.virtual_nodes - 1}: its pin is not followed"
+        elif worker >= size.workers or index >= size.instances:
+            there = f"{size.workers} workers with {size.instances} instances"
+            yield f"there is no instance {instance} ({there}): virtual node {vnode} is not pinned"
+        elif worker_of(instance) in drained:
+            yield f"worker {worker} is to be emptied (ferry.dev/drain): virtual node {vnode} is not pinned"
+
+
+def _pins(text: str | None) -> dict[int, tuple[InstanceId, bool]] | str:
+    """Where each virtual node is to be led, and whether it waits for a window; or what is wrong."""
+    pins: dict[int, tuple[InstanceId, bool]] = {}
+    for word in text.split(",") if text else ():
+        parts = _PIN.fullmatch(word.strip())
+        if parts is None:
+            return f"{word.strip()!r} is no pin such as '3=1.0' or '3=1.0{AT_WINDOW}'"
+        vnode, instance, waits = parts.groups()
+        if int(vnode) in pins:
+            return f"virtual node {vnode} is named twice"
+        pins[int(vnode)] = InstanceId(instance), waits is not None
+    return pins
