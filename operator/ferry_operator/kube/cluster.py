@@ -6,7 +6,6 @@ might still be put on it, its version: one that is late, or from an operator tha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -16,7 +15,7 @@ from ferry.contract.errors import Unreachable
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
-from ferry_operator.kube.api import names, redis
+from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, RunNote
 from ferry_operator.kube.api.port import (
@@ -33,6 +32,7 @@ from ferry_operator.kube.api.port import (
     Kind,
     tolerate,
 )
+from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
 from ferry_operator.kube.observe import facts
@@ -59,8 +59,6 @@ from ferry_operator.kube.plan import (
 )
 from ferry_operator.kube.store import Store
 
-log = logging.getLogger("ferry.operator")
-
 YOUNG_SECONDS = 60.0
 """A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
 
@@ -82,6 +80,7 @@ class KubeCluster:
     link: DriverClient
     token: int
     view: JobView
+    redis: Redis
 
     def do(self, step: Step) -> bool:
         """Do one step; False: somebody else was quicker, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
@@ -209,9 +208,7 @@ class KubeCluster:
 
     def _begin_run(self, note: RunNote) -> None:
         """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
-        problem = redis.forget(self.release.redis, self.view.seen.run)
-        if problem is not None:
-            log.info("%s: what the run %s left in Redis stays: %s", self.view.seen.name, self.view.seen.run, problem)
+        self.redis.forget(self.view.seen.run)
         try:
             self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job))
         except ApiError as error:

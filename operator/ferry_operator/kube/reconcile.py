@@ -15,10 +15,10 @@ from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient, DriverRefuses, PlacementRefused
-from ferry_operator.kube.api import redis
+from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
+from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.cluster import KubeCluster, driver_url
 from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
@@ -39,6 +39,9 @@ SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
 FRESH_SECONDS = 5.0
 """The last answer of a driver that did not answer once counts for so long."""
 
+ASIDE_SECONDS, ASIDE_SECONDS_MAX = 1.0, 10.0
+"""For which a driver is not asked again that has kept a pass waiting; doubles each time."""
+
 REDIS_SECONDS = 5.0
 """Between two questions to Redis, while no driver answers."""
 
@@ -47,6 +50,19 @@ EVENT_SECONDS = 10.0
 
 EVENTS_MAX = 256
 """Events of a job that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """A driver whose answers are cut, or are none."""
+
+    pod: str
+    """uid"""
+    problem: Problem
+    times: int
+    """in a row"""
+    until: float
+    """it is not asked before"""
 
 
 @dataclass(slots=True)
@@ -61,6 +77,8 @@ class Memory:
     """of the last pass"""
     answer: tuple[str, Status, d.Submitted | None, float] | None = None
     """of the driver: its pod, its last answer, and when it came"""
+    unheard: Unheard | None = None
+    """why the driver was not heard when it was last asked"""
     counted_at: float = 0.0
     """when the counters of the status were last written"""
     redis: tuple[float, str | None] = (0.0, None)
@@ -86,7 +104,14 @@ class Reconciler:
     metrics: Metrics
     token: int
     clock: Callable[[], float] = time.time
+    redis: Redis | None = None
+    """None: it is asked by the passes themselves"""
     _memories: dict[str, Memory] = field(default_factory=dict)
+
+    _redis: Redis = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._redis = self.redis or Redis(self.release.redis)
 
     def reconcile(self, name: str) -> float | None:
         """One pass; seconds until the next one, None when it comes by itself. Raises Fault when it went wrong."""
@@ -132,21 +157,32 @@ class Reconciler:
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
-        seen = replace(seen, status=status, submitted=submitted)
+        unheard = () if memory.unheard is None else (memory.unheard.problem,)
+        seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *unheard))
         rests = seen.note.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
-        if status is None and not seen.deleting and not rests:
+        if status is None and not unheard and not seen.deleting and not rests:
             seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
         return look(seen, effective, revisions, memory.timers)
 
     def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
-        driver = seen.driver
+        driver, bad = seen.driver, memory.unheard
+        if bad is not None and (driver is None or bad.pod != driver.uid):
+            bad = memory.unheard = None
         if url is None or driver is None or driver.ended is not None:
             return None, None
-        secret = run_key(self.release, seen.uid)
-        status = self.link.status(url, secret)
-        if status is not None:
-            submitted = self.link.submitted(url, secret, status.generation)
-            memory.answer = (driver.uid, status, submitted, seen.now)
+        if bad is None or seen.now >= bad.until:
+            secret = run_key(self.release, seen.uid)
+            try:
+                status = self.link.status(url, secret)
+                if status is not None:
+                    submitted = self.link.submitted(url, secret, status.generation)
+                    memory.answer = (driver.uid, status, submitted, seen.now)
+                memory.unheard = None
+            except BadAnswer as error:
+                times = bad.times + 1 if bad is not None else 1
+                wait = back_off(times, ASIDE_SECONDS, ASIDE_SECONDS_MAX) if error.late else 0.0
+                until = self.clock() + wait
+                memory.unheard = Unheard(driver.uid, Problem("DriverUnheard", str(error)), times, until)
         answer = memory.answer
         if answer is None or answer[0] != driver.uid or seen.now - answer[3] > FRESH_SECONDS:
             return None, None
@@ -154,7 +190,7 @@ class Reconciler:
 
     def _ask_redis(self, memory: Memory, now: float) -> Iterable[Problem]:
         if now - memory.redis[0] > REDIS_SECONDS:
-            memory.redis = (now, redis.problem(self.release.redis))
+            memory.redis = (now, self._redis.problem())
         if memory.redis[1] is not None:
             yield Problem(REDIS_REFUSES, memory.redis[1])
 
@@ -229,7 +265,7 @@ class Reconciler:
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
         """Do what can be done; what was refused is tried again in a later pass."""
-        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
+        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
@@ -267,9 +303,7 @@ class Reconciler:
         """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
-        problem = redis.forget(self.release.redis, run)
-        if problem is not None:
-            log.info("%s: what its run left in Redis stays: %s", name, problem)
+        self._redis.forget(run)
         return True
 
 
