@@ -217,7 +217,7 @@ class Kubelets:
     def _gone(self, name: str) -> None:
         if name == names.driver_pod(self.job):
             self.driver.serving = False
-        elif not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
+        elif "-worker-" in name and not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
             self.violations.append(f"{name} was deleted while it was in use")
 
     def _report(self, name: str, phase: str, state: Document, ready: str) -> None:

@@ -38,6 +38,7 @@ from ferry_operator.kube.manifests.release import Installation, run_key, setting
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
+from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
     AskCheckpoint,
@@ -55,6 +56,7 @@ from ferry_operator.kube.plan import (
     Step,
     Suspend,
     TakeOwnership,
+    TryDriver,
     WriteSettings,
 )
 from ferry_operator.kube.store import Store
@@ -105,6 +107,8 @@ class KubeCluster:
                 self._delete(pod, exact=True)
             case EndDriver(pod, why):
                 self._end_driver(pod, why)
+            case TryDriver():
+                self._try_driver()
             case NoteWithoutSurge(pod):
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case WriteSettings(fingerprint):
@@ -155,7 +159,15 @@ class KubeCluster:
             **self._epoch(),
         }
         self._make_journal()
-        self._make(PODS, pods.driver(self.view.seen.job, self._job(), self.release, notes))
+        self._make(PODS, self._kept_away(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
+
+    def _try_driver(self) -> None:
+        notes = {**self._notes(0), names.REVISION: self._revisions().driver}
+        document = pods.trial(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
+        self._make(PODS, self._kept_away(document))
+
+    def _kept_away(self, pod: Doc) -> Doc:
+        return pods.kept_from(pod, self.view.closed[:AVOIDED_MAX])
 
     def _end_driver(self, pod: Pod, why: str) -> None:
         """Note that its end is wanted before asking for it, or a driver that stops would pass for a job that ended."""
@@ -166,7 +178,7 @@ class KubeCluster:
         self._delete(pod)
 
     def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
-        return pods.worker(self.view.seen.job, self._job(), self.release, index, notes)
+        return self._kept_away(pods.worker(self.view.seen.job, self._job(), self.release, index, notes))
 
     def _notes(self, failures: int) -> dict[str, str]:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures)}

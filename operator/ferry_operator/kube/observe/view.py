@@ -24,9 +24,11 @@ from ferry_operator.kube.observe.rolling import (
     asked_drains,
     asked_pins,
     asked_windows,
+    closed_nodes,
     plan_replacement,
     worker_pods,
 )
+from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
 
 UNKNOWN_SECONDS = 60.0
@@ -148,6 +150,9 @@ class JobView:
     standing: float = 0.0
     """seconds for which a spec that is not good yet has made no progress"""
     stage: Stage = Stage.RUNS
+    in_place: InPlace = field(default_factory=InPlace)
+    closed: tuple[str, ...] = ()
+    """nodes that new pods are kept from, while there are others"""
     advice: autoscaling.ScalingAdvice | None = None
     """of the autoscaler; None: there is none"""
 
@@ -227,8 +232,10 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec
     running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
-    workers = worker_pods(one.workers, running, revisions.worker, status)
-    rolling = plan_replacement(workers, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
+    workers = worker_pods(one.workers, running, revisions.worker, status, seen.now)
+    in_place = in_place_of(effective.last, effective.job)
+    drains = asked_drains(seen.annotations.get(names.DRAIN))
+    rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
     observed = d.Observed(
         wanted=d.Wanted(
             rolling.workers,
@@ -265,6 +272,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         resting=resting,
         standing=standing,
         stage=at,
+        in_place=in_place,
+        closed=closed_nodes(seen.nodes, [pod.node for pod in seen.pods]),
         advice=timers.advice(seen, effective, observed) if at is Stage.RUNS else None,
     )
 
