@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -45,6 +46,8 @@ class Driver:
         self.suspends = 0
         """requests to be suspended, in this life"""
         self.lock = threading.Lock()
+        self.manner: Callable[[Callable[[bytes], object]], None] | None = None
+        """how it answers questions when that is not as it should be; it is given what writes"""
         driver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -53,7 +56,10 @@ class Driver:
             def do_GET(self) -> None:
                 with driver.lock:
                     document = driver.status() if self.path == "/status" else driver.desired
-                    self.answer(200 if document is not None else 404, document)
+                if driver.manner is not None:
+                    self.close_connection = True
+                    return driver.manner(self.wfile.write)
+                self.answer(200 if document is not None else 404, document)
 
             def do_PUT(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

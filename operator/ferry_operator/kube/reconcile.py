@@ -6,6 +6,7 @@ by this process or another one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
 from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
 from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
 from ferry_operator.kube.report import events
-from ferry_operator.kube.report.status import COUNTERS_SECONDS, StatusReport, report
+from ferry_operator.kube.report.status import StatusReport, report
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -80,7 +81,11 @@ class Memory:
     unheard: Unheard | None = None
     """why the driver was not heard when it was last asked"""
     counted_at: float = 0.0
-    """when the counters of the status were last written"""
+    """when the status was last written"""
+    epoch: tuple[str, int] | None = None
+    """a run, and the last epoch of it that was heard of: what is written may be older"""
+    spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
+    """the spec in force, and of which object of the cluster it is"""
     redis: tuple[float, str | None] = (0.0, None)
     """when Redis was last asked, and its problem"""
     problems: tuple[Problem, ...] = ()
@@ -146,23 +151,34 @@ class Reconciler:
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        effective = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
-        try:
-            revisions = (
-                effective_spec.revisions(effective.job, uid, self.release) if effective.job is not None else None
-            )
-        except SpecRefused:
-            revisions = None  # the last good spec of another version of the operator
+        effective, revisions = self._spec(job, memory)
         # Pods of a job of the same name that is gone may still be there: they are not ours.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
+        if memory.epoch is not None and memory.epoch[0] == seen.run:
+            seen = replace(seen, heard_epoch=memory.epoch[1])
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
         unheard = () if memory.unheard is None else (memory.unheard.problem,)
         seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *unheard))
         rests = seen.note.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
         if status is None and not unheard and not seen.deleting and not rests:
             seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
+        if seen.counted is not None:
+            memory.epoch = (seen.run, seen.counted.epoch)
         return look(seen, effective, revisions, memory.timers)
+
+    def _spec(self, job: Doc, memory: Memory) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
+        """The spec in force with its revisions, read again only when the object is another one."""
+        if memory.spec is None or memory.spec[0] is not job:
+            effective = effective_spec.in_force(
+                job, lambda one: effective_spec.revisions(one, memory.uid, self.release)
+            )
+            revisions = None
+            with contextlib.suppress(SpecRefused):  # the last good spec of another version of the operator
+                if effective.job is not None:
+                    revisions = effective_spec.revisions(effective.job, memory.uid, self.release)
+            memory.spec = (job, effective, revisions)
+        return memory.spec[1:]
 
     def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
         driver, bad = seen.driver, memory.unheard
@@ -197,9 +213,8 @@ class Reconciler:
     # ---- write
     def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
         """Events, then the status; counters alone are written now and then only."""
-        if not written.material:
-            if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
-                return
+        if written.patience is None or view.seen.now - memory.counted_at < written.patience:
+            return
         for notice in (*events.changes(written), *events.news(written.problems, memory.problems)):
             self._tell(view, notice, memory)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ferry_operator.control.driver_client import BadAnswer
-from ferry_operator.kube.api import redis
+from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.port import JOBS, NODES, PODS, ApiError, Kind
 from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.process import leader as leading
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeListing
@@ -19,7 +20,7 @@ from ferry_operator.kube.process.queue import EDIT, PASSES_MAX, SLOW_PASSES_MAX,
 from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
-from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, job, settled
+from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, World, job, settled, writes
 from tests.unit.kube.test_machinery import Clock
 from tests.unit.kube.test_passes import running
 
@@ -306,3 +307,57 @@ def test_nobody_waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     until(lambda: forgotten == ["a-1"])
     assert one.problem() == "it is away"
     one.close()
+
+
+# --- what a pass costs
+
+
+def test_counters_are_written_seldom_and_results_soon() -> None:
+    world = running()
+    world.rounds(5)
+    count, epoch = writes(world, JOBS), world.status["epoch"]
+    world.rounds(150)
+    assert 2 <= writes(world, JOBS) - count <= 4 and world.status["epoch"] > epoch
+    world.take_checkpoint(None)
+    world.rounds(7)
+    assert world.status["checkpoint"]["number"] == 1, "somebody may wait for it"
+
+
+def test_a_first_epoch_is_written_at_once() -> None:
+    world = World()
+    world.api.create(JOBS, job())
+    world.until(lambda w: w.epoch >= 0)
+    world.rounds(1)
+    assert world.status["epoch"] >= 0
+
+
+def test_a_crash_is_judged_by_the_last_epoch_that_was_heard_of() -> None:
+    """What is written may be a minute old, and would tell of a driver that has never worked."""
+    world = running()
+    world.rounds(5)
+    for _ in range(3):
+        lives = world.lives
+        world.rounds(10)
+        world.driver_ends(1)
+        world.until(lambda w, lives=lives: w.lives > lives, 15)
+        world.until(lambda w: w.condition("Ready").get("status") == "True", 15)
+    assert world.pod("nbq5-driver")["metadata"]["annotations"][names.FAILURES] == "1"
+
+
+def test_a_spec_is_read_again_only_when_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, count = running(), [0]
+    world.rounds(5)
+
+    def counted(*arguments: Any) -> Any:
+        count[0] += 1
+        return real(*arguments)
+
+    real = effective_spec.in_force
+    monkeypatch.setattr(effective_spec, "in_force", counted)
+    job_object = world.store.job("nbq5")
+    for _ in range(10):
+        world.now += 5
+        world.operator.reconcile("nbq5")
+    assert count[0] <= 1 or world.store.job("nbq5") is not job_object
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: "nbq5-worker-2" in w.pods(), 5)

@@ -61,6 +61,8 @@ class Seen:
     now: float
     problems: tuple[Problem, ...] = ()
     """what went wrong in the last pass, and what Redis says"""
+    heard_epoch: int | None = None
+    """the last epoch that a driver of this run told this operator"""
 
     @property
     def uid(self) -> str:
@@ -114,7 +116,12 @@ class Seen:
     @property
     def epoch(self) -> int | None:
         """The last finished one, as far as is known; -1 before the first, None before the first driver of a run."""
-        return self.counted.epoch if self.counted is not None else self.before.epoch
+        return self.counted.epoch if self.counted is not None else self.last_epoch
+
+    @property
+    def last_epoch(self) -> int | None:
+        """The same by what was heard or written before this look."""
+        return max((one for one in (self.before.epoch, self.heard_epoch) if one is not None), default=None)
 
     @property
     def deleting(self) -> bool:
@@ -225,9 +232,9 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
     revision = revisions.driver if revisions is not None else ""
-    before, finished = seen.before, seen.before.phase == "Finished"
-    lifecycle = lifecycle_of(driver, revision, before.epoch, finished, seen.now)
-    at = Stage.RUNS if finished else stage(seen.job, seen.note, seen.pods, before.epoch is not None)
+    finished = seen.before.phase == "Finished"
+    lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now)
+    at = Stage.RUNS if finished else stage(seen.job, seen.note, seen.pods, seen.last_epoch is not None)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec

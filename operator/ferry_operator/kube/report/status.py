@@ -36,11 +36,16 @@ from ferry_operator.kube.report.conditions import (
 )
 from ferry_operator.kube.report.transport import transport_status
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint", "autoscale", "balance")
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "autoscale")
 """Fields that change all the time."""
 
-COUNTERS_SECONDS = 5.0
-"""How old they may be."""
+COUNTERS_SECONDS = 60.0
+"""How old they may be when nothing else changes: metrics are fresher, and each write costs the API server."""
+
+RESULTS = ("checkpoint", "balance")
+"""Fields that change now and then, and that somebody may wait for."""
+
+RESULTS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +62,18 @@ class StatusReport:
     """the checkpoint that the run began from, in the look in which it first goes on after one"""
 
     @property
-    def material(self) -> bool:
-        """Something beyond the counters changed."""
-        fresh = {field: getattr(self.before, field) for field in COUNTERS}
-        return self.status.model_copy(update=fresh) != self.before
+    def patience(self) -> float | None:
+        """Seconds since the last write after which this one is due; None: there is nothing to write."""
+        if self.status == self.before:
+            return None
+        first = self.before.epoch in (None, -1) and self.status.epoch not in (None, -1)
+        if first or not self._differs_only_in(*COUNTERS, *RESULTS):
+            return 0.0
+        return COUNTERS_SECONDS if self._differs_only_in(*COUNTERS) else RESULTS_SECONDS
 
-    @property
-    def changed(self) -> bool:
-        """Anything changed."""
-        return self.status != self.before
+    def _differs_only_in(self, *fields: str) -> bool:
+        """Whether nothing changed but these."""
+        return self.status.model_copy(update={one: getattr(self.before, one) for one in fields}) == self.before
 
 
 def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> StatusReport:
