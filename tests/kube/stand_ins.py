@@ -163,6 +163,8 @@ class Kubelets:
         """uids of the driver's pods"""
         self.over = False
         """the job has ended: state may go"""
+        self.has_room: Callable[[Document], bool] = lambda pod: True
+        """whether a node takes a pod"""
         self._api = KubeApi(namespace, lambda verb, resource, code: None)
         self._known: dict[str, str] = {}
         self._stop = threading.Event()
@@ -202,7 +204,9 @@ class Kubelets:
                 del self._known[name]
                 self._gone(name)
         for name, pod in pods.items():
-            if name not in self._known and pod["status"].get("phase") == "Pending":
+            if name not in self._known and not self.has_room(pod):
+                self._leave(name, pod)
+            elif name not in self._known and pod["status"].get("phase") == "Pending":
                 self._known[name] = pod["metadata"]["uid"]
                 self._report(name, "Running", {"running": {}}, "True")
                 if name == names.driver_pod(self.job):
@@ -225,6 +229,12 @@ class Kubelets:
             self.driver.serving = False
         elif "-worker-" in name and not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
             self.violations.append(f"{name} was deleted while it was in use")
+
+    def _leave(self, name: str, pod: Document) -> None:
+        """No node takes it."""
+        if not pod["status"].get("conditions"):
+            no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no room"}
+            self._api.patch(PODS, name, {"status": {"conditions": [no]}}, "status")
 
     def _report(self, name: str, phase: str, state: Document, ready: str) -> None:
         container = "driver" if name.endswith("-driver") else "executor"

@@ -13,6 +13,7 @@ import pytest
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.port import JOBS, PODS
+from ferry_operator.kube.manifests import pods
 from ferry_operator.kube.manifests.release import Installation, run_key
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.operators import KEY, Operators, addresses, job
@@ -161,3 +162,37 @@ def test_bad_drivers_are_their_own_jobs_trouble(
             drivers[name].manner = None
         for name in BAD:
             wait_until(lambda name=name: condition(operators.kubectl, name, "Ready")[0] == "True", f"{name} again", 30)
+
+
+@pytest.mark.parametrize("part", ["driver", "executor"])
+def test_a_size_that_fits_nowhere_takes_nothing_down(operators: Operators, part: str) -> None:
+    with operators.job(failure={"progressDeadline": "10s"}) as found:
+        found.kubelets.has_room = lambda pod: "9Ti" not in str(pod["spec"])
+        wait_until(lambda: names.LAST_GOOD in str(found.kubectl.get("sj", "a")), "good spec", 30)
+        before = {pod["metadata"]["uid"] for pod in found.kubectl.items("pods")}
+        found.kubectl.patch("sj/a", {"spec": {"kubernetes": {part: {"memory": "9Ti"}}}})
+        wait_until(lambda: len(found.pods()) == 4, "a pod that looks for room", 20)
+        wait_until(lambda: found.condition("Degraded").get("reason") == "DoesNotFit", "refusal", 40)
+        found.wait_settled(2)
+        assert {pod["metadata"]["uid"] for pod in found.kubectl.items("pods")} == before
+        assert "0/3 nodes: no room" in found.condition("Degraded")["message"]
+
+
+def test_the_api_server_takes_pods_that_are_kept_from_nodes(kubectl: Kubectl) -> None:
+    terms = [
+        {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "b", "operator": "Exists"}]},
+    ]
+    affinity = {"nodeAffinity": {pods.REQUIRED: {"nodeSelectorTerms": terms}}}
+    kubectl.create(
+        *(
+            pods.kept_from(
+                {
+                    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": {}},
+                    "spec": {"affinity": given, "containers": [{"name": "a", "image": "a"}]},
+                },
+                [f"n{i}" for i in range(64)],
+            )
+            for name, given in (("with", affinity), ("without", None))
+        )
+    )  # fmt: skip

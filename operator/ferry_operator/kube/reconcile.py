@@ -213,7 +213,8 @@ class Reconciler:
     # ---- write
     def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
         """Events, then the status; counters alone are written now and then only."""
-        if written.patience is None or view.seen.now - memory.counted_at < written.patience:
+        patience = written.patience(len(self._memories))
+        if patience is None or view.seen.now - memory.counted_at < patience:
             return
         for notice in (*events.changes(written), *events.news(written.problems, memory.problems)):
             self._tell(view, notice, memory)

@@ -39,8 +39,11 @@ from ferry_operator.kube.report.transport import transport_status
 COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "autoscale")
 """Fields that change all the time."""
 
-COUNTERS_SECONDS = 60.0
-"""How old they may be when nothing else changes: metrics are fresher, and each write costs the API server."""
+COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 60.0
+"""How old they may be when nothing else changes, of few jobs and of many."""
+
+WRITES_MAX = 10.0
+"""Statuses a second that are written for the sake of counters, of all jobs together: each costs the API server."""
 
 RESULTS = ("checkpoint", "balance")
 """Fields that change now and then, and that somebody may wait for."""
@@ -61,15 +64,16 @@ class StatusReport:
     restored: str | None = None
     """the checkpoint that the run began from, in the look in which it first goes on after one"""
 
-    @property
-    def patience(self) -> float | None:
-        """Seconds since the last write after which this one is due; None: there is nothing to write."""
+    def patience(self, jobs: int) -> float | None:
+        """Seconds since the last write after which this one is due, beside so many jobs; None: there is nothing to write."""
         if self.status == self.before:
             return None
         first = self.before.epoch in (None, -1) and self.status.epoch not in (None, -1)
         if first or not self._differs_only_in(*COUNTERS, *RESULTS):
             return 0.0
-        return COUNTERS_SECONDS if self._differs_only_in(*COUNTERS) else RESULTS_SECONDS
+        if not self._differs_only_in(*COUNTERS):
+            return RESULTS_SECONDS
+        return min(max(jobs / WRITES_MAX, COUNTERS_SECONDS), COUNTERS_SECONDS_MAX)
 
     def _differs_only_in(self, *fields: str) -> bool:
         """Whether nothing changed but these."""
