@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -47,6 +48,8 @@ class Driver:
         self.holds = False
         """the last checkpoint does not come to its end"""
         self.lock = threading.Lock()
+        self.manner: Callable[[Callable[[bytes], object]], None] | None = None
+        """how it answers questions when that is not as it should be; it is given what writes"""
         driver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,7 +58,10 @@ class Driver:
             def do_GET(self) -> None:
                 with driver.lock:
                     document = driver.status() if self.path == "/status" else driver.desired
-                    self.answer(200 if document is not None else 404, document)
+                if driver.manner is not None:
+                    self.close_connection = True
+                    return driver.manner(self.wfile.write)
+                self.answer(200 if document is not None else 404, document)
 
             def do_PUT(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -159,6 +165,8 @@ class Kubelets:
         """uids of the driver's pods"""
         self.over = False
         """the job has ended: state may go"""
+        self.has_room: Callable[[Document], bool] = lambda pod: True
+        """whether a node takes a pod"""
         self._api = KubeApi(namespace, lambda verb, resource, code: None)
         self._known: dict[str, str] = {}
         self._stop = threading.Event()
@@ -198,7 +206,9 @@ class Kubelets:
                 del self._known[name]
                 self._gone(name)
         for name, pod in pods.items():
-            if name not in self._known and pod["status"].get("phase") == "Pending":
+            if name not in self._known and not self.has_room(pod):
+                self._leave(name, pod)
+            elif name not in self._known and pod["status"].get("phase") == "Pending":
                 self._known[name] = pod["metadata"]["uid"]
                 self._report(name, "Running", {"running": {}}, "True")
                 if name == names.driver_pod(self.job):
@@ -219,8 +229,14 @@ class Kubelets:
     def _gone(self, name: str) -> None:
         if name == names.driver_pod(self.job):
             self.driver.serving = False
-        elif not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
+        elif "-worker-" in name and not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
             self.violations.append(f"{name} was deleted while it was in use")
+
+    def _leave(self, name: str, pod: Document) -> None:
+        """No node takes it."""
+        if not pod["status"].get("conditions"):
+            no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no room"}
+            self._api.patch(PODS, name, {"status": {"conditions": [no]}}, "status")
 
     def _report(self, name: str, phase: str, state: Document, ready: str) -> None:
         container = "driver" if name.endswith("-driver") else "executor"

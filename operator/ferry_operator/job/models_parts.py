@@ -296,8 +296,8 @@ class FailureSpec(SpecPart):
 
     progress_deadline: Annotated[Duration, between("10s", "24h")] = Field(
         default=Duration("15m"),
-        description="Time without progress after which a changed spec is refused and the last good one put back; what "
-        "waits for room on a node, or for records, is not counted.",
+        description="Time without progress, or without a node that has room, after which a changed spec is refused and the "
+        "last good one put back; what waits for records, or for the room of a pod before it, is not counted.",
         json_schema_extra=live("It is counted from then on.", "kubernetes"),
     )
     stall_deadline: Annotated[Duration, between("10s", "24h")] | None = Field(

@@ -6,7 +6,6 @@ might still be put on it, its version: one that is late, or from an operator tha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -17,7 +16,7 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, JobMemory, RefusedSpec
-from ferry_operator.kube.api import names, redis
+from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.api.port import (
@@ -34,11 +33,13 @@ from ferry_operator.kube.api.port import (
     Kind,
     tolerate,
 )
+from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.effective_spec import Revisions, last_good
 from ferry_operator.kube.observe.facts import Pod
+from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
     AskCheckpoint,
@@ -56,11 +57,10 @@ from ferry_operator.kube.plan import (
     Step,
     Suspend,
     TakeOwnership,
+    TryDriver,
     WriteSettings,
 )
 from ferry_operator.kube.store import Store
-
-log = logging.getLogger("ferry.operator")
 
 YOUNG_SECONDS = 60.0
 """A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
@@ -83,6 +83,7 @@ class KubeCluster:
     link: DriverClient
     token: int
     view: JobView
+    redis: Redis
     memory: JobMemory = field(init=False)
     """what is kept of the job, with what this pass has added"""
 
@@ -113,6 +114,8 @@ class KubeCluster:
                 self._delete(pod, exact=True)
             case EndDriver(pod, why):
                 self._end_driver(pod, why)
+            case TryDriver():
+                self._try_driver()
             case NoteWithoutSurge(pod):
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case WriteSettings(fingerprint):
@@ -165,7 +168,15 @@ class KubeCluster:
             **self._epoch(),
         }
         self._make_journal()
-        self._make(PODS, pods.driver(self.view.seen.job, self._job(), self.release, notes))
+        self._make(PODS, self._kept_away(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
+
+    def _try_driver(self) -> None:
+        notes = {**self._notes(0), names.REVISION: self._revisions().driver}
+        document = pods.trial(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
+        self._make(PODS, self._kept_away(document))
+
+    def _kept_away(self, pod: Doc) -> Doc:
+        return pods.kept_from(pod, self.view.closed[:AVOIDED_MAX])
 
     def _end_driver(self, pod: Pod, why: str) -> None:
         """Note that its end is wanted before asking for it, or a driver that stops would pass for a job that ended."""
@@ -176,7 +187,7 @@ class KubeCluster:
         self._delete(pod)
 
     def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
-        return pods.worker(self.view.seen.job, self._job(), self.release, index, notes)
+        return self._kept_away(pods.worker(self.view.seen.job, self._job(), self.release, index, notes))
 
     def _notes(self, failures: int) -> dict[str, str]:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures), names.RUN: str(self.memory.run)}
@@ -218,9 +229,7 @@ class KubeCluster:
 
     def _begin_run(self) -> None:
         """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
-        problem = redis.forget(self.release.redis, self.view.seen.run)
-        if problem is not None:
-            log.info("%s: what the run %s left in Redis stays: %s", self.view.seen.name, self.view.seen.run, problem)
+        self.redis.forget(self.view.seen.run)
         try:
             self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job, self.memory.run))
         except ApiError as error:

@@ -9,7 +9,8 @@
 | KeepSpec | an epoch was finished under a spec that is not recorded as good |
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
-| EndDriver | it hangs; or its pod is out of date, and no worker's is |
+| EndDriver | it hangs; or its pod is out of date, no worker's is, and the next one has a place |
+| TryDriver | the next driver asks for more than the one before: a pod that does nothing looks for its place |
 | AskCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
 | Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
 | EndRun | it has: what pods hold is not needed any more, and they go |
@@ -30,14 +31,13 @@ from ferry_operator.control.restarts import meaning
 from ferry_operator.control.scaling_sizes import ClusterSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint, pending
+from ferry_operator.kube.observe import trials
 from ferry_operator.kube.observe.asked import of_another_size
-from ferry_operator.kube.observe.facts import Pod, Problem
+from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.standstill import held_up, where
 from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
 from ferry_operator.kube.observe.view import JobView
-
-IMAGE_SECONDS = 300.0
-"""An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""
 
 CRASHES_MAX = 3
 """Of a driver that never worked under a new spec, before the spec is refused."""
@@ -89,6 +89,11 @@ class EndDriver:
 
     pod: Pod
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TryDriver:
+    """Make the pod that looks for a place for the next driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class Rescale:
 
 Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun | ForgetAsked | Rescale
+Step = d.Action | Note | DropPod | Refuse | EndDriver | TryDriver | DeletePod | EndRun | ForgetAsked | Rescale
 
 QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
@@ -171,6 +176,7 @@ def plan(view: JobView, token: int) -> list[Step]:
         return steps + list(claims)  # pods change by it: what is decided next has to know the new version
     if view.stage is Stage.OVER:
         return steps + ([DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [BeginRun()])
+    steps += [DeletePod(pod, why) for pod, why in trials.over(view, here)]
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
     if view.stage is Stage.GOING:
@@ -257,7 +263,11 @@ def _replace_workers(view: JobView) -> Iterator[Step]:
         if view.hangs is not None:
             yield EndDriver(driver, view.hangs)
         elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
-            yield EndDriver(driver, "its pod is out of date")
+            trial = None if view.in_place.driver else trials.trial(view)
+            if view.in_place.driver or (trial is not None and trials.has_place(trial)):
+                yield EndDriver(driver, "its pod is out of date")
+            elif trial is None:
+                yield TryDriver()
 
 
 def _refusal(view: JobView) -> Refuse | None:
@@ -276,39 +286,19 @@ def _refusal(view: JobView) -> Refuse | None:
     deadline = effective.job.spec.failure.progress_deadline
     for pod in seen.pods:
         new, old = (
-            (mine.driver, effective.fallback.driver) if pod is driver else (mine.worker, effective.fallback.worker)
+            (mine.worker, effective.fallback.worker)
+            if pod.worker is not None
+            else (mine.driver, effective.fallback.driver)
         )
+        in_place = view.in_place.driver if pod.worker is None else view.in_place.worker
         if pod.annotations.get(names.REVISION) == new != old:
-            hopeless = held_up(pod, seen.now, deadline.seconds)
+            hopeless = held_up(pod, seen.now, deadline.seconds, in_place)
             if hopeless is not None:
                 return Refuse(mine.both, hopeless.message)
     if view.standing >= deadline.seconds:
-        text = f"no progress for {deadline}, and no epoch finished: {_where(view)}"
+        text = f"no progress for {deadline}, and no epoch finished: {where(view)}"
         return Refuse(mine.both, text)
     return None
-
-
-def held_up(pod: Pod, now: float, deadline: float) -> Problem | None:
-    """What has kept a pod from its first start for too long. Room is waited for: nodes join, other pods go."""
-    waited = now - (pod.placed or pod.created) if pod.phase == "Pending" else 0.0
-    for one in pod.problems:
-        patience = min(deadline, IMAGE_SECONDS) if one.reason == "ImagePull" else deadline
-        if one.reason != "Unschedulable" and waited >= patience:
-            return one
-    return None
-
-
-def _where(view: JobView) -> str:
-    """What a spec that makes no progress has come to."""
-    status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
-    for pod in view.seen.pods:
-        if pod.problems:
-            return pod.problems[0].message
-        if status is not None and pod.worker is not None and f"{pod.worker}.0" not in alive:
-            return f"{pod.name} does not join the driver"
-    if status is None:
-        return "the driver does not answer"
-    return "; ".join(one.text for one in status.problems) or f"the driver is in phase {status.phase}"
 
 
 def proven(view: JobView) -> bool:
@@ -354,6 +344,8 @@ def describe(step: Step) -> str:
             return f"copies may use {f'{bandwidth} bytes a second' if bandwidth else 'what they can'}"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
+        case TryDriver():
+            return "look for a node for the next driver"
         case Refuse(_, message):
             return f"refuse the new spec: {message}"
         case EndRun(_, message):

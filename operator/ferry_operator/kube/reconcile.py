@@ -6,6 +6,7 @@ by this process or another one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,10 +16,10 @@ from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient, DriverRefuses, PlacementRefused
-from ferry_operator.kube.api import redis
+from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
+from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.cluster import KubeCluster, driver_url
 from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
@@ -28,7 +29,7 @@ from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
 from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
 from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
 from ferry_operator.kube.report import events
-from ferry_operator.kube.report.status import COUNTERS_SECONDS, StatusReport, report
+from ferry_operator.kube.report.status import StatusReport, report
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -39,6 +40,9 @@ SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
 FRESH_SECONDS = 5.0
 """The last answer of a driver that did not answer once counts for so long."""
 
+ASIDE_SECONDS, ASIDE_SECONDS_MAX = 1.0, 10.0
+"""For which a driver is not asked again that has kept a pass waiting; doubles each time."""
+
 REDIS_SECONDS = 5.0
 """Between two questions to Redis, while no driver answers."""
 
@@ -47,6 +51,19 @@ EVENT_SECONDS = 10.0
 
 EVENTS_MAX = 256
 """Events of a job that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """A driver whose answers are cut, or are none."""
+
+    pod: str
+    """uid"""
+    problem: Problem
+    times: int
+    """in a row"""
+    until: float
+    """it is not asked before"""
 
 
 @dataclass(slots=True)
@@ -61,8 +78,14 @@ class Memory:
     """of the last pass"""
     answer: tuple[str, Status, d.Submitted | None, float] | None = None
     """of the driver: its pod, its last answer, and when it came"""
+    unheard: Unheard | None = None
+    """why the driver was not heard when it was last asked"""
     counted_at: float = 0.0
-    """when the counters of the status were last written"""
+    """when the status was last written"""
+    epoch: tuple[str, int] | None = None
+    """a run, and the last epoch of it that was heard of: what is written may be older"""
+    spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
+    """the spec in force, and of which object of the cluster it is"""
     redis: tuple[float, str | None] = (0.0, None)
     """when Redis was last asked, and its problem"""
     problems: tuple[Problem, ...] = ()
@@ -86,7 +109,14 @@ class Reconciler:
     metrics: Metrics
     token: int
     clock: Callable[[], float] = time.time
+    redis: Redis | None = None
+    """None: it is asked by the passes themselves"""
     _memories: dict[str, Memory] = field(default_factory=dict)
+
+    _redis: Redis = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._redis = self.redis or Redis(self.release.redis)
 
     def reconcile(self, name: str) -> float | None:
         """One pass; seconds until the next one, None when it comes by itself. Raises Fault when it went wrong."""
@@ -121,32 +151,52 @@ class Reconciler:
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        effective = effective_spec.in_force(job, self.release)
-        try:
-            revisions = (
-                effective_spec.revisions(effective.job, uid, self.release) if effective.job is not None else None
-            )
-        except SpecRefused:
-            revisions = None  # the last good spec of another version of the operator
+        effective, revisions = self._spec(job, memory)
         # Pods of a job of the same name that is gone may still be there: they are not ours.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
+        if memory.epoch is not None and memory.epoch[0] == seen.run:
+            seen = replace(seen, heard_epoch=memory.epoch[1])
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
-        seen = replace(seen, status=status, submitted=submitted)
+        unheard = () if memory.unheard is None else (memory.unheard.problem,)
+        seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *unheard))
         rests = seen.memory.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
-        if status is None and not seen.deleting and not rests:
+        if status is None and not unheard and not seen.deleting and not rests:
             seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
+        if seen.counted is not None:
+            memory.epoch = (seen.run, seen.counted.epoch)
         return look(seen, effective, revisions, memory.timers)
 
+    def _spec(self, job: Doc, memory: Memory) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
+        """The spec in force with its revisions, read again only when the object is another one."""
+        if memory.spec is None or memory.spec[0] is not job:
+            effective = effective_spec.in_force(job, self.release)
+            revisions = None
+            with contextlib.suppress(SpecRefused):  # the last good spec of another version of the operator
+                if effective.job is not None:
+                    revisions = effective_spec.revisions(effective.job, memory.uid, self.release)
+            memory.spec = (job, effective, revisions)
+        return memory.spec[1:]
+
     def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
-        driver = seen.driver
+        driver, bad = seen.driver, memory.unheard
+        if bad is not None and (driver is None or bad.pod != driver.uid):
+            bad = memory.unheard = None
         if url is None or driver is None or driver.ended is not None:
             return None, None
-        secret = run_key(self.release, seen.uid)
-        status = self.link.status(url, secret)
-        if status is not None:
-            submitted = self.link.submitted(url, secret, status.generation)
-            memory.answer = (driver.uid, status, submitted, seen.now)
+        if bad is None or seen.now >= bad.until:
+            secret = run_key(self.release, seen.uid)
+            try:
+                status = self.link.status(url, secret)
+                if status is not None:
+                    submitted = self.link.submitted(url, secret, status.generation)
+                    memory.answer = (driver.uid, status, submitted, seen.now)
+                memory.unheard = None
+            except BadAnswer as error:
+                times = bad.times + 1 if bad is not None else 1
+                wait = back_off(times, ASIDE_SECONDS, ASIDE_SECONDS_MAX) if error.late else 0.0
+                until = self.clock() + wait
+                memory.unheard = Unheard(driver.uid, Problem("DriverUnheard", str(error)), times, until)
         answer = memory.answer
         if answer is None or answer[0] != driver.uid or seen.now - answer[3] > FRESH_SECONDS:
             return None, None
@@ -154,16 +204,16 @@ class Reconciler:
 
     def _ask_redis(self, memory: Memory, now: float) -> Iterable[Problem]:
         if now - memory.redis[0] > REDIS_SECONDS:
-            memory.redis = (now, redis.problem(self.release.redis))
+            memory.redis = (now, self._redis.problem())
         if memory.redis[1] is not None:
             yield Problem(REDIS_REFUSES, memory.redis[1])
 
     # ---- write
     def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
         """Events, then the status; counters alone are written now and then only."""
-        if not written.material:
-            if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
-                return
+        patience = written.patience(len(self._memories))
+        if patience is None or view.seen.now - memory.counted_at < patience:
+            return
         for notice in (*events.changes(written), *events.news(written.problems, memory.problems)):
             self._tell(view, notice, memory)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
@@ -228,7 +278,7 @@ class Reconciler:
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
         """Do what can be done; what was refused is tried again in a later pass."""
-        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
+        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
@@ -266,9 +316,7 @@ class Reconciler:
         """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
-        problem = redis.forget(self.release.redis, run)
-        if problem is not None:
-            log.info("%s: what its run left in Redis stays: %s", name, problem)
+        self._redis.forget(run)
         return True
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from ferry_operator.kube.api import names
@@ -66,6 +66,12 @@ class Store:
         with self._lock:
             left = [pod["metadata"]["labels"].get(names.JOB, "") for pod in self._objects[PODS].values()]
             return sorted({*self._objects[JOBS], *filter(None, left)})
+
+    def jobs_on(self, nodes: Container[str]) -> list[str]:
+        """Names of the jobs that have a pod on one of these nodes."""
+        with self._lock:
+            pods = [pod for pod in self._objects[PODS].values() if (pod.get("spec") or {}).get("nodeName", "") in nodes]
+            return sorted({pod["metadata"]["labels"].get(names.JOB, "") for pod in pods} - {""})
 
     def job(self, name: str) -> Doc | None:
         """One StreamJob."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from ferry.contract.documents import DRIVER, DriverAddress, Status
 from ferry.contract.errors import Fault, Unreachable
 from ferry_operator.control.decide import SubmitDesired
-from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.control.driver_client import BadAnswer, DriverClient
 
 
 class LocalDriver:
@@ -27,7 +27,10 @@ class LocalDriver:
     def status(self, pid: int) -> Status | None:
         """Status of the driver with this process id; None while it does not answer."""
         url = self._url(pid)
-        return None if url is None else self._client.status(url, self._secret)
+        try:
+            return None if url is None else self._client.status(url, self._secret)
+        except BadAnswer:
+            return None
 
     def submit(self, pid: int, action: SubmitDesired) -> bool:
         """Hand over a desired placement; True when the driver has taken it."""

@@ -25,6 +25,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 THREAD = "api"
 """Name of the thread that serves."""
 
+IDLE_SECONDS = 75
+"""For which a connection without a request stays open: those who ask close theirs earlier, and never meet a closed one."""
+
 END_SECONDS = 3.0
 """How long `close` waits for the thread."""
 
@@ -69,6 +72,7 @@ class ApiServer:
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=IDLE_SECONDS,
         )
         config.ssl_context_factory = (lambda *_: context) if context is not None else None
         self._server = uvicorn.Server(config)

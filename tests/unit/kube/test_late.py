@@ -12,16 +12,13 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
-from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle
 from ferry_operator.kube.observe.rolling import RollingReplacement
 from ferry_operator.kube.observe.view import JobView, Seen
-from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.watch import is_final
 from ferry_operator.kube.report.conditions import moving, worth_telling
-from tests.unit.kube.fakes.fake_api import FakeApi
-from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
+from tests.unit.kube.fakes.fake_world import World, job, settled
 from tests.unit.kube.test_decisions import status
 from tests.unit.kube.test_passes import running
 
@@ -210,27 +207,6 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
 def test_many_problems_of_one_kind_hide_no_other_kind() -> None:
     problems = [*(Problem("Unschedulable", f"w{k}") for k in range(9)), Problem("CrashLoop", "w9")]
     assert [one.message for one in worth_telling(problems)] == ["w0", "w1", "w2", "w9"]
-
-
-def test_nodes_that_could_not_be_read_for_a_moment_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    api, now = FakeApi(lambda: 0.0), [1000.0]
-    api.add_node("n0")
-    monkeypatch.setattr("ferry_operator.kube.process.leader.time.monotonic", lambda: now[0])
-    leader = Leader(api, RELEASE, 1, lambda: True, Metrics())
-
-    def refuse(verb: str, kind: Kind, name: str) -> None:
-        if kind == NODES:
-            raise ApiError(403, "Forbidden", "RBAC is not ready")
-
-    api.before = refuse
-    leader._list_nodes()
-    assert leader.store.nodes is None
-    api.before = lambda verb, kind, name: None
-    leader._list_nodes()
-    assert leader.store.nodes is None, "not at once"
-    now[0] += 61.0
-    leader._list_nodes()
-    assert list(leader.store.nodes or {}) == ["n0"]
 
 
 def test_a_watch_that_is_resumed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

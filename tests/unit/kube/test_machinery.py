@@ -21,7 +21,7 @@ from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient, PlacementRefused, from_wire, to_wire
+from ferry_operator.control.driver_client import BadAnswer, DriverClient, PlacementRefused, from_wire, to_wire
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.__main__ import OperatorProcess, release_of
 from ferry_operator.kube.api import redis
@@ -166,21 +166,6 @@ def test_a_name_is_worked_on_once_at_a_time_and_comes_again() -> None:
     assert queue.depth() == 1 and queue.take() == "a"
 
 
-def test_a_pass_that_does_not_end_makes_the_leader_unwell() -> None:
-    clock, api = Clock(), FakeApi(Clock())
-    leader = Leader(api, RELEASE, 1, lambda: True, Metrics())
-    leader.queue = WorkQueue(clock)
-    leader._listing = threading.Thread(target=threading.Event().wait, args=(60,), daemon=True)
-    leader._listing.start()
-    for name in ("a", "b"):
-        leader.queue.add(name)
-        leader.queue.take()
-        clock.now += 50
-    assert leader.queue.longest() == 100 and not leader.well, "the oldest counts, others may go on"
-    leader.queue.done("a", None)
-    assert leader.queue.longest() == 50 and leader.well
-
-
 def test_failures_wait_longer_and_longer_and_success_forgets_them() -> None:
     clock = Clock()
     queue = WorkQueue(clock)
@@ -320,7 +305,8 @@ def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[st
     assert [(r[0], r[1]) for r in requests] == [("PUT", "/desired"), ("POST", "/stop"), ("GET", "/desired")]
     assert {r[2] for r in requests} == {f"Bearer {derived('s', 'control')}"}
     assert json.loads(requests[0][3])["token"] == 9
-    assert link.status(url, "s") is None, "that was no status"
+    with pytest.raises(BadAnswer, match="answers something else: job: Field required"):
+        link.status(url, "s")
     codes[0] = 409
     with pytest.raises(PlacementRefused, match="refuses plan 3 with 409: <html>"):
         link.submit(url, "s", SUBMIT, 1)

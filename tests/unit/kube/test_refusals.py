@@ -182,6 +182,8 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
 def test_what_a_new_pod_is_given_up_for(problems: Any, seconds: float, deadline: float, refused: Any) -> None:
     pod: Pod = worker(0, phase="Pending", problems=problems, created=0.0, placed=NOW - seconds)
     assert held_up(pod, NOW, deadline) is refused
+    more = held_up(pod, NOW, deadline, in_place=False)
+    assert more is refused or (more is not None and more.reason == "DoesNotFit" and ROOM.message in more.message)
     assert held_up(replace(pod, phase="Running"), NOW, deadline) is None
 
 
@@ -189,7 +191,7 @@ def test_a_driver_waits_for_a_node_and_runs_there() -> None:
     world = running(nodes=1)
     world.rounds(5)
     world.api.edit(NODES, "n0", {"spec": {"unschedulable": True}})  # the driver's new pod finds no node
-    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"driver": {"memory": "3Gi"}}}})
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"driver": {"memory": "1Gi"}}}})
     world.until(lambda w: "nbq5-driver: 0/3 nodes: no room" in w.condition("Degraded").get("message", ""))
     for _ in range(60):
         world.round(60.0)
@@ -197,7 +199,7 @@ def test_a_driver_waits_for_a_node_and_runs_there() -> None:
     world.api.edit(NODES, "n0", {"spec": {"unschedulable": False}})
     world.until(lambda w: settled(w) and w.condition("Degraded")["status"] == "False")
     requests = world.pod("nbq5-driver")["spec"]["containers"][0]["resources"]["requests"]
-    assert requests["memory"] == "3Gi"
+    assert requests["memory"] == "1Gi"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 Doc = dict[str, Any]
 """An object of the API as plain maps."""
@@ -15,7 +16,7 @@ MANAGER = "ferry"
 JOB = "ferry.dev/job"
 ROLE = "ferry.dev/role"
 WORKER = "ferry.dev/worker"
-DRIVER_ROLE, WORKER_ROLE = "driver", "worker"
+DRIVER_ROLE, WORKER_ROLE, TRIAL_ROLE = "driver", "worker", "trial"
 
 # On pods, written by the operator.
 INSTANCES = "ferry.dev/instances"
@@ -38,6 +39,9 @@ SUSPENDING = "ferry.dev/suspending"
 """On the driver: it was asked for its last checkpoint."""
 REPLACE = "ferry.dev/replace"
 """On the driver: why it is being replaced, so that its end is not the job's."""
+
+AVOIDS = "ferry.dev/avoids"
+"""Nodes that were about to go away when the pod was made, and that it may not be put on: 'n1,n2'."""
 
 # On the StreamJob, written by users: what makes no sense is not followed, and said (`observe.asked`).
 PAUSED = "ferry.dev/paused"
@@ -67,6 +71,11 @@ def workers_selector(job: str) -> str:
 def driver_pod(job: str) -> str:
     """Name of the driver's pod."""
     return f"{job}-driver"
+
+
+def trial_pod(job: str, revision: str) -> str:
+    """Name of the pod that looks for a node for a driver of this revision."""
+    return f"{job}-trial-{crc32(revision.encode())}"
 
 
 def worker_pod(job: str, index: int) -> str:

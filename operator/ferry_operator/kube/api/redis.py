@@ -5,14 +5,25 @@ The runtime talks to Redis through its registry; the operator only asks why no d
 
 from __future__ import annotations
 
+import logging
+import queue
 import socket
 import ssl
+import threading
+import time
+from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from ferry.contract import places
 from ferry.contract.addresses import netloc
 
+log = logging.getLogger("ferry.operator")
+
 SECONDS = 2.0
+LATE_SECONDS = 5.0
+"""A question that is under way for longer waits for something that has no bound, such as a name server."""
+AGAIN_SECONDS = 2.0
+"""Between an answer and the next question, whoever asks."""
 ANSWER_MAX = 64 * 1024
 
 
@@ -26,10 +37,79 @@ def forget(url: str, run: str) -> str | None:
     return _talk(url, [["DEL", *places.lasting(run)]])
 
 
+class Redis:
+    """The Redis of one installation, asked by a caller that waits for the answer."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def problem(self) -> str | None:
+        """Why it cannot be used, or None."""
+        return problem(self._url)
+
+    def forget(self, run: str) -> None:
+        """Delete what a run has left there; that it was not possible is logged."""
+        why = forget(self._url, run)
+        if why is not None:
+            log.info("what the run %s left in Redis stays: %s", run, why)
+
+
+class RedisApart(Redis):
+    """The same for callers that must not wait: a thread asks, and a caller hears what the last answer was. Thread-safe.
+
+    A name server or a network that swallows the question holds up that thread, and no job.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        """None: that is all"""
+        self._asked_at: float | None = None
+        """when the question was put that has no answer yet"""
+        self._last: tuple[str | None, float] = (None, -AGAIN_SECONDS)
+        """the last answer, and when it came"""
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name="redis", daemon=True).start()
+
+    def problem(self) -> str | None:
+        """What the last answer was; None at first."""
+        with self._lock:
+            now = time.monotonic()
+            if self._asked_at is None:
+                if now - self._last[1] >= AGAIN_SECONDS:
+                    self._asked_at = now
+                    self._work.put(self._ask)
+                return self._last[0]
+            late = now - self._asked_at > LATE_SECONDS
+            return f"Redis at {where(self._url)} does not answer within {LATE_SECONDS:g} s" if late else self._last[0]
+
+    def forget(self, run: str) -> None:
+        """Delete what a run has left there, at some time."""
+        self._work.put(lambda: Redis.forget(self, run))
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _ask(self) -> None:
+        answer = Redis.problem(self)
+        with self._lock:
+            self._asked_at, self._last = None, (answer, time.monotonic())
+
+
+def where(url: str) -> str:
+    """Its address without a password."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else netloc(parts.hostname or "localhost", parts.port or 6379)
+
+
 def _talk(url: str, commands: list[list[str]]) -> str | None:
     """Send commands, each of which is answered in one line; the first error."""
     parts = urlsplit(url)
-    where = parts.path if parts.scheme == "unix" else netloc(parts.hostname or "localhost", parts.port or 6379)
     everything = [*_login(parts.username, parts.password), *_database(parts.scheme, parts.path), *commands]
     try:
         with _connect(parts.scheme, parts.hostname, parts.port, parts.path) as line, line.makefile("rb") as answers:
@@ -37,9 +117,9 @@ def _talk(url: str, commands: list[list[str]]) -> str | None:
                 line.sendall(_encode(command))
                 answer = answers.readline(ANSWER_MAX).decode(errors="replace").strip()
                 if not answer or answer.startswith("-"):
-                    return f"Redis at {where} refuses {command[0]}: {answer[1:] or 'it closed the connection'}"
-    except OSError as error:
-        return f"Redis at {where} does not answer: {error}"
+                    return f"Redis at {where(url)} refuses {command[0]}: {answer[1:] or 'it closed the connection'}"
+    except (OSError, ValueError) as error:  # a name that cannot be encoded is the latter
+        return f"Redis at {where(url)} does not answer: {error}"
     return None
 
 

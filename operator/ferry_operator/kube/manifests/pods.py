@@ -5,7 +5,7 @@ The same arguments give the same manifest and the same name, so that making a po
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferry.contract import limits, ports, variables
@@ -25,6 +25,8 @@ LASTING_GRACE_SECONDS = GRACE_SECONDS + int(limits.SYNC_SECONDS)
 """And has its files on the disk, where they are found again after a reboot of the node."""
 
 PYTHON = "python3"
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 FLIGHT: Doc = {"tcpSocket": {"port": ports.FLIGHT}}
 """Whether it listens, with TLS or without."""
@@ -63,6 +65,37 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     affinity = spec.spec.kubernetes.affinity
     if affinity:
         pod["spec"]["affinity"] = affinity
+    return pod
+
+
+def trial(job: Doc, spec: StreamJob, release: Installation, revision: str, annotations: Mapping[str, str]) -> Doc:
+    """A pod that does nothing, and asks of a node what the driver does; but for ports of the host, which the old one has."""
+    one = driver(job, spec, release, annotations)
+    (main,) = one["spec"]["containers"]
+    idle = [PYTHON, "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
+    kept = {key: main[key] for key in ("image", "imagePullPolicy", "securityContext", "resources")}
+    one["spec"] |= {
+        "containers": [{"name": names.TRIAL_ROLE, "args": idle, **kept}],
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+    }
+    one["metadata"]["name"] = names.trial_pod(spec.metadata.name, revision)
+    one["metadata"]["labels"][names.ROLE] = names.TRIAL_ROLE
+    return one
+
+
+def kept_from(pod: Doc, nodes: Sequence[str]) -> Doc:
+    """The pod, which is not put on these nodes whatever taints it tolerates; it may be one that is drained."""
+    if not nodes:
+        return pod
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    affinity = pod["spec"].get("affinity") or {}
+    given = affinity.get("nodeAffinity") or {}
+    terms = (given.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    # Each term is a way of its own to be let in.
+    terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *away]} for term in terms]
+    pod["spec"]["affinity"] = {**affinity, "nodeAffinity": {**given, REQUIRED: {"nodeSelectorTerms": terms}}}
+    pod["metadata"]["annotations"][names.AVOIDS] = ",".join(nodes)
     return pod
 
 

@@ -25,6 +25,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import allowed
 from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
+from ferry_operator.kube.observe.shapes import DOES_NOT_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class EffectiveSpec:
     problem: Problem | None = None
     fallback: Revisions | None = None
     """of the last good spec, while that is another spec than the one in force"""
+    last: StreamJob | None = None
+    """the last good spec; None: there is none yet"""
     began_from: str | None = None
     """`restoreFrom` as it was when the run began"""
 
@@ -88,13 +91,16 @@ def in_force(document: Doc, release: Installation) -> EffectiveSpec:
     no = memory.refused
     if no is not None and no.revision == mine.both:
         text = f"{no.why}: the last good spec stays in force; another spec.restartNonce tries this one again"
-        return replace(_of(last), newest=False, problem=Problem("SpecRefused", text))
+        reason = "DoesNotFit" if no.why.startswith(DOES_NOT_FIT) else "SpecRefused"
+        return replace(_of(last), newest=False, problem=Problem(reason, text))
     same = not changes.classify(last.spec, job.spec)
     return replace(_of(last), job=job, good=same, fallback=None if same else _revisions(last, uid, release))
 
 
 def _of(last: StreamJob | None) -> EffectiveSpec:
-    return EffectiveSpec(last, newest=True, good=True, began_from=None if last is None else last.spec.restore_from)
+    return EffectiveSpec(
+        last, newest=True, good=True, began_from=None if last is None else last.spec.restore_from, last=last
+    )
 
 
 def last_good(job: StreamJob, uid: str, generation: int, release: Installation) -> GoodSpec:

@@ -21,7 +21,8 @@ from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins,
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
-from ferry_operator.kube.observe.rolling import RollingReplacement, plan_replacement, worker_pods
+from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
+from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
 
 UNKNOWN_SECONDS = 60.0
@@ -54,6 +55,8 @@ class Seen:
     now: float
     problems: tuple[Problem, ...] = ()
     """what went wrong in the last pass, and what Redis says"""
+    heard_epoch: int | None = None
+    """the last epoch that a driver of this run told this operator"""
 
     @property
     def uid(self) -> str:
@@ -110,7 +113,12 @@ class Seen:
     @property
     def epoch(self) -> int | None:
         """The last finished one, as far as is known; -1 before the first, None before the first driver of a run."""
-        return self.counted.epoch if self.counted is not None else self.before.epoch
+        return self.counted.epoch if self.counted is not None else self.last_epoch
+
+    @property
+    def last_epoch(self) -> int | None:
+        """The same by what was heard or written before this look."""
+        return max((one for one in (self.before.epoch, self.heard_epoch) if one is not None), default=None)
 
     @property
     def deleting(self) -> bool:
@@ -146,6 +154,9 @@ class JobView:
     standing: float = 0.0
     """seconds for which a spec that is not good yet has made no progress"""
     stage: Stage = Stage.RUNS
+    in_place: InPlace = field(default_factory=InPlace)
+    closed: tuple[str, ...] = ()
+    """nodes that new pods are kept from, while there are others"""
     advice: autoscaling.ScalingAdvice | None = None
     """of the autoscaler; None: there is none"""
 
@@ -226,15 +237,17 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
     revision = revisions.driver if revisions is not None else ""
-    before, finished = seen.before, seen.before.phase == "Finished"
-    lifecycle = lifecycle_of(driver, revision, before.epoch, finished, seen.now)
-    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, before.epoch is not None)
+    finished = seen.before.phase == "Finished"
+    lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now)
+    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch is not None)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec
     running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
-    workers = worker_pods(one.workers, running, revisions.worker, status)
-    rolling = plan_replacement(workers, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
+    workers = worker_pods(one.workers, running, revisions.worker, status, seen.now)
+    in_place = in_place_of(effective.last, effective.job)
+    drains = asked_drains(seen.annotations.get(names.DRAIN))
+    rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
     observed = d.Observed(
         wanted=d.Wanted(
             rolling.workers,
@@ -271,6 +284,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         resting=resting,
         standing=standing,
         stage=at,
+        in_place=in_place,
+        closed=closed_nodes(seen.nodes, [pod.node for pod in seen.pods]),
         advice=timers.advice(seen, effective, observed) if at is Stage.RUNS else None,
     )
 

@@ -1,6 +1,7 @@
 """Which job is next: names with the time at which they are due; each is worked on by one thread at a time.
 
-A name that is asked for while it is worked on comes again afterwards. What fails waits longer and longer.
+What users have changed goes before what has changed in the cluster, and that before routine. Passes that last take no turn
+from the others. A name that is asked for while it is worked on comes again afterwards; what fails waits longer and longer.
 """
 
 from __future__ import annotations
@@ -8,10 +9,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ferry.contract.backoff import back_off
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.5, 30.0
+
+EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
+"""Seconds by which a name goes before what is due at the same time; so routine is late by a minute, and never forgotten."""
+
+PASSES_MAX, SLOW_SECONDS = 4, 0.5
+"""So many passes at a time; one that has lasted so long waits for somebody, and another one begins beside it."""
+
+SLOW_PASSES_MAX = 32
+"""With those that wait."""
+
+
+class DueTime(NamedTuple):
+    """When a name is to be worked on."""
+
+    at: float
+    ahead: float
+    """EDIT, URGENT or ROUTINE"""
 
 
 class WorkQueue:
@@ -19,17 +38,18 @@ class WorkQueue:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._due: dict[str, float] = {}
+        self._due: dict[str, DueTime] = {}
         self._busy: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._moved_at = clock()
+        """when a name was last taken, or given back"""
         self._closed = False
         self._changed = threading.Condition()
 
-    def add(self, name: str, after: float = 0.0) -> None:
+    def add(self, name: str, after: float = 0.0, ahead: float = ROUTINE) -> None:
         """Ask for a pass in `after` seconds, or sooner when that was asked for before."""
         with self._changed:
-            due = self._clock() + after
-            self._due[name] = min(self._due.get(name, due), due)
+            self._ask(name, after, ahead)
             self._changed.notify()
 
     def take(self) -> str | None:
@@ -37,20 +57,23 @@ class WorkQueue:
         with self._changed:
             while not self._closed:
                 now = self._clock()
-                waiting = [(due, name) for name, due in self._due.items() if name not in self._busy]
-                due, name = min(waiting, default=(now + 1.0, ""))
-                if name and due <= now:
-                    del self._due[name]
-                    self._busy[name] = now
-                    return name
-                self._changed.wait(due - now)
+                wait = self._full(now)
+                if wait is None:
+                    ready = [(due.at - due.ahead, name) for name, due in self._waiting() if due.at <= now]
+                    if ready:
+                        name = min(ready)[1]
+                        del self._due[name]
+                        self._busy[name] = self._moved_at = now
+                        return name
+                    wait = min((due.at - now for _, due in self._waiting()), default=1.0)
+                self._changed.wait(wait)
             return None
 
-    def done(self, name: str, again: float | None) -> None:
+    def done(self, name: str, again: float | None, ahead: float = ROUTINE) -> None:
         """A pass went well; `again`: seconds until the next one, None: when it is asked for."""
         with self._changed:
             self._failures.pop(name, None)
-            self._release(name, again)
+            self._release(name, again, ahead)
 
     def failed(self, name: str) -> None:
         """A pass did not go well: the next one comes after a while."""
@@ -58,14 +81,7 @@ class WorkQueue:
             count = self._failures[name] = self._failures.get(name, 0) + 1
             # What was asked for meanwhile waits, too: it would fail the same way.
             self._due.pop(name, None)
-            self._release(name, back_off(count, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX))
-
-    def _release(self, name: str, again: float | None) -> None:
-        self._busy.pop(name, None)
-        if again is not None:
-            due = self._clock() + again
-            self._due[name] = min(self._due.get(name, due), due)
-        self._changed.notify_all()
+            self._release(name, back_off(count, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX), URGENT)
 
     def close(self) -> None:
         """Let all threads go."""
@@ -73,20 +89,42 @@ class WorkQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def longest(self) -> float:
-        """Seconds for which the oldest of the names that are worked on has been."""
+    def stands(self) -> float:
+        """Seconds for which a name has been due, and none was taken or given back."""
         with self._changed:
             now = self._clock()
-            return max((now - began for began in self._busy.values()), default=0.0)
+            return max((now - max(due.at, self._moved_at) for _, due in self._waiting()), default=0.0)
 
     def depth(self) -> int:
         """Names that are due and not being worked on."""
         with self._changed:
             now = self._clock()
-            return sum(due <= now and name not in self._busy for name, due in self._due.items())
+            return sum(due.at <= now for _, due in self._waiting())
 
     def age(self) -> float:
         """Seconds that the longest waiting of them has been due."""
         with self._changed:
             now = self._clock()
-            return max((now - due for name, due in self._due.items() if name not in self._busy), default=0.0)
+            return max((now - due.at for _, due in self._waiting()), default=0.0)
+
+    def _waiting(self) -> list[tuple[str, DueTime]]:
+        return [(name, due) for name, due in self._due.items() if name not in self._busy]
+
+    def _full(self, now: float) -> float | None:
+        """Seconds after which to look again whether another pass may begin; None: it may."""
+        if len(self._busy) >= SLOW_PASSES_MAX:
+            return 1.0
+        young = [began for began in self._busy.values() if now - began < SLOW_SECONDS]
+        return None if len(young) < PASSES_MAX else min(young) + SLOW_SECONDS - now
+
+    def _ask(self, name: str, after: float, ahead: float) -> None:
+        new = DueTime(self._clock() + after, ahead)
+        old = self._due.get(name, new)
+        self._due[name] = DueTime(min(old.at, new.at), max(old.ahead, new.ahead))
+
+    def _release(self, name: str, again: float | None, ahead: float) -> None:
+        self._busy.pop(name, None)
+        self._moved_at = self._clock()
+        if again is not None:
+            self._ask(name, again, ahead)
+        self._changed.notify_all()

@@ -14,7 +14,7 @@ import kopf
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import record
 from ferry_operator.kube.api.port import JOBS, PODS
-from ferry_operator.kube.process.queue import WorkQueue
+from ferry_operator.kube.process.queue import EDIT, URGENT, WorkQueue
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -91,7 +91,7 @@ class JobWatch:
             else:
                 self._store.put(JOBS, document)
             if news:
-                self._queue.add(name)
+                self._queue.add(name, ahead=EDIT)
 
         @kopf.on.event(
             "", "v1", "pods", labels={names.MANAGED: names.MANAGER, names.JOB: kopf.PRESENT}, registry=registry
@@ -102,7 +102,7 @@ class JobWatch:
                 self._store.gone(PODS, document)
             else:
                 self._store.put(PODS, document)
-            self._queue.add(document["metadata"]["labels"][names.JOB])
+            self._queue.add(document["metadata"]["labels"][names.JOB], ahead=URGENT)
 
         return registry
 

@@ -9,6 +9,7 @@ from typing import Literal
 from ferry.contract.documents import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
 from ferry_operator.job.status import AUTOSCALER_ACTIVE
+from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
 from ferry_operator.kube.observe.suspension import Stage
@@ -144,7 +145,7 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
         return UntimedCondition("Progressing", "True", "Moving", "state is on its way")
     observed = view.observed
     if observed is not None and view.seen.status is not None:
-        if not any(pod.deleting for pod in view.seen.pods) and not observed.missing:
+        if not any(pod.deleting or pod.role == names.TRIAL_ROLE for pod in view.seen.pods) and not observed.missing:
             if len(view.seen.workers) == observed.wanted.workers:
                 return UntimedCondition("Progressing", "False", "Settled")
     return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")

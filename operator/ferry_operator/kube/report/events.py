@@ -33,6 +33,7 @@ from ferry_operator.kube.plan import (
     Step,
     Suspend,
     TakeOwnership,
+    TryDriver,
     WriteSettings,
     describe,
 )
@@ -145,6 +146,8 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "DriverStarted", describe(step))
         case d.SubmitDesired():
             return Notice("Normal", "Placed", describe(step))
+        case TryDriver():
+            return Notice("Normal", "DriverTried", describe(step))
         case EndDriver():
             return Notice("Normal", "DriverReplaced", describe(step))
         case DropPod():

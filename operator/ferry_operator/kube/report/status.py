@@ -36,11 +36,19 @@ from ferry_operator.kube.report.conditions import (
 )
 from ferry_operator.kube.report.transport import transport_status
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint", "autoscale", "balance")
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "autoscale")
 """Fields that change all the time."""
 
-COUNTERS_SECONDS = 5.0
-"""How old they may be."""
+COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 60.0
+"""How old they may be when nothing else changes, of few jobs and of many."""
+
+WRITES_MAX = 10.0
+"""Statuses a second that are written for the sake of counters, of all jobs together: each costs the API server."""
+
+RESULTS = ("checkpoint", "balance")
+"""Fields that change now and then, and that somebody may wait for."""
+
+RESULTS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +64,20 @@ class StatusReport:
     restored: str | None = None
     """the checkpoint that the run began from, in the look in which it first goes on after one"""
 
-    @property
-    def material(self) -> bool:
-        """Something beyond the counters changed."""
-        fresh = {field: getattr(self.before, field) for field in COUNTERS}
-        return self.status.model_copy(update=fresh) != self.before
+    def patience(self, jobs: int) -> float | None:
+        """Seconds since the last write after which this one is due, beside so many jobs; None: there is nothing to write."""
+        if self.status == self.before:
+            return None
+        first = self.before.epoch in (None, -1) and self.status.epoch not in (None, -1)
+        if first or not self._differs_only_in(*COUNTERS, *RESULTS):
+            return 0.0
+        if not self._differs_only_in(*COUNTERS):
+            return RESULTS_SECONDS
+        return min(max(jobs / WRITES_MAX, COUNTERS_SECONDS), COUNTERS_SECONDS_MAX)
 
-    @property
-    def changed(self) -> bool:
-        """Anything changed."""
-        return self.status != self.before
+    def _differs_only_in(self, *fields: str) -> bool:
+        """Whether nothing changed but these."""
+        return self.status.model_copy(update={one: getattr(self.before, one) for one in fields}) == self.before
 
 
 def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> StatusReport:

@@ -17,9 +17,11 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.work import WorkReport
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverRefuses, PlacementRefused, from_wire, to_wire
+from ferry_operator.job.quantities import Quantity
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import BUDGETS, JOBS, NODES, PODS, SECRETS, ApiError, Deposed, Kind
+from ferry_operator.kube.manifests import pods
 from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe import facts
@@ -191,6 +193,8 @@ class World:
         """seconds for which a pod lives on after it was deleted"""
         self.old_nodes: dict[str, facts.KubeNode] | None = None
         """what the operator takes for the nodes, as if they had been listed before"""
+        self.ignores_affinity = False
+        """the scheduler does not heed what pods and nodes say"""
         self.lacks_device = ""
         """a resource that is given out, and nothing is behind it"""
         self.links = Links()
@@ -284,12 +288,14 @@ class World:
 
     def schedule(self, name: str, pod: Doc) -> None:
         nodes = [d for (k, _), d in self.api.objects.items() if k == NODES]
-        free = [n for n in nodes if not n["spec"].get("unschedulable") and n["metadata"]["name"] not in self.silent]
         taken = {n["metadata"]["name"]: 0 for n in nodes}
         for (kind, _), other in self.api.objects.items():
             if kind == PODS and other["metadata"]["labels"].get(names.WORKER) and other["spec"].get("nodeName"):
                 taken[other["spec"]["nodeName"]] += 1
         is_worker = names.WORKER in pod["metadata"]["labels"]
+        free = [
+            n for n in nodes if n["metadata"]["name"] not in self.silent and (self.ignores_affinity or takes(n, pod))
+        ]
         fitting = [n["metadata"]["name"] for n in free if not is_worker or taken[n["metadata"]["name"]] < self.capacity]
         if not fitting:
             no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no room"}
@@ -418,6 +424,24 @@ class World:
             n: (d["status"]["phase"], d["spec"].get("nodeName")) for (k, n), d in self.api.objects.items() if k == PODS
         }
         return f"{pods} {groups} {self.status}"
+
+
+NODE_MEMORY = Quantity("64Gi")
+
+
+def takes(node: Doc, pod: Doc) -> bool:
+    """Whether a node with nothing on it would take a pod."""
+    spec, name = pod["spec"], node["metadata"]["name"]
+    if node["spec"].get("unschedulable") and {"operator": "Exists"} not in spec["tolerations"]:
+        return False
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(pods.REQUIRED) or {}
+    for term in required.get("nodeSelectorTerms", [{}])[:1]:
+        if any([name] == field["values"] for field in term.get("matchFields", ())):
+            return False
+    if not (spec.get("nodeSelector") or {}).items() <= node["metadata"]["labels"].items():
+        return False
+    every = [*spec.get("initContainers", ()), *spec["containers"]]
+    return all(Quantity(one["resources"]["requests"]["memory"]).bytes <= NODE_MEMORY.bytes for one in every)
 
 
 def settled(world: World) -> bool:

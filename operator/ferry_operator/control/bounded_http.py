@@ -1,0 +1,160 @@
+"""HTTP to a peer that runs other people's code: a request ends after so many seconds and bytes, whatever the peer does.
+
+`httpx` bounds the wait for the next byte alone: a peer that sends a byte a second, or never stops, holds its caller for
+ever.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+import httpx
+
+CHUNK = 16 * 1024
+"""Bytes that are sent between two looks at the clock."""
+
+
+class AnswerCut(httpx.TransportError):
+    """The connection or the answer took too long, or the answer was too long; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """Of one request and its answer."""
+
+    seconds: float
+    """in all, from the first packet to the last"""
+    connect_seconds: float
+    """of these, for the connection and its TLS handshake"""
+    bytes_max: int
+    """of the answer, with its headers"""
+    keep_seconds: float
+    """for which an idle connection stays open"""
+
+
+class BoundedTransport(httpx.BaseTransport):
+    """Connections whose requests end. Thread-safe. Answers carry no headers: nothing is decoded, nothing is redirected."""
+
+    def __init__(self, bounds: RequestBounds, context: ssl.SSLContext) -> None:
+        self._bounds = bounds
+        self._backend = _Backend()
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=context, keepalive_expiry=bounds.keep_seconds, network_backend=self._backend
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the whole answer. Raises AnswerCut, httpx.TransportError."""
+        budget = self._backend.begin(self._bounds)
+        url, target = request.url, request.url.raw_path
+        asked = httpcore.Request(
+            request.method,
+            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=target),
+            headers=request.headers.raw,
+            content=request.read(),
+            extensions={"timeout": {"connect": self._bounds.connect_seconds, "pool": self._bounds.seconds}},
+        )
+        try:
+            answer = self._pool.handle_request(asked)
+            try:
+                body = answer.read()
+            finally:
+                answer.close()
+        except _TooLong:
+            raise AnswerCut(f"its answer is longer than {self._bounds.bytes_max} bytes") from None
+        except httpcore.ConnectTimeout:
+            raise AnswerCut(f"there was no connection after {self._bounds.connect_seconds:g} s") from None
+        except httpcore.TimeoutException:
+            how = "was not complete" if budget.came else "had not begun"
+            raise AnswerCut(f"its answer {how} after {self._bounds.seconds:g} s") from None
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            raise httpx.NetworkError(str(error) or type(error).__name__) from None
+        return httpx.Response(answer.status, content=body)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+class _TooLong(Exception):
+    pass
+
+
+class _Budget:
+    """What is left of one request."""
+
+    def __init__(self, bounds: RequestBounds) -> None:
+        self._deadline = time.monotonic() + bounds.seconds
+        self._bytes_max = bounds.bytes_max
+        self.came = 0
+        """bytes of the answer"""
+
+    def seconds(self, at_most: float | None = None) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise httpcore.ReadTimeout
+        return left if at_most is None else min(left, at_most)
+
+    def take(self, count: int) -> None:
+        self.came += count
+        if self.came > self._bytes_max:
+            raise _TooLong
+
+
+class _Backend(httpcore.SyncBackend):
+    """Connections that look at the budget of the request that their thread has begun."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    def begin(self, bounds: RequestBounds) -> _Budget:
+        budget = self._thread.budget = _Budget(bounds)
+        return budget
+
+    def budget(self) -> _Budget:
+        found: _Budget = self._thread.budget
+        return found
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        stream = super().connect_tcp(host, port, self.budget().seconds(timeout), local_address, socket_options)
+        return _Stream(self, stream)
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, backend: _Backend, stream: httpcore.NetworkStream) -> None:
+        self._backend = backend
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        budget = self._backend.budget()
+        data = self._stream.read(max_bytes, budget.seconds(timeout))
+        budget.take(len(data))
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for at in range(0, len(buffer), CHUNK):
+            self._stream.write(buffer[at : at + CHUNK], self._backend.budget().seconds(timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        seconds = self._backend.budget().seconds(timeout)
+        return _Stream(self._backend, self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

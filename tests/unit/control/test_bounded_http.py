@@ -1,0 +1,175 @@
+"""A peer that drips, floods, hangs or talks nonsense: the question ends, and what is said of it is true."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from ferry_operator.control import driver_client
+from ferry_operator.control.driver_client import BOUNDS, BadAnswer, DriverClient, read_status
+from tests.unit.control.test_driver_client import SUBMIT
+from tests.unit.kube.test_decisions import status
+
+GOOD = json.dumps(status(0, 1).to_wire()).encode()
+SECONDS = 0.5
+
+Talk = Callable[[socket.socket], None]
+
+
+@contextmanager
+def peer(talk: Talk) -> Iterator[str]:
+    """Answers every request so; its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def one(line: socket.socket) -> None:
+        with line, suppress(OSError):
+            line.recv(65536)
+            talk(line)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+def whole(body: bytes, more: str = "Connection: close\r\n") -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+
+
+def says(data: bytes) -> Talk:
+    return lambda line: line.sendall(data)
+
+
+def drips(data: bytes) -> Talk:
+    def talk(line: socket.socket) -> None:
+        for at in range(len(data)):
+            line.sendall(data[at : at + 1])
+            threading.Event().wait(0.05)
+
+    return talk
+
+
+def floods(line: socket.socket) -> None:
+    line.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        line.sendall(b"10000\r\n" + b"[" * 65536 + b"\r\n")
+
+
+def hangs(line: socket.socket) -> None:
+    line.recv(65536)
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverClient]:
+    monkeypatch.setattr(driver_client, "BOUNDS", replace(BOUNDS, seconds=SECONDS))
+    found = DriverClient()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("talk", "late", "why"),
+    [
+        pytest.param(drips(whole(GOOD)), True, "its answer was not complete after 0.5 s", id="headers that drip"),
+        pytest.param(
+            lambda line: (line.sendall(whole(GOOD)[:60]), drips(GOOD)(line)),
+            True,
+            "its answer was not complete after 0.5 s",
+            id="a body that drips",
+        ),
+        pytest.param(hangs, True, "its answer had not begun after 0.5 s", id="nothing"),
+        pytest.param(floods, True, f"its answer is longer than {BOUNDS.bytes_max} bytes", id="no end"),
+        pytest.param(says(whole(b"[]")), False, "answers something else", id="a list"),
+        pytest.param(says(whole(b"7")), False, "answers something else", id="a number"),
+        pytest.param(says(whole(b"{}")), False, "job: Field required", id="an empty object"),
+        pytest.param(says(whole(b"\xff\xfe")), False, "answers something else", id="no text"),
+        pytest.param(says(whole(b"[" * 100_000)), False, "answers something else", id="deep"),
+        pytest.param(
+            says(whole(gzip.compress(GOOD), "Connection: close\r\nContent-Encoding: gzip\r\n")),
+            False,
+            "answers something else",
+            id="compressed",
+        ),
+    ],
+)
+def test_a_bad_answer_ends_and_is_told(link: DriverClient, talk: Talk, late: bool, why: str) -> None:
+    with peer(talk) as url:
+        began = time.monotonic()
+        with pytest.raises(BadAnswer) as error:
+            link.status(url, "s")
+        assert time.monotonic() - began < 10 * SECONDS and why in str(error.value) and error.value.late is late
+        with pytest.raises(BadAnswer):
+            link.submitted(url, "s", 1)
+
+
+@pytest.mark.parametrize("talk", [drips(whole(GOOD)), hangs, floods])
+def test_what_a_driver_is_told_ends_too(link: DriverClient, talk: Talk) -> None:
+    with peer(talk) as url:
+        for ask in (
+            lambda: link.submit(url, "s", SUBMIT, 1),
+            lambda: link.limit_copies(url, "s", 1),
+            lambda: link.checkpoint(url, "s", None),
+            lambda: link.suspend(url, "s"),
+        ):
+            with pytest.raises(driver_client.Unreachable):
+                ask()
+        assert not link.stop(url, "s")
+
+
+def test_a_connection_is_kept(link: DriverClient) -> None:
+    lines = set[int]()
+
+    def talk(line: socket.socket) -> None:
+        lines.add(id(line))
+        line.sendall(whole(GOOD, ""))
+        while line.recv(65536):
+            line.sendall(whole(GOOD, ""))
+
+    with peer(talk) as url:
+        assert all(link.status(url, "s") == status(0, 1) for _ in range(5)) and len(lines) == 1
+    assert BOUNDS.keep_seconds > 30
+
+
+def with_field(**fields: object) -> bytes:
+    return json.dumps({**json.loads(GOOD), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(with_field(epoch="soon"), id="a word"),
+        pytest.param(with_field(epoch=10**30), id="a number that no API server takes"),
+        pytest.param(with_field(alive=[0.0]), id="names that are numbers"),
+        pytest.param(with_field(alive=["../../etc"]), id="names that are none"),
+        pytest.param(with_field(groups=[["0.0"]]), id="groups of another form"),
+        pytest.param(with_field(groups={"0": 1}), id="no groups"),
+        pytest.param(with_field(loads=[[float("nan"), 1.0]]), id="a load that is no number"),
+        pytest.param(with_field(problems=[{"reason": "no word!", "text": "", "since": 0}]), id="a reason"),
+        pytest.param(with_field(checkpoint=[]), id="no checkpoint"),
+        pytest.param(with_field(work="hard"), id="no work"),
+    ],
+)
+def test_a_status_is_read_as_what_anybody_may_have_written(body: bytes) -> None:
+    with pytest.raises(driver_client.MISREAD):
+        read_status(body)
+
+
+def test_a_status_of_other_versions_is_read() -> None:
+    assert read_status(with_field(new=[1])) == status(0, 1)
+    old = {key: value for key, value in json.loads(GOOD).items() if key not in ("problems", "notices", "transport")}
+    (problem,) = read_status(json.dumps({**old, "degraded": "the sink fails"}).encode()).problems
+    assert problem.text == "the sink fails"

@@ -1,0 +1,373 @@
+"""One job, or one list of nodes, that takes its time holds up no other job, and ends no operator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferry_operator.control.driver_client import BadAnswer
+from ferry_operator.kube.api import names, redis
+from ferry_operator.kube.api.port import JOBS, NODES, PODS, ApiError, Kind
+from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.observe import effective_spec
+from ferry_operator.kube.process import leader as leading
+from ferry_operator.kube.process.leader import Leader
+from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeListing
+from ferry_operator.kube.process.queue import EDIT, PASSES_MAX, SLOW_PASSES_MAX, SLOW_SECONDS, URGENT, WorkQueue
+from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX, Memory
+from ferry_operator.kube.store import Store
+from tests.unit.kube.fakes.fake_api import FakeApi
+from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, World, job, settled, writes
+from tests.unit.kube.test_machinery import Clock
+from tests.unit.kube.test_passes import running
+
+# --- the queue
+
+
+def taken(queue: WorkQueue) -> list[str]:
+    found = []
+    while queue.depth() and len(found) < 99:
+        name = queue.take()
+        assert name is not None
+        queue.done(name, None)
+        found.append(name)
+    return found
+
+
+def test_an_edit_goes_before_trouble_and_trouble_before_routine() -> None:
+    clock = Clock()
+    queue = WorkQueue(clock)
+    for number in range(3):
+        queue.add(f"calm-{number}")
+    queue.add("calm-1", ahead=URGENT)
+    queue.add("edited", ahead=EDIT)
+    queue.add("edited")
+    assert taken(queue) == ["edited", "calm-1", "calm-0", "calm-2"]
+
+
+def test_routine_is_late_by_a_minute_and_never_forgotten() -> None:
+    clock = Clock()
+    queue = WorkQueue(clock)
+    queue.add("calm")
+    clock.now += EDIT + 1
+    queue.add("edited", ahead=EDIT)
+    assert taken(queue) == ["calm", "edited"]
+
+
+def test_passes_that_wait_take_no_turn_from_the_others() -> None:
+    clock = Clock()
+    queue = WorkQueue(clock)
+    for number in range(PASSES_MAX):
+        queue.add(f"slow-{number}")
+        queue.take()
+    assert queue._full(clock.now) == SLOW_SECONDS
+    clock.now += SLOW_SECONDS
+    queue.add("quick")
+    assert queue.take() == "quick"
+    clock.now += 1e6
+    queue.done("quick", None)
+    assert queue.stands() == 0.0, "nobody waits"
+    for number in range(SLOW_PASSES_MAX - PASSES_MAX):
+        queue.add(f"more-{number}")
+        queue.take()
+        clock.now += SLOW_SECONDS
+    queue.add("last")
+    clock.now += 100
+    assert queue._full(clock.now) is not None and queue.stands() == 100.0, "all wait for something"
+
+
+# --- the leader
+
+
+class Held:
+    """An API server without an answer to some calls."""
+
+    def __init__(self, api: FakeApi, holds: Callable[[str, Kind, str], bool]) -> None:
+        self.let_go = threading.Event()
+        self.reached = threading.Event()
+        self._holds = holds
+        api.before = self.before
+
+    def before(self, verb: str, kind: Kind, name: str) -> None:
+        if self._holds(verb, kind, name):
+            self.reached.set()
+            self.let_go.wait(60)
+
+
+class NoWatch:
+    """Watches that see nothing."""
+
+    started = alive = False
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        self.started = self.alive = True
+
+    def close(self) -> None:
+        pass
+
+
+def leader_of(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Leader:
+    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "END_SECONDS", 0.1)
+    return Leader(api, RELEASE, 1, lambda: True, Metrics())
+
+
+def until(what: Callable[[], Any]) -> None:
+    for _ in range(500):
+        if what():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("did not come about")
+
+
+def test_a_pass_that_never_ends_is_one_jobs_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are looked after, the leader is well, and when it steps back that pass changes nothing any more."""
+    api = FakeApi(Clock())
+    for name in ("bad", "good"):
+        api.create(JOBS, job(name))
+    held = Held(api, lambda verb, kind, name: verb == "create" and name.startswith("bad-"))
+    leader = leader_of(api, monkeypatch)
+    leader.start()
+    held.reached.wait(10)
+    until(lambda: "good-worker-1" in api.names(PODS))
+    leader.queue._busy["bad"] = -1e6
+    assert leader.well
+    released = list[bool]()
+    assert not leader.close(lambda: released.append(True)) and released == [True]
+    count = len(api.calls)
+    held.let_go.set()
+    for thread in leader._threads:
+        thread.join(10)
+    late = [call for call in api.calls[count:] if call[0] not in ("get", "list")]
+    assert len(late) <= 1, "the call that was under way, and no other"
+
+
+def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi(Clock())
+    api.create(JOBS, job("good"))
+    held = Held(api, lambda verb, kind, name: kind == NODES)
+    monkeypatch.setattr("ferry_operator.kube.process.nodes.FIRST_SECONDS", 0.05)
+    leader = leader_of(api, monkeypatch)
+    leader.start()
+    until(lambda: "good-worker-1" in api.names(PODS))
+    assert leader.well and held.reached.is_set()
+    held.let_go.set()
+    leader.close()
+
+
+# --- nodes
+
+
+def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, FakeApi, Store, WorkQueue, NodeListing]:
+    clock = Clock()
+    monkeypatch.setattr("ferry_operator.kube.process.nodes.time.monotonic", clock)
+    api, store, queue = FakeApi(lambda: 0.0), Store(), WorkQueue(clock)
+    api.add_node("n0")
+    return clock, api, store, queue, NodeListing(api, store, queue)
+
+
+def test_nodes_that_could_not_be_read_for_a_moment_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, api, store, _, nodes = listing(monkeypatch)
+
+    def refuse(verb: str, kind: Kind, name: str) -> None:
+        raise ApiError(403, "Forbidden", "RBAC is not ready")
+
+    api.before = refuse
+    assert nodes.list() == REFUSED_SECONDS and store.nodes is None
+    api.before = lambda verb, kind, name: None
+    assert nodes.list() == SECONDS and list(store.nodes or {}) == ["n0"]
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 504])
+def test_nodes_stay_known_for_a_while_and_are_unknown_then(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, api, store, _, nodes = listing(monkeypatch)
+    nodes.list()
+
+    def fail(verb: str, kind: Kind, name: str) -> None:
+        raise ApiError(status, "Slow", "no")
+
+    api.before = fail
+    clock.now += STALE_SECONDS
+    assert nodes.list() == SECONDS and list(store.nodes or {}) == ["n0"]
+    clock.now += 1
+    assert nodes.list() == SECONDS and store.nodes is None, "nobody is taken for lost by what was true once"
+
+
+def test_a_list_that_takes_long_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, api, _, _, nodes = listing(monkeypatch)
+
+    def slow(verb: str, kind: Kind, name: str) -> None:
+        clock.now += 7.0
+
+    api.before = slow
+    assert nodes.list() == 140.0
+
+
+def test_only_jobs_on_nodes_that_changed_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, api, store, queue, nodes = listing(monkeypatch)
+    for name, node in (("a", "n0"), ("b", "n1")):
+        metadata = {"name": f"{name}-driver", "uid": name, "resourceVersion": "1", "labels": {"ferry.dev/job": name}}
+        store.put(PODS, {"metadata": metadata, "spec": {"nodeName": node}})
+    api.add_node("n1")
+    nodes.list()
+    assert taken(queue) == ["a", "b"]
+    api.edit(NODES, "n1", {"spec": {"unschedulable": True}})
+    nodes.list()
+    assert taken(queue) == ["b"]
+    nodes.list()
+    assert taken(queue) == []
+
+
+# --- drivers
+
+
+class Unheard(FakeLink):
+    """A driver whose answers are cut."""
+
+    asked = 0
+    late = True
+    path = "status"
+
+    def status(self, url: str, secret: str) -> Any:
+        self.asked += 1
+        if self.path == "status":
+            raise BadAnswer("its answer was not complete after 3 s", self.late)
+        return super().status(url, secret)
+
+    def submitted(self, url: str, secret: str, generation: int) -> Any:
+        if self.path == "desired":
+            raise BadAnswer("its answer is longer than 9 bytes", self.late)
+        return super().submitted(url, secret, generation)
+
+
+def test_a_driver_whose_answers_are_cut_is_put_aside_and_told_of() -> None:
+    world = running()
+    link = Unheard(world)
+    world.operator.link = link  # type: ignore[assignment]
+    world.rounds(60)
+    assert world.condition("Degraded")["reason"] == "DriverUnheard"
+    assert world.condition("Degraded")["message"] == "its answer was not complete after 3 s"
+    assert 60 / ASIDE_SECONDS_MAX <= link.asked < 15, "it is asked less and less often"
+    assert len(world.pods()) == 3, "nothing is done to what runs"
+    world.operator.link = FakeLink(world)  # type: ignore[assignment]
+    world.until(settled, 15)
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_a_new_driver_is_asked_at_once() -> None:
+    world = running()
+    world.operator.link = Unheard(world)  # type: ignore[assignment]
+    world.rounds(60)
+    world.driver_ends(1)
+    world.operator.link = FakeLink(world)  # type: ignore[assignment]
+    world.until(lambda w: w.lives == 2 and w.condition("Ready")["status"] == "True", 12)
+
+
+def test_a_status_without_the_plan_that_is_in_force_is_no_answer() -> None:
+    """Without it, a plan would be made as if there were none."""
+    world = running()
+    assert world.driver is not None and world.driver.desired is not None
+    number = world.driver.desired["number"]
+    link = Unheard(world)
+    link.path, link.late = "desired", False
+    world.operator.link = link  # type: ignore[assignment]
+    world.rounds(20)
+    assert world.driver.desired["number"] == number and world.condition("Degraded")["reason"] == "DriverUnheard"
+    assert link.asked > 15, "it takes no time"
+
+
+# --- Redis
+
+
+def test_nobody_waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go, asked, forgotten = threading.Event(), threading.Event(), list[str]()
+
+    def hang(url: str) -> str | None:
+        asked.set()
+        let_go.wait(60)
+        return "it is away"
+
+    monkeypatch.setattr(redis, "problem", hang)
+    monkeypatch.setattr(redis, "forget", lambda url, run: forgotten.append(run))
+    now = [0.0]
+    monkeypatch.setattr(redis.time, "monotonic", lambda: now[0])
+    one = redis.RedisApart("redis://:secret@redis.example:6379/0")
+    assert one.problem() is None
+    one.forget("a-1")
+    asked.wait(10)
+    now[0] += redis.LATE_SECONDS + 1
+    assert one.problem() == "Redis at redis.example:6379 does not answer within 5 s"
+    let_go.set()
+    until(lambda: forgotten == ["a-1"])
+    assert one.problem() == "it is away"
+    one.close()
+
+
+# --- what a pass costs
+
+
+def crowded(world: World) -> World:
+    """The job is one of very many."""
+    others = {f"other-{number}": Memory(f"{number}") for number in range(1000)}
+    world.operator._memories.update(others)
+    return world
+
+
+@pytest.mark.parametrize(("crowd", "least", "most"), [(False, 28, 32), (True, 2, 3)])
+def test_counters_are_written_seldom_where_jobs_are_many(crowd: bool, least: int, most: int) -> None:
+    world = crowded(running()) if crowd else running()
+    world.rounds(5)
+    count, epoch = writes(world, JOBS), world.status["epoch"]
+    world.rounds(150)
+    assert least <= writes(world, JOBS) - count <= most and world.status["epoch"] > epoch
+    world.take_checkpoint(None)
+    world.rounds(7)
+    assert world.status["checkpoint"]["number"] == 1, "somebody may wait for it"
+
+
+def test_a_first_epoch_is_written_at_once() -> None:
+    world = crowded(World())
+    world.api.create(JOBS, job())
+    world.until(lambda w: w.epoch >= 0)
+    world.rounds(1)
+    assert world.status["epoch"] >= 0
+
+
+def test_a_crash_is_judged_by_the_last_epoch_that_was_heard_of() -> None:
+    """What is written may be a minute old, and would tell of a driver that has never worked."""
+    world = crowded(running())
+    world.rounds(5)
+    world.no_records = True
+    world.rounds(70)
+    world.driver_ends(1)
+    world.until(lambda w: w.lives == 2 and settled(w), 30)
+    world.no_records = False
+    world.rounds(10)
+    world.driver_ends(1)
+    world.until(lambda w: w.lives == 3, 30)
+    assert world.pod("nbq5-driver")["metadata"]["annotations"][names.FAILURES] == "1"
+
+
+def test_a_spec_is_read_again_only_when_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, count = running(), [0]
+    world.rounds(5)
+
+    def counted(*arguments: Any) -> Any:
+        count[0] += 1
+        return real(*arguments)
+
+    real = effective_spec.in_force
+    monkeypatch.setattr(effective_spec, "in_force", counted)
+    job_object = world.store.job("nbq5")
+    for _ in range(10):
+        world.now += 5
+        world.operator.reconcile("nbq5")
+    assert count[0] <= 1 or world.store.job("nbq5") is not job_object
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: "nbq5-worker-2" in w.pods(), 5)
