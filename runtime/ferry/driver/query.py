@@ -102,7 +102,7 @@ class OwnQuery:
                 self._patience.failed(f"source: {error}")
                 continue
             if self._patience is not None:
-                self._patience.partly("; ".join(self._reader.troubles()))
+                self._patience.partly("; ".join(self._reader.problems()))
             return answer
 
     def _later(self, offset: Any, due: float) -> Any:

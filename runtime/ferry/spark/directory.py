@@ -53,9 +53,9 @@ def naming(path: str) -> Iterator[None]:
     except (FerryError, FileNotFoundError, MemoryError):
         raise
     except Exception as wrong:
-        said = " ".join(str(wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong).split())
+        reason = " ".join(str(wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong).split())
         raise Fault(
-            f"{path} cannot be read: {type(wrong).__name__}: {said[:REASON_MAX]}; put a whole file in its place, or "
+            f"{path} cannot be read: {type(wrong).__name__}: {reason[:REASON_MAX]}; put a whole file in its place, or "
             "remove it"
         ) from wrong
 
@@ -66,7 +66,7 @@ class DirectorySplits(ABC):
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
         self.directory = os.fspath(directory)
         self.finite = finite
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         """What could not be read at the last look; the rest of the input is read meanwhile."""
         self.passed: list[str] = []
         """What is in the directory and is no input, as of the last look."""
@@ -104,7 +104,7 @@ class DirectorySplits(ABC):
             raise Unreachable(f"the folder {self.directory} cannot be listed: {away.strerror or away}") from away
         for file in found.files if self._pattern else ():
             self._flow(file)
-        self.troubles = [f"{self._path(entry)}; it is left out until it can be read" for entry in found.unreadable]
+        self.problems = [f"{self._path(entry)}; it is left out until it can be read" for entry in found.unreadable]
         self.passed = [*found.passed, *(f"{name} (a folder that is not named COLUMN=VALUE)" for name in found.closed)]
         return found
 
@@ -166,8 +166,8 @@ class DirectorySplits(ABC):
             )
         if not self.finite:
             return origin()
-        if self.troubles:
-            raise Unreachable(f"{self.directory}, a finite input: {named(self.troubles)}")
+        if self.problems:
+            raise Unreachable(f"{self.directory}, a finite input: {named(self.problems)}")
         for file in listing.files:
             self._pieces(file)
         files = listing.files
@@ -180,7 +180,7 @@ class DirectorySplits(ABC):
         cannot be read keeps its place: those of its flow behind it wait, for their times would make its records late.
         """
         self._refuse_old(start)
-        self.troubles = []
+        self.problems = []
         if self.ended(start):
             return start
         listing = self._listing()
@@ -205,7 +205,7 @@ class DirectorySplits(ABC):
                 continue  # It went away before it was taken.
             except Fault as wrong:
                 stopped.add(flow)
-                self.troubles.append(f"{wrong} (files behind it wait)")
+                self.problems.append(f"{wrong} (files behind it wait)")
                 continue
             letters, rows = letters + len(file.name), rows + many
             full = rows > max_rows or letters > EPOCH_NAMES or len(taken) == EPOCH_FILES

@@ -32,7 +32,7 @@ class Numbers:
     def lags(self, offset: Any) -> dict[str, int]:
         return {"a": self.end - offset["a"]}
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         return []
 
     def notice(self) -> str:
@@ -179,7 +179,7 @@ def test_whatever_may_be_mended_is_waited_for(tmp_path: Path, kind: type[Fault])
 
 def test_what_cannot_be_read_in_part_is_said_while_the_rest_goes_on(tmp_path: Path) -> None:
     source, patience, notices, dry = Numbers(4), Patience(), [], threading.Event()
-    source.troubles = lambda: ["source 'a': in/f is broken"]  # type: ignore[method-assign]
+    source.problems = lambda: ["source 'a': in/f is broken"]  # type: ignore[method-assign]
     source.notice = lambda: "in/done is not read"  # type: ignore[method-assign]
     found: list[Any] = []
 

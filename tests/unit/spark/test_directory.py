@@ -106,12 +106,12 @@ def test_an_entry_that_cannot_be_looked_at_is_said_and_the_others_are_read(tmp_p
     start = source.start()
     stop = source.latest(start, 10)
     assert names(stop) == ["1.json"] and read(source, start, stop)
-    (said,) = source.troubles
+    (said,) = source.problems
     assert "loop.json: Too many levels of symbolic links" in said
     with pytest.raises(Unreachable, match=r"finite input.*loop.json: Too many levels"):
         json_files(tmp_path, SCHEMA, finite=True).start()
     (tmp_path / "loop.json").unlink()
-    assert source.latest(stop, 10) == stop and not source.troubles
+    assert source.latest(stop, 10) == stop and not source.problems
 
 
 def test_links_to_nothing_and_pipes_are_passed_over_aloud(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_a_file_without_a_footer_keeps_its_place_until_it_is_mended(tmp_path: Pa
     source = parquet_files(tmp_path)
     start = source.start()
     first = source.latest(start, 100)
-    assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.troubles[0]
-    assert "put a whole file in its place, or remove it" in source.troubles[0]
-    assert source.latest(first, 100) == first and source.troubles
+    assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.problems[0]
+    assert "put a whole file in its place, or remove it" in source.problems[0]
+    assert source.latest(first, 100) == first and source.problems
     with pytest.raises(Fault, match="b cannot be read"):
         parquet_files(tmp_path, finite=True).start()
     (tmp_path / "b").write_bytes(whole)
     aged(tmp_path / "b", 9)
     second = source.latest(first, 100)
-    assert names(second) == ["b", "c"] and not source.troubles, "also when it is younger now"
+    assert names(second) == ["b", "c"] and not source.problems, "also when it is younger now"
     assert [row["a"] for row in read(source, first, second)] == [1, 2]
 
 
@@ -248,7 +248,7 @@ def test_a_file_that_does_not_fit_is_refused_at_first_and_waited_for_later(tmp_p
     source = parquet_files(tmp_path, wanted)
     first = source.latest(source.start(), 10)
     os.rename(tmp_path / "_b", tmp_path / "b")
-    assert source.latest(first, 10) == first and "column 'a' is string" in source.troubles[0]
+    assert source.latest(first, 10) == first and "column 'a' is string" in source.problems[0]
 
 
 def test_columns_come_from_the_first_file_that_can_be_read(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) ->
     source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), ("day", pa.date32())]))
     start = source.start()
     assert source.latest(start, 10) == start
-    assert "day=soon/p: the folder says day=soon, which is no date32" in source.troubles[0]
+    assert "day=soon/p: the folder says day=soon, which is no date32" in source.problems[0]
 
 
 @pytest.mark.parametrize("make", [lambda d: parquet_files(d, SCHEMA), lambda d: json_files(d, SCHEMA)])
@@ -322,7 +322,7 @@ def test_folders_that_lead_back_to_themselves_end(tmp_path: Path) -> None:
     (tmp_path / "k=2").symlink_to(".")
     source = parquet_files(tmp_path, SCHEMA)
     assert names(source.latest(source.start(), 10)) == ["k=1/p"]
-    assert "twice" in source.troubles[0]
+    assert "twice" in source.problems[0]
 
 
 # ---- texts
@@ -361,7 +361,7 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
     source = json_files(tmp_path, SCHEMA)
     with pytest.raises(Fault, match=f"{name} cannot be read: OSError: .*put a whole file in its place"):
         everything(source)
-        raise Fault(source.troubles[0])  # where the first look has found it
+        raise Fault(source.problems[0])  # where the first look has found it
 
 
 @pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xfd7zXZ\0", b"PAR1", b"Obj\x01"])
@@ -369,7 +369,7 @@ def test_other_formats_are_named(tmp_path: Path, begin: bytes) -> None:
     (tmp_path / "x.json").write_bytes(begin + bytes(100))
     source = json_files(tmp_path, SCHEMA)
     assert source.latest(source.start(), 10)["id"] == ""
-    assert "x.json cannot be read: it is " in source.troubles[0] and "gzip, bz2" in source.troubles[0]
+    assert "x.json cannot be read: it is " in source.problems[0] and "gzip, bz2" in source.problems[0]
 
 
 @pytest.mark.parametrize(
