@@ -217,7 +217,7 @@ _COMPILED_MODULES = {name.rpartition(".")[0] for name in COMPILED}
 
 PRIVATE_WORDS = {
     "crew", "desk", "drowse", "graves", "in_step", "inforce", "meters", "mind", "nudge", "said", "scrape", "sightings",
-    "slumber", "strangers", "told", "trial", "problem", "problems", "turnover", "wish", "wishes",
+    "slumber", "strangers", "told", "trial", "trouble", "troubles", "turnover", "wish", "wishes",
 }  # fmt: skip
 """Words that the field has others for (README, "The words"), and verbs with many meanings."""
 
