@@ -77,8 +77,10 @@ class ParquetSplits(DirectorySplits):
         return self._schema
 
     def _inferred(self, file: File, files: Sequence[File]) -> pa.Schema:
-        with naming(self._path(file.name)):
-            mine = FileTypes.of(pq.read_metadata(self._path(file.name))).schema
+        path = self._path(file.name)
+        with naming(path):
+            types = FileTypes.of(pq.read_metadata(path))
+        refuse_misfits(path, types, mine := types.schema)  # It may have a column twice.
         beside = inferred(one.name for one in files)
         return pa.schema([*(f for f in mine if f.name not in beside.names), *beside])
 
