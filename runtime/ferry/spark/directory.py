@@ -285,7 +285,10 @@ class DirectorySplits(ABC):
                 f"{self!r}: position {stop['id']} does not follow {start['id']}: Spark's offset log has lost epochs"
             )
         files = [now for file in files_of(stop) if (now := self._now(file)) is not None]
-        pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
+        try:
+            pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
+        except SpecRefused as misfit:  # Somebody has put another file in the place of one that could not be read.
+            raise Fault(str(misfit)) from misfit
         total = max(sum(rows for *_, rows in pieces), 1)
         shares: dict[int, list[list[Any]]] = {}
         before = 0

@@ -105,9 +105,8 @@ class ParquetSplits(DirectorySplits):
             types = FileTypes.of(file.metadata)
             refuse_misfits(path, types, mine)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
-                batch.validate(
-                    full=True
-                )  # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
+                # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
+                batch.validate(full=True)
                 yield with_constants(converted(path, batch, types, mine), wanted, values)
 
 
