@@ -78,8 +78,7 @@ def test_input_that_is_broken_or_away_is_named_and_waited_for(tmp_path: Path) ->
         os.rename(tmp_path / "away", folder)
         running.await_epoch(4)
         os.rename(folder, tmp_path / "away")
-        await_degraded("/in")
-        time.sleep(3)
+        await_degraded("/in cannot be listed")
         os.rename(tmp_path / "away", folder)
 
     job = clicks.job(tmp_path, {"input": str(folder), "format": "parquet"})

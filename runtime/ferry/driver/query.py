@@ -53,6 +53,8 @@ class OwnQuery:
         self._patience = patience
         self._tell_lags = tell_lags
         self._tell_notice = tell_notice
+        self._away: list[str] = []
+        """What could not be read when a tick was asked for."""
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -102,7 +104,7 @@ class OwnQuery:
                 self._patience.failed(f"source: {error}")
                 continue
             if self._patience is not None:
-                self._patience.partly("; ".join(self._reader.problems()))
+                self._patience.partly("; ".join([*self._away, *self._reader.problems()]))
             return answer
 
     def _later(self, offset: Any, due: float) -> Any:
@@ -122,10 +124,12 @@ class OwnQuery:
 
     def _latest(self, offset: Any) -> Any:
         """Also while a source cannot be read, groups change and timers go off."""
+        self._away = []
         try:
             return self._reader.latestOffset(offset, None)
-        except Fault:
+        except Fault as error:
             if (ticked := self._reader.ticked(offset)) != offset:
+                self._away = [f"source: {error}"]
                 return ticked
             raise
 

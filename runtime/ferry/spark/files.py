@@ -160,7 +160,7 @@ def parquet_files(
     """A directory of Parquet files, and of its folders COLUMN=VALUE; new files are new records.
 
     A file is read whole in one epoch, also when it holds more rows than an epoch should. One that cannot be read is named in
-    the status, and waited for until somebody replaces or removes it. Columns are exactly those of the file, or refused.
+    the status, and waited for until somebody mends it. Columns are exactly those of the file, or refused.
 
     Parameters:
         directory: where every worker sees the files under the same path.

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
-from ferry.spark import directory, files, listing
+from ferry.spark import directory, files, listing, taken
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.files import json_files, parquet_files
 from ferry.spark.splits import Malformed
@@ -163,6 +163,7 @@ def test_a_broken_file_holds_up_its_own_flow_alone(tmp_path: Path) -> None:
     start = source.start()
     first = source.latest(start, 100)
     assert names(first) == ["s/3"] and source.flows(first) == {"n": True, "s": False}
+    assert "n/1 cannot be read" in source.problems[0], "also after a look at the flows"
     (tmp_path / "n" / "1").unlink()
     assert names(source.latest(first, 100)) == ["n/2"]
 
@@ -177,9 +178,7 @@ def flipped(path: Path, order: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["snappy", "none", "zstd"])
-def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
-    tmp_path: Path, compression: str
-) -> None:
+def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced(tmp_path: Path, compression: str) -> None:
     inbox = tmp_path / "in"
     for order, name in enumerate("abc"):
         rows = range(1000 * order, 1000 * order + 1000)
@@ -195,9 +194,7 @@ def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
     source = planner()
     start = source.start()
     stop = source.latest(start, 10**6)
-    with pytest.raises(
-        Fault, match=r"in/b cannot be read: \w+: .*put a whole file in its place, or remove it"
-    ) as raised:
+    with pytest.raises(Fault, match=r"in/b cannot be read: \w+: .*put a whole file in its place, which may") as raised:
         read(source, start, stop)
     source.failed(stop, f"Fault: {raised.value}")
     assert source.plan(start, stop, 1), "it is as it was"
@@ -215,18 +212,36 @@ def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
         source.latest(stop, 10)
 
 
-def test_a_broken_file_of_an_epoch_that_is_removed_has_no_records(tmp_path: Path) -> None:
-    parquet(tmp_path / "a", 0, 1)
-    parquet(tmp_path / "b", 1, *range(1000), compression="none", use_dictionary=False, write_page_checksum=True)
-    flipped(tmp_path / "b", 1)
-    source = parquet_files(tmp_path, SCHEMA)
+def test_a_broken_file_that_is_taken_is_not_lost_with_its_folder(tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a", 1, *range(1000), compression="none", use_dictionary=False, write_page_checksum=True)
+    flipped(tmp_path / "in" / "a", 1)
+    source = parquet_files(tmp_path / "in", SCHEMA)
     start = source.start()
     stop = source.latest(start, 10**6)
     with pytest.raises(Fault) as raised:
         read(source, start, stop)
     source.failed(stop, str(raised.value))
-    (tmp_path / "b").unlink()
-    assert read(source, start, stop) == [{"a": 1, "b": "1"}]
+    os.rename(tmp_path / "in", tmp_path / "away")
+    with pytest.raises(RowsGone, match="a went away"):
+        source.plan(start, stop, 1)
+    os.rename(tmp_path / "away", tmp_path / "in")
+    pq.write_table(pa.table({"a": [], "b": []}, SCHEMA), tmp_path / "in" / "a")
+    assert read(source, start, stop) == [], "who wants to go on without it says so"
+
+
+def test_a_folder_that_is_not_mounted_does_not_make_its_files_new(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(taken, "FORGET_SECONDS", 0.0)
+    folder = tmp_path / "in"
+    parquet(folder / "a", 1, 1)
+    source = parquet_files(folder, SCHEMA)
+    first = source.latest(source.start(), 10)
+    os.rename(folder, tmp_path / "mounted")
+    folder.mkdir()
+    for _ in range(3):
+        assert source.latest(first, 10) == first
+    folder.rmdir()
+    os.rename(tmp_path / "mounted", folder)
+    assert source.latest(first, 10) == first, "it is not read again"
 
 
 def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
