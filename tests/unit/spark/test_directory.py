@@ -379,12 +379,22 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
         raise Fault(source.problems[0])  # where the first look has found it
 
 
-@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xfd7zXZ\0", b"PAR1", b"Obj\x01"])
-def test_other_formats_are_named(tmp_path: Path, begin: bytes) -> None:
-    (tmp_path / "x.json").write_bytes(begin + bytes(100))
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        (b"PK\x03\x04", ""),
+        (b"\xfd7zXZ\0", ""),
+        (b"PAR1", ""),
+        (b"Obj\x01", ""),
+        (b"\0\0\1", ".snappy"),
+        (b"\0", ".lz4"),
+    ],
+)
+def test_other_formats_are_named(tmp_path: Path, begin: bytes, name: str) -> None:
+    (tmp_path / f"x.json{name}").write_bytes(begin + bytes(100))
     source = json_files(tmp_path, SCHEMA)
     assert source.latest(source.start(), 10)["id"] == ""
-    assert "x.json cannot be read: it is " in source.problems[0] and "gzip, bz2" in source.problems[0]
+    assert f"x.json{name} cannot be read: it is " in source.problems[0] and "gzip, bz2" in source.problems[0]
 
 
 @pytest.mark.parametrize(
