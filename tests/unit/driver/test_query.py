@@ -222,3 +222,24 @@ def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:
     query: Any = OwnQuery(None, Unsteady(4), Checkpoint(tmp_path), 0.0, lambda *_: None).start()  # type: ignore[arg-type]
     query._thread.join(10)
     assert isinstance(query.exception(), Unreachable)
+
+
+def test_ticks_do_not_say_that_a_source_can_be_read_again(tmp_path: Path) -> None:
+    class Gone(Numbers):
+        def latestOffset(self, start: Any, limit: Any) -> Any:
+            raise Unreachable("the folder is away")
+
+        def ticked(self, offset: Any) -> Any:
+            return {**offset, "tick": offset.get("tick", 0) + 1}
+
+    patience, dry = Patience(), threading.Event()
+
+    def run(batch: Any, epoch: int) -> None:
+        if epoch == 3:
+            dry.set()
+            raise Stop("enough")
+
+    args: Any = None, Gone(2), Checkpoint(tmp_path), 0.0, run, patience
+    OwnQuery(*args).start()
+    assert dry.wait(10) and "source: the folder is away" in patience.said
+    assert "ok" not in patience.said[1:], "but for the first offset, which was there"
