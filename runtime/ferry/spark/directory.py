@@ -189,7 +189,7 @@ class DirectorySplits(ABC):
         if self._unreadable:
             raise Unreachable(f"{self.directory}, a finite input: {named(self._unreadable)}")
         for file in listing.files:
-            self._pieces(file)
+            self._rows(file, begun=False)
         files = listing.files
         return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 

@@ -145,12 +145,14 @@ def test_a_file_without_a_footer_keeps_its_place_until_it_is_mended(tmp_path: Pa
     assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.problems[0]
     assert "put a whole file in its place, or remove it" in source.problems[0]
     assert source.latest(first, 100) == first and source.problems
+    finite = parquet_files(tmp_path, finite=True)
     with pytest.raises(Fault, match="b cannot be read"):
-        parquet_files(tmp_path, finite=True).start()
+        finite.start()
     (tmp_path / "b").write_bytes(whole)
     aged(tmp_path / "b", 9)
     second = source.latest(first, 100)
     assert names(second) == ["b", "c"] and not source.problems, "also when it is younger now"
+    assert names(finite.latest(finite.start(), 100)) == ["a", "b", "c"]
     assert [row["a"] for row in read(source, first, second)] == [1, 2]
 
 
