@@ -186,11 +186,14 @@ class DirectorySplits(ABC):
             )
         if not self.finite:
             return origin()
-        if self._unreadable:
-            raise Unreachable(f"{self.directory}, a finite input: {named(self._unreadable)}")
-        for file in listing.files:
-            self._rows(file, begun=False)
-        files = listing.files
+        files, bad = listing.files, list(self._unreadable)
+        for file in files:
+            try:
+                self._rows(file, begun=False)
+            except (Fault, FileNotFoundError) as wrong:
+                bad.append(str(wrong))
+        if bad:
+            raise Unreachable(f"{self.directory}, a finite input: {named(bad)}")
         return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 
     def latest(self, start: Position, max_rows: int) -> Position:

@@ -108,8 +108,10 @@ def test_an_entry_that_cannot_be_looked_at_is_said_and_the_others_are_read(tmp_p
     assert names(stop) == ["1.json"] and read(source, start, stop)
     (said,) = source.problems
     assert "loop.json: Too many levels of symbolic links" in said
-    with pytest.raises(Unreachable, match=r"finite input.*loop.json: Too many levels"):
+    (tmp_path / "2.json").write_bytes(b"PK\x03\x04")
+    with pytest.raises(Unreachable, match=r"finite input: .*loop.json: Too many levels.*2.json cannot be read"):
         json_files(tmp_path, SCHEMA, finite=True).start()
+    (tmp_path / "2.json").unlink()
     (tmp_path / "loop.json").unlink()
     assert source.latest(stop, 10) == stop and not source.problems
 
