@@ -245,12 +245,13 @@ class Epochs:
             raise
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
-        """Try again a little later: the coordinator may know by then who is gone, and the user's code may have a network."""
+        """Try again a little later: the coordinator may know by then who is gone, or somebody has mended the input."""
         if (line := line_in(reason)) is not None:
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)
-            self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}")
+            what = f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}"
+            self._patience.failed(what, at_once=reason.startswith(Fault.__name__))  # A file does not mend itself.
         self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:

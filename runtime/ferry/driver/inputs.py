@@ -12,7 +12,7 @@ from ferry.contract.errors import InputAway, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.directory import DirectorySplits
-from ferry.spark.source import TROUBLE
+from ferry.spark.source import PROBLEM
 
 log = logging.getLogger("ferry.driver")
 
@@ -45,15 +45,15 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
         return plan
 
 
-def pass_on(directory: Path, metrics: DriverMetrics, said: bool) -> bool:
-    """Say what Ferry's source beside Spark's own waits for; whether there is anything, as `said` the last time."""
+def pass_on(directory: Path, metrics: DriverMetrics, reported: bool) -> bool:
+    """Say what Ferry's source beside Spark's own waits for; whether there is anything, as `reported` the last time."""
     try:
-        text = (directory / TROUBLE).read_text()
+        text = (directory / PROBLEM).read_text()
     except FileNotFoundError:
         text = ""
     if text:
         metrics.report_problem(SOURCE_FAILING, f"source: {text}")
-    elif said:
+    elif reported:
         metrics.mended(SOURCE_FAILING)
     return bool(text)
 

@@ -48,13 +48,16 @@ class ReportedPatience:
         self._limit = limit
         self._since: float | None = None
 
-    def failed(self, what: str) -> None:
-        """Wait before the next try. Raises Final after the limit, and what `sleep` raises when the job ends meanwhile."""
+    def failed(self, what: str, at_once: bool = False) -> None:
+        """Wait before the next try; `at_once`: it is said without delay.
+
+        Raises Final after the limit, and what `sleep` raises when the job ends meanwhile.
+        """
         now = time.monotonic()
         self._since = self._since if self._since is not None else now
         failing = now - self._since
         log.warning("%s", what)
-        if failing >= self._quiet:
+        if at_once or failing >= self._quiet:
             self._metrics.report_problem(self._reason, what)
         if self._limit is not None and failing >= self._limit:
             raise Final(f"{what} (for {failing:.0f} s); nothing is lost: mend it and start the job again")

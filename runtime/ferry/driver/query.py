@@ -58,6 +58,8 @@ class OwnQuery:
         self._tell_lags = tell_lags
         self._tell_notice = tell_notice
         self._tries = tries
+        self._away: list[str] = []
+        """What could not be read when a tick was asked for."""
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -112,7 +114,7 @@ class OwnQuery:
                 self._tries.failed(error)
                 continue
             if self._patience is not None:
-                self._patience.partly("; ".join(self._reader.troubles()))
+                self._patience.partly("; ".join([*self._away, *self._reader.problems()]))
             if self._tries is not None:
                 self._tries.succeeded()
             return answer
@@ -134,10 +136,12 @@ class OwnQuery:
 
     def _latest(self, offset: Any) -> Any:
         """Also while a source cannot be read, groups change and timers go off."""
+        self._away = []
         try:
             return self._reader.latestOffset(offset, None)
-        except Fault:
+        except Fault as error:
             if (ticked := self._reader.ticked(offset)) != offset:
+                self._away = [f"source: {error}"]
                 return ticked
             raise
 

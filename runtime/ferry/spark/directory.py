@@ -46,17 +46,20 @@ Piece = tuple[int, int, int]
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Whatever a library raises about a file becomes a Fault that names it, and says what to do."""
+def naming(path: str, taken: bool = False) -> Iterator[None]:
+    """Whatever a library raises about a file becomes a Fault that names it, and says what to do.
+
+    `taken`: its epoch is planned. To remove it is no way out then: a folder that is not mounted looks the same.
+    """
     try:
         yield
     except (FerryError, FileNotFoundError, MemoryError):
         raise
     except Exception as wrong:
-        said = " ".join(str(wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong).split())
+        reason = " ".join(str(wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong).split())
         raise Fault(
-            f"{path} cannot be read: {type(wrong).__name__}: {said[:REASON_MAX]}; put a whole file in its place, or "
-            "remove it"
+            f"{path} cannot be read: {type(wrong).__name__}: {reason[:REASON_MAX]}; put a whole file in its place, "
+            + ("which may have no records" if taken else "or remove it")
         ) from wrong
 
 
@@ -66,15 +69,22 @@ class DirectorySplits(ABC):
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
         self.directory = os.fspath(directory)
         self.finite = finite
-        self.troubles: list[str] = []
-        """What could not be read at the last look; the rest of the input is read meanwhile."""
         self.passed: list[str] = []
         """What is in the directory and is no input, as of the last look."""
         self._pattern = None if flow is None else FlowPattern(flow)
         self._shares: dict[File, list[Piece]] = {}
         self._bad: dict[str, tuple[File, float, str]] = {}
         """Files that could not be read, by name: as they were found first, when they were tried last, and the reason."""
+        self._folder: tuple[int, int] | None = None
+        self._unreadable: list[str] = []
+        self._held: list[str] = []
+        """Entries that cannot be looked at, and files that keep others waiting, each with the reason."""
         self._taken = Taken(self.directory)
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read at the last look; the rest of the input is read meanwhile."""
+        return [*self._unreadable, *self._held]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.directory!r}, finite={self.finite})"
@@ -104,9 +114,19 @@ class DirectorySplits(ABC):
             raise Unreachable(f"the folder {self.directory} cannot be listed: {away.strerror or away}") from away
         for file in found.files if self._pattern else ():
             self._flow(file)
-        self.troubles = [f"{self._path(entry)}; it is left out until it can be read" for entry in found.unreadable]
+        self._unreadable = [f"{self._path(entry)}; it is left out until it can be read" for entry in found.unreadable]
         self.passed = [*found.passed, *(f"{name} (a folder that is not named COLUMN=VALUE)" for name in found.closed)]
         return found
+
+    def _is_the_same(self, listing: Listing) -> bool:
+        """Whether it is the folder that held files when it was looked at last: where nothing is mounted there is another."""
+        try:
+            status = os.stat(self.directory)
+        except OSError:
+            return False
+        if listing.files:
+            self._folder = status.st_dev, status.st_ino
+        return self._folder == (status.st_dev, status.st_ino)
 
     def _flow(self, file: File) -> str:
         return self._pattern.flow_of(file.name) if self._pattern else ""
@@ -166,11 +186,14 @@ class DirectorySplits(ABC):
             )
         if not self.finite:
             return origin()
-        if self.troubles:
-            raise Unreachable(f"{self.directory}, a finite input: {named(self.troubles)}")
-        for file in listing.files:
-            self._pieces(file)
-        files = listing.files
+        files, bad = listing.files, list(self._unreadable)
+        for file in files:
+            try:
+                self._rows(file, begun=False)
+            except (Fault, FileNotFoundError) as wrong:
+                bad.append(str(wrong))
+        if bad:
+            raise Unreachable(f"{self.directory}, a finite input: {named(bad)}")
         return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 
     def latest(self, start: Position, max_rows: int) -> Position:
@@ -180,11 +203,11 @@ class DirectorySplits(ABC):
         cannot be read keeps its place: those of its flow behind it wait, for their times would make its records late.
         """
         self._refuse_old(start)
-        self.troubles = []
+        self._unreadable, self._held = [], []
         if self.ended(start):
             return start
         listing = self._listing()
-        files = self._taken.new(start, listing.files, forget=not self.finite)
+        files = self._taken.new(start, listing.files, forget=not self.finite and self._is_the_same(listing))
         if self.finite:
             files = [file for file in files if list(file[:2]) <= start["end"]]
             self._check_whole(start, files)
@@ -205,7 +228,7 @@ class DirectorySplits(ABC):
                 continue  # It went away before it was taken.
             except Fault as wrong:
                 stopped.add(flow)
-                self.troubles.append(f"{wrong} (files behind it wait)")
+                self._held.append(f"{wrong} (files behind it wait)")
                 continue
             letters, rows = letters + len(file.name), rows + many
             full = rows > max_rows or letters > EPOCH_NAMES or len(taken) == EPOCH_FILES
@@ -261,7 +284,7 @@ class DirectorySplits(ABC):
         listing = self._listing()
         found = {flow: False for one in listing.folders if (flow := self._pattern.flow_of_folder(one)) is not None}
         found |= {self._flow(file): False for file in listing.files}
-        for file in self._taken.new(position, listing.files, forget=not self.finite):
+        for file in self._taken.new(position, listing.files, forget=False):
             if not self.finite or list(file[:2]) <= position["end"]:
                 found[self._flow(file)] = True
         return found
@@ -284,8 +307,11 @@ class DirectorySplits(ABC):
             raise RowsGone(
                 f"{self!r}: position {stop['id']} does not follow {start['id']}: Spark's offset log has lost epochs"
             )
-        files = [now for file in files_of(stop) if (now := self._now(file)) is not None]
-        pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
+        files = [self._now(file) for file in files_of(stop)]
+        try:
+            pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
+        except SpecRefused as misfit:  # Somebody has put another file in the place of one that could not be read.
+            raise Fault(str(misfit)) from misfit
         total = max(sum(rows for *_, rows in pieces), 1)
         shares: dict[int, list[list[Any]]] = {}
         before = 0
@@ -303,18 +329,23 @@ class DirectorySplits(ABC):
         if bad := [file for file in files_of(stop) if f"{self._path(file.name)} cannot be read" in reason]:
             self._taken.may_change(bad)
 
-    def _now(self, file: File) -> File | None:
-        """A taken file as it is now; None: it could not be read, and somebody has removed it. Raises RowsGone."""
-        if not self._taken.changes(file.name):
-            self._check_same(file)
-            return file
+    def _now(self, file: File) -> File:
+        """A taken file as it is now: another one, if it could not be read, and somebody has replaced it. Raises RowsGone."""
+        now = self._as_it_is(file.name)
+        if self._taken.changes(file.name):
+            self._taken.may_change([now])
+            return now
+        self._check_same(file)
+        return file
+
+    def _as_it_is(self, name: str) -> File:
+        path = self._path(name)
         try:
-            status = os.stat(self._path(file.name))
-        except FileNotFoundError:
-            return None
-        now = File(status.st_mtime_ns, file.name, status.st_size)
-        self._taken.may_change([now])
-        return now
+            with naming(path, taken=True):
+                status = os.stat(path)
+        except FileNotFoundError as gone:
+            raise RowsGone(f"{path} went away before it was read; put it back") from gone
+        return File(status.st_mtime_ns, name, status.st_size)
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split, file by file.
@@ -330,7 +361,7 @@ class DirectorySplits(ABC):
             if self._pattern is not None:
                 yield Flow(self._flow(file))
             try:
-                with naming(self._path(file.name)):
+                with naming(self._path(file.name), taken=True):
                     yield from self._read_piece(file.name, low, high, columns)
             except FileNotFoundError:
                 self._check_same(file)
@@ -338,11 +369,6 @@ class DirectorySplits(ABC):
 
     def _check_same(self, file: File) -> None:
         """Raise RowsGone unless the file is there as it was when it was taken."""
-        path = self._path(file.name)
-        try:
-            with naming(path):
-                status = os.stat(path)
-        except FileNotFoundError as gone:
-            raise RowsGone(f"{path} went away before it was read; put it back") from gone
-        if (status.st_mtime_ns, status.st_size) != (file.mtime_ns, file.size):
+        if self._as_it_is(file.name) != file:
+            path = self._path(file.name)
             raise RowsGone(f"{path} was written again before it was read; put back the file of {file.size} bytes")

@@ -77,8 +77,10 @@ class ParquetSplits(DirectorySplits):
         return self._schema
 
     def _inferred(self, file: File, files: Sequence[File]) -> pa.Schema:
-        with naming(self._path(file.name)):
-            mine = FileTypes.of(pq.read_metadata(self._path(file.name))).schema
+        path = self._path(file.name)
+        with naming(path):
+            types = FileTypes.of(pq.read_metadata(path))
+        refuse_misfits(path, types, mine := types.schema)  # It may have a column twice.
         beside = inferred(one.name for one in files)
         return pa.schema([*(f for f in mine if f.name not in beside.names), *beside])
 
@@ -103,9 +105,8 @@ class ParquetSplits(DirectorySplits):
             types = FileTypes.of(file.metadata)
             refuse_misfits(path, types, mine)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
-                batch.validate(
-                    full=True
-                )  # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
+                # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
+                batch.validate(full=True)
                 yield with_constants(converted(path, batch, types, mine), wanted, values)
 
 
@@ -159,7 +160,7 @@ def parquet_files(
     """A directory of Parquet files, and of its folders COLUMN=VALUE; new files are new records.
 
     A file is read whole in one epoch, also when it holds more rows than an epoch should. One that cannot be read is named in
-    the status, and waited for until somebody replaces or removes it. Columns are exactly those of the file, or refused.
+    the status, and waited for until somebody mends it. Columns are exactly those of the file, or refused.
 
     Parameters:
         directory: where every worker sees the files under the same path.

@@ -44,7 +44,7 @@ WAIT_SECONDS = 1.0
 TICKS = "tick"
 """File of the run's directory for the source's process."""
 
-TROUBLE = "trouble"
+PROBLEM = "problem"
 """File of the run's directory: what the source's process waits for, where Spark plans the epochs."""
 
 TAKEN = "files"
@@ -147,9 +147,9 @@ class SplitsReader(DataSourceStreamReader):
     def _latest(self, name: str, now: Any, rows: int) -> Any:
         return self._ask(name, lambda source: source.latest(now, rows))
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What of folders could not be read at the last look, while the rest goes on."""
-        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.troubles]
+        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.problems]
 
     def notice(self) -> str:
         """What of folders is no input; empty: nothing."""
@@ -213,7 +213,7 @@ class WaitingReader(SplitsReader):
             except Fault as wrong:
                 self._say(str(wrong))
                 return self.ticked(start)
-        self._say("; ".join(self.troubles()))
+        self._say("; ".join(self.problems()))
         return later
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
@@ -229,7 +229,7 @@ class WaitingReader(SplitsReader):
                 time.sleep(WAIT_SECONDS)
 
     def _say(self, text: str) -> None:
-        file = self._directory / TROUBLE
+        file = self._directory / PROBLEM
         if text:
             with replacing(file) as new:
                 new.write_text(text)

@@ -114,7 +114,7 @@ class Taken:
         return list(self._files.values())
 
     def may_change(self, files: list[File]) -> None:
-        """These files of the epoch under way could not be read: whoever mends them writes them again, or removes them."""
+        """These files of the epoch under way could not be read: whoever mends them writes them again."""
         if changed := [file for file in files if self._changing.get(file.name) != file]:
             self._changing |= {file.name: file for file in changed}
             self._append({"id": self._at, "changing": [list(file) for file in changed]})

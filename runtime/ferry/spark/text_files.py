@@ -24,6 +24,9 @@ ARCHIVES = {
     b"Obj\x01": "an Avro file",
 }
 
+BARE = (".snappy", ".lz4", ".deflate", ".lzo", ".br")
+"""Endings of names of files that are compressed without saying so in their first bytes, as Hadoop does."""
+
 UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{")
 
 OLD_MAC = re.compile(rb"\r(?!\n)\s*\{")
@@ -36,12 +39,14 @@ def packing(path: str) -> str | None:
     for magic, codec in PACKINGS.items():
         if begin.startswith(magic):
             return codec
-    for magic, what in ARCHIVES.items():
-        if begin.startswith(magic):
-            raise Fault(
-                f"{path} cannot be read: it is {what}; lines of JSON are read plain, or in gzip, bz2, zstd or lz4 frames: "
-                "put such a file in its place, or remove it"
-            )
+    found = [what for magic, what in ARCHIVES.items() if begin.startswith(magic)]
+    if path.endswith(BARE) and begin.strip()[:1] not in (b"{", b""):
+        found.append(f"compressed as its name says, {path.rpartition('.')[2]}")
+    if found:
+        raise Fault(
+            f"{path} cannot be read: it is {found[0]}; lines of JSON are read plain, or in gzip, bz2, zstd or lz4 frames: "
+            "put such a file in its place, or remove it"
+        )
     return None
 
 

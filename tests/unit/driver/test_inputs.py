@@ -13,7 +13,7 @@ from ferry.contract.errors import InputAway, Unreachable, fault_in
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import inputs
 from ferry.driver.publisher import is_passing
-from ferry.spark.source import TROUBLE
+from ferry.spark.source import PROBLEM
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -55,9 +55,9 @@ def test_what_is_not_read_is_a_notice_for_as_long_as_it_is_there(tmp_path: Path)
 def test_what_sparks_process_waits_for_is_passed_on(tmp_path: Path) -> None:
     metrics = DriverMetrics("j", str(tmp_path))
     assert not inputs.pass_on(tmp_path, metrics, False)
-    (tmp_path / TROUBLE).write_text("the folder is away")
+    (tmp_path / PROBLEM).write_text("the folder is away")
     assert inputs.pass_on(tmp_path, metrics, False) and metrics.problems[0].text == "source: the folder is away"
-    (tmp_path / TROUBLE).unlink()
+    (tmp_path / PROBLEM).unlink()
     assert not inputs.pass_on(tmp_path, metrics, True) and not metrics.problems
 
 

@@ -108,3 +108,17 @@ def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Pa
 )  # fmt: skip
 def test_only_what_another_start_would_not_mend_is_final(error: FerryError, code: int) -> None:
     assert code_of(error) == code
+
+
+def test_what_fails_in_part_is_a_problem_and_waits_for_nothing(clock: Clock, tmp_path: Path) -> None:
+    metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.ReportedPatience(loop, metrics, "SourceFailing", quiet=2.0)  # type: ignore[arg-type]
+    one.partly("in/loop: Too many levels")
+    assert clock.now == 1000 and metrics.problems == ()
+    clock.now += 2
+    one.partly("in/loop: Too many levels")
+    assert [t.text for t in metrics.problems] == ["in/loop: Too many levels"] and clock.now == 1002
+    one.partly("")
+    assert metrics.problems == ()
+    one.failed("in/f cannot be read", at_once=True)
+    assert [t.text for t in metrics.problems] == ["in/f cannot be read"]

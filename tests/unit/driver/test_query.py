@@ -32,7 +32,7 @@ class Numbers:
     def lags(self, offset: Any) -> dict[str, int]:
         return {"a": self.end - offset["a"]}
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         return []
 
     def notice(self) -> str:
@@ -179,7 +179,7 @@ def test_whatever_may_be_mended_is_waited_for(tmp_path: Path, kind: type[Fault])
 
 def test_what_cannot_be_read_in_part_is_said_while_the_rest_goes_on(tmp_path: Path) -> None:
     source, patience, notices, dry = Numbers(4), Patience(), [], threading.Event()
-    source.troubles = lambda: ["source 'a': in/f is broken"]  # type: ignore[method-assign]
+    source.problems = lambda: ["source 'a': in/f is broken"]  # type: ignore[method-assign]
     source.notice = lambda: "in/done is not read"  # type: ignore[method-assign]
     found: list[Any] = []
 
@@ -222,3 +222,24 @@ def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:
     query: Any = OwnQuery(None, Unsteady(4), Checkpoint(tmp_path), 0.0, lambda *_: None).start()  # type: ignore[arg-type]
     query._thread.join(10)
     assert isinstance(query.exception(), Unreachable)
+
+
+def test_ticks_do_not_say_that_a_source_can_be_read_again(tmp_path: Path) -> None:
+    class Gone(Numbers):
+        def latestOffset(self, start: Any, limit: Any) -> Any:
+            raise Unreachable("the folder is away")
+
+        def ticked(self, offset: Any) -> Any:
+            return {**offset, "tick": offset.get("tick", 0) + 1}
+
+    patience, dry = Patience(), threading.Event()
+
+    def run(batch: Any, epoch: int) -> None:
+        if epoch == 3:
+            dry.set()
+            raise Stop("enough")
+
+    args: Any = None, Gone(2), Checkpoint(tmp_path), 0.0, run, patience
+    OwnQuery(*args).start()
+    assert dry.wait(10) and "source: the folder is away" in patience.said
+    assert "ok" not in patience.said[1:], "but for the first offset, which was there"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ferry.contract import documents, limits
 from ferry.contract.latency import LatencyHistogram, bucket_of
@@ -244,3 +246,13 @@ def test_what_waits_for_windows_is_told_in_a_line() -> None:
         "1: 0.0 until what it has is over, 1.0 from then",
     ]
     assert show.boundary_texts(status(GROUPS, ALIVE)) == []
+
+
+def test_a_warning_is_shown_when_it_comes_and_at_the_end() -> None:
+    warning = {"t": 1.0, "kind": "warning", "text": "no record was read: source 'clicks' (in) holds no file"}
+    assert show.event_text(warning) == f"warning: {warning['text']}"
+    summary = timeline.summarize([warning])
+    assert summary.warnings == (warning["text"],)
+    console = Console(width=200, file=io.StringIO())
+    console.print(show.summary_table(summary, "job"))
+    assert "no record was read" in console.file.getvalue()  # type: ignore[attr-defined]

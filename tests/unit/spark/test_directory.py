@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
-from ferry.spark import directory, files, listing
+from ferry.spark import directory, files, listing, taken
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.files import json_files, parquet_files
 from ferry.spark.splits import Malformed
@@ -106,12 +106,14 @@ def test_an_entry_that_cannot_be_looked_at_is_said_and_the_others_are_read(tmp_p
     start = source.start()
     stop = source.latest(start, 10)
     assert names(stop) == ["1.json"] and read(source, start, stop)
-    (said,) = source.troubles
+    (said,) = source.problems
     assert "loop.json: Too many levels of symbolic links" in said
-    with pytest.raises(Unreachable, match=r"finite input.*loop.json: Too many levels"):
+    (tmp_path / "2.json").write_bytes(b"PK\x03\x04")
+    with pytest.raises(Unreachable, match=r"finite input: .*loop.json: Too many levels.*2.json cannot be read"):
         json_files(tmp_path, SCHEMA, finite=True).start()
+    (tmp_path / "2.json").unlink()
     (tmp_path / "loop.json").unlink()
-    assert source.latest(stop, 10) == stop and not source.troubles
+    assert source.latest(stop, 10) == stop and not source.problems
 
 
 def test_links_to_nothing_and_pipes_are_passed_over_aloud(tmp_path: Path) -> None:
@@ -142,15 +144,17 @@ def test_a_file_without_a_footer_keeps_its_place_until_it_is_mended(tmp_path: Pa
     source = parquet_files(tmp_path)
     start = source.start()
     first = source.latest(start, 100)
-    assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.troubles[0]
-    assert "put a whole file in its place, or remove it" in source.troubles[0]
-    assert source.latest(first, 100) == first and source.troubles
+    assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.problems[0]
+    assert "put a whole file in its place, or remove it" in source.problems[0]
+    assert source.latest(first, 100) == first and source.problems
+    finite = parquet_files(tmp_path, finite=True)
     with pytest.raises(Fault, match="b cannot be read"):
-        parquet_files(tmp_path, finite=True).start()
+        finite.start()
     (tmp_path / "b").write_bytes(whole)
     aged(tmp_path / "b", 9)
     second = source.latest(first, 100)
-    assert names(second) == ["b", "c"] and not source.troubles, "also when it is younger now"
+    assert names(second) == ["b", "c"] and not source.problems, "also when it is younger now"
+    assert names(finite.latest(finite.start(), 100)) == ["a", "b", "c"]
     assert [row["a"] for row in read(source, first, second)] == [1, 2]
 
 
@@ -163,6 +167,7 @@ def test_a_broken_file_holds_up_its_own_flow_alone(tmp_path: Path) -> None:
     start = source.start()
     first = source.latest(start, 100)
     assert names(first) == ["s/3"] and source.flows(first) == {"n": True, "s": False}
+    assert "n/1 cannot be read" in source.problems[0], "also after a look at the flows"
     (tmp_path / "n" / "1").unlink()
     assert names(source.latest(first, 100)) == ["n/2"]
 
@@ -177,9 +182,7 @@ def flipped(path: Path, order: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["snappy", "none", "zstd"])
-def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
-    tmp_path: Path, compression: str
-) -> None:
+def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced(tmp_path: Path, compression: str) -> None:
     inbox = tmp_path / "in"
     for order, name in enumerate("abc"):
         rows = range(1000 * order, 1000 * order + 1000)
@@ -195,9 +198,7 @@ def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
     source = planner()
     start = source.start()
     stop = source.latest(start, 10**6)
-    with pytest.raises(
-        Fault, match=r"in/b cannot be read: \w+: .*put a whole file in its place, or remove it"
-    ) as raised:
+    with pytest.raises(Fault, match=r"in/b cannot be read: \w+: .*put a whole file in its place, which may") as raised:
         read(source, start, stop)
     source.failed(stop, f"Fault: {raised.value}")
     assert source.plan(start, stop, 1), "it is as it was"
@@ -215,18 +216,36 @@ def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
         source.latest(stop, 10)
 
 
-def test_a_broken_file_of_an_epoch_that_is_removed_has_no_records(tmp_path: Path) -> None:
-    parquet(tmp_path / "a", 0, 1)
-    parquet(tmp_path / "b", 1, *range(1000), compression="none", use_dictionary=False, write_page_checksum=True)
-    flipped(tmp_path / "b", 1)
-    source = parquet_files(tmp_path, SCHEMA)
+def test_a_broken_file_that_is_taken_is_not_lost_with_its_folder(tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a", 1, *range(1000), compression="none", use_dictionary=False, write_page_checksum=True)
+    flipped(tmp_path / "in" / "a", 1)
+    source = parquet_files(tmp_path / "in", SCHEMA)
     start = source.start()
     stop = source.latest(start, 10**6)
     with pytest.raises(Fault) as raised:
         read(source, start, stop)
     source.failed(stop, str(raised.value))
-    (tmp_path / "b").unlink()
-    assert read(source, start, stop) == [{"a": 1, "b": "1"}]
+    os.rename(tmp_path / "in", tmp_path / "away")
+    with pytest.raises(RowsGone, match="a went away"):
+        source.plan(start, stop, 1)
+    os.rename(tmp_path / "away", tmp_path / "in")
+    pq.write_table(pa.table({"a": [], "b": []}, SCHEMA), tmp_path / "in" / "a")
+    assert read(source, start, stop) == [], "who wants to go on without it says so"
+
+
+def test_a_folder_that_is_not_mounted_does_not_make_its_files_new(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(taken, "FORGET_SECONDS", 0.0)
+    folder = tmp_path / "in"
+    parquet(folder / "a", 1, 1)
+    source = parquet_files(folder, SCHEMA)
+    first = source.latest(source.start(), 10)
+    os.rename(folder, tmp_path / "mounted")
+    folder.mkdir()
+    for _ in range(3):
+        assert source.latest(first, 10) == first
+    folder.rmdir()
+    os.rename(tmp_path / "mounted", folder)
+    assert source.latest(first, 10) == first, "it is not read again"
 
 
 def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
@@ -248,7 +267,7 @@ def test_a_file_that_does_not_fit_is_refused_at_first_and_waited_for_later(tmp_p
     source = parquet_files(tmp_path, wanted)
     first = source.latest(source.start(), 10)
     os.rename(tmp_path / "_b", tmp_path / "b")
-    assert source.latest(first, 10) == first and "column 'a' is string" in source.troubles[0]
+    assert source.latest(first, 10) == first and "column 'a' is string" in source.problems[0]
 
 
 def test_columns_come_from_the_first_file_that_can_be_read(tmp_path: Path) -> None:
@@ -303,7 +322,7 @@ def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) ->
     source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), ("day", pa.date32())]))
     start = source.start()
     assert source.latest(start, 10) == start
-    assert "day=soon/p: the folder says day=soon, which is no date32" in source.troubles[0]
+    assert "day=soon/p: the folder says day=soon, which is no date32" in source.problems[0]
 
 
 @pytest.mark.parametrize("make", [lambda d: parquet_files(d, SCHEMA), lambda d: json_files(d, SCHEMA)])
@@ -322,7 +341,7 @@ def test_folders_that_lead_back_to_themselves_end(tmp_path: Path) -> None:
     (tmp_path / "k=2").symlink_to(".")
     source = parquet_files(tmp_path, SCHEMA)
     assert names(source.latest(source.start(), 10)) == ["k=1/p"]
-    assert "twice" in source.troubles[0]
+    assert "twice" in source.problems[0]
 
 
 # ---- texts
@@ -361,15 +380,25 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
     source = json_files(tmp_path, SCHEMA)
     with pytest.raises(Fault, match=f"{name} cannot be read: OSError: .*put a whole file in its place"):
         everything(source)
-        raise Fault(source.troubles[0])  # where the first look has found it
+        raise Fault(source.problems[0])  # where the first look has found it
 
 
-@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xfd7zXZ\0", b"PAR1", b"Obj\x01"])
-def test_other_formats_are_named(tmp_path: Path, begin: bytes) -> None:
-    (tmp_path / "x.json").write_bytes(begin + bytes(100))
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        (b"PK\x03\x04", ""),
+        (b"\xfd7zXZ\0", ""),
+        (b"PAR1", ""),
+        (b"Obj\x01", ""),
+        (b"\0\0\1", ".snappy"),
+        (b"\0", ".lz4"),
+    ],
+)
+def test_other_formats_are_named(tmp_path: Path, begin: bytes, name: str) -> None:
+    (tmp_path / f"x.json{name}").write_bytes(begin + bytes(100))
     source = json_files(tmp_path, SCHEMA)
     assert source.latest(source.start(), 10)["id"] == ""
-    assert "x.json cannot be read: it is " in source.troubles[0] and "gzip, bz2" in source.troubles[0]
+    assert f"x.json{name} cannot be read: it is " in source.problems[0] and "gzip, bz2" in source.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import ferry
 from ferry.contract.errors import Fault, Unreachable
 from ferry.spark import source as spark_source
-from ferry.spark.source import FLOWS, TROUBLE, SplitsReader, WaitingReader
+from ferry.spark.source import FLOWS, PROBLEM, SplitsReader, WaitingReader
 from ferry.spark.splits import WHOLE
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
@@ -125,8 +125,8 @@ def test_beside_sparks_own_sources_what_is_away_is_said_in_a_file(tmp_path: Path
     start = reader.initialOffset()
     away.times = 1
     assert reader.latestOffset(start, None) == start
-    assert (tmp_path / TROUBLE).read_text() == "the folder is away"
-    assert reader.latestOffset(start, None)["positions"] == {"a": 90} and not (tmp_path / TROUBLE).exists()
+    assert (tmp_path / PROBLEM).read_text() == "the folder is away"
+    assert reader.latestOffset(start, None)["positions"] == {"a": 90} and not (tmp_path / PROBLEM).exists()
 
 
 def test_what_states_begin_from_is_waited_for_by_sparks_own_sources(tmp_path: Path, monkeypatch: Any) -> None:
@@ -145,5 +145,5 @@ def test_what_is_wrong_with_folders_is_said_of_their_sources(tmp_path: Path) -> 
     source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
     reader = SplitsReader({"clicks": source, "b": Waiting(0)}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
     reader.latestOffset(reader.initialOffset(), None)
-    assert reader.troubles()[0].startswith("source 'clicks': ") and "loop" in reader.troubles()[0]
+    assert reader.problems()[0].startswith("source 'clicks': ") and "loop" in reader.problems()[0]
     assert reader.notice().startswith("source 'clicks': ") and "dead (a link to nothing)" in reader.notice()
