@@ -29,11 +29,17 @@ tasks were, with their executors."""
 FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused)\b")
 """In the text of a failed Spark job."""
 
+PROGRAM = (
+    TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError, SyntaxError,
+    NotImplementedError, RecursionError, SystemExit, AnalysisException, PythonException,
+)  # fmt: skip
+"""Errors that a program has of itself: what it writes to has no part in them."""
+
 DIED = "Python worker exited unexpectedly"
 """In the text of a failed Spark job: a process of a task has died under it."""
 
 
-def is_passing(error: Exception) -> bool:
+def is_passing(error: BaseException) -> bool:
     """Whether a failed Spark job may be due to an instance that died under it."""
     return READ_ERRORS.search(str(error)) is not None
 
@@ -110,15 +116,11 @@ def sink_code(sink: Sink) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if (found := user_error(error, what)) is not None:
             raise found from error
-        if users and not _waits(error):
+        if users and _is_program(error):
             raise UserCodeFailed(line_of(error, what, function)) from error
         raise
 
 
-def _waits(error: BaseException) -> bool:
-    """Whether something is away that may come back: of Spark's own errors all that are not about the program."""
-    if isinstance(error, Exception) and is_passing(error):
-        return True
-    if isinstance(error, Py4JError | PySparkException):
-        return not isinstance(error, AnalysisException | PythonException | TypeError | ValueError | AttributeError)
-    return is_away(error)
+def _is_program(error: BaseException) -> bool:
+    """Whether an error of a sink is about its code; any other one, as a RuntimeError, may say that something is away."""
+    return isinstance(error, PROGRAM) and not is_away(error) and not is_passing(error)

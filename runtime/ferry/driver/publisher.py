@@ -23,6 +23,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
+from ferry.contract.user_code import where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
@@ -209,7 +210,8 @@ class Publisher:
             raise error
         if (users := user_error(error, what)) is not None:
             return self._tries.failed(users)
-        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
+        at = f" ({place})" if (place := where(error)) else ""
+        self._sinking.failed(f"{what}{at}: {type(error).__name__}: {error}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""

@@ -58,7 +58,7 @@ def test_an_error_of_sql_is_that_of_the_step() -> None:
     assert sql_error(RuntimeError(text), "a step") is None
 
 
-@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), RuntimeError("boom"), SystemExit(2), PySparkTypeError("x"),
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ZeroDivisionError(), SystemExit(2), PySparkTypeError("x"),
                                    AnalysisException("no table")], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("sink", [foreach_epoch(write), Store()], ids=["function", "class"])
 def test_errors_of_a_users_sink_are_the_users(error: BaseException, sink: Sink) -> None:
@@ -67,7 +67,7 @@ def test_errors_of_a_users_sink_are_the_users(error: BaseException, sink: Sink) 
 
 
 @pytest.mark.parametrize("error", [ConnectionError("x"), OSError(28, "no room"), OperationalError("down"), Py4JError("io"),
-                                   SparkRuntimeException("x"), RuntimeError("ExecutorLostFailure")], ids=repr)  # fmt: skip
+                                   SparkRuntimeException("x"), RuntimeError("the database is away"), Exception("x")], ids=repr)  # fmt: skip
 def test_a_users_sink_that_reaches_nothing_is_waited_for(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, sink_code(foreach_epoch(write)):
         raise error
@@ -84,7 +84,9 @@ def test_what_a_sink_of_ferrys_raises_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("kind", [Final, SpecRefused])
 def test_what_a_task_says_is_final_is_final(kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"^no column 'k'$"):
-        refuse_final(f"Traceback (most recent call last):\n  File x\nferry.contract.errors.{kind.__name__}: no column 'k'\n\n")
+        refuse_final(
+            f"Traceback (most recent call last):\n  File x\nferry.contract.errors.{kind.__name__}: no column 'k'\n\n"
+        )
 
 
 def test_the_death_of_a_process_is_told_from_that_of_an_executor() -> None:

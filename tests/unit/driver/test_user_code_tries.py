@@ -97,7 +97,9 @@ def test_a_users_sink_stops_the_job_and_one_that_is_away_does_not(tmp_path: Path
 
 
 @pytest.mark.parametrize("what", ["initialOffset", "latestOffset", "partitions", "lags"])
-def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(what: str, tmp_path: Path, clock: Clock) -> None:
+def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
+    what: str, tmp_path: Path, clock: Clock
+) -> None:
     asked: list[str] = []
 
     class Reader:
