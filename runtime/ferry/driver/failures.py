@@ -1,8 +1,10 @@
 """Failures of an epoch: an instance is gone, no other try would help, a system is away, or it is the user's code.
 
-a function before an operator, behind one, or in a transform -> UserCodeFailed, tried again a few times
-a user's sink that cannot reach what it writes to            -> tried for as long as spec.sink.patience says
-a user's sink that raises anything else                      -> UserCodeFailed, as a function
+    a function before an operator, behind one, or in a transform -> UserCodeFailed, tried again a few times
+    a user's sink that raises an error of a program (`PROGRAM`)  -> UserCodeFailed, too
+    a user's sink that raises anything else                      -> tried for as long as spec.sink.patience says
+
+Must never count a system that is away as an error of a program.
 """
 
 from __future__ import annotations
