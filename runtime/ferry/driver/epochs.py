@@ -268,11 +268,11 @@ class Epochs:
         notes = replace(begun.add(step.operator, receipts, letters, now, idle, unlisted), aside=self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now)
-        self._judge_input(before, receipts, step.operator == 0)
+        self._judge_input(before, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
 
-    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt], first: bool) -> None:
+    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt]) -> None:
         """Say where the first malformed record of all lies, and when most records of an epoch are malformed."""
         malformed, rows = sum(r.malformed for r in receipts), sum(r.rows + r.unread for r in receipts)
         reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
