@@ -37,13 +37,14 @@ from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
-from ferry.driver.reading import Reading, code_of
+from ferry.driver.reading import Reading
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import Batch
+from ferry.spark.user_functions import code_of
 
 log = logging.getLogger("ferry.driver")
 
@@ -201,7 +202,7 @@ class Epochs:
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
         """Say it when the user's code takes long; nothing else of an ingest does."""
         operator = self.plan.operators[order.step.operator]
-        if not (code := code_of(operator, self.plan)):
+        if not (code := code_of(operator.inputs, self.plan.sources)):
             return nullcontext()
         text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
         return not_slow(self.metrics, text)
@@ -223,10 +224,12 @@ class Epochs:
             receipts, died = reading.all(batch.without(self._poison.aside))
             if died:
                 where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where, code_of(operator, self.plan))
+                receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
-            before = f"a step before operator {operator.descriptor.name!r}: {code_of(operator, self.plan)}"
+            before = (
+                f"a step before operator {operator.descriptor.name!r}: {code_of(operator.inputs, self.plan.sources)}"
+            )
             if (users := user_error(error, before)) is not None:
                 return [Receipt(error=str(users))]
             refuse_final(error)

@@ -73,8 +73,9 @@ class Poison:
         waiting = [(share, True) for share in reversed(died)]
         while waiting:
             share, dead = waiting.pop()
-            self._report(share, where)
             made = None if dead else attempt(share)
+            if made is None:
+                self._report(share, where)
             if made is None and (pieces := divided(share)):
                 waiting += [(piece, False) for piece in reversed(pieces)]
                 continue

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
-from ferry.spark.user_functions import is_ferrys
+from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
 
@@ -242,7 +243,11 @@ class Publisher:
             return
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
-            with self._watch.on(i for i, _ in rows.readers if table is None):
+            code = code_of([output.input], {})
+            slow = (
+                not_slow(self.metrics, f"rows of epoch {epoch} have passed through {code}") if code else nullcontext()
+            )
+            with slow, self._watch.on(i for i, _ in rows.readers if table is None):
                 made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))

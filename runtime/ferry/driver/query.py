@@ -146,4 +146,6 @@ def _as_kept(offset: Any) -> Any:
     try:
         return json.loads(json.dumps(offset))
     except (TypeError, ValueError) as error:
-        raise SpecRefused(f"a source: latest() or start() returned a position that is no JSON value: {error}") from error
+        raise SpecRefused(
+            f"a source: latest() or start() returned a position that is no JSON value: {error}"
+        ) from error

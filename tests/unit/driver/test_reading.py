@@ -12,12 +12,13 @@ from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt
 from ferry.driver import reading
-from ferry.driver.reading import Reading, code_of
+from ferry.driver.reading import Reading
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.cuts import cut
 from ferry.spark.feeds import works_of
 from ferry.spark.pipeline import Operator
 from ferry.spark.source import Batch
+from ferry.spark.user_functions import code_of
 from tests.unit.streams import sources
 
 DIED = RuntimeError("Job aborted: Task 0 failed 8 times: Python worker exited unexpectedly (crashed)")
@@ -94,5 +95,5 @@ def test_a_source_of_sparks_own_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_users_code_of_an_operator_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch)
-    text = code_of(jobs.operator, jobs.plan)
+    text = code_of(jobs.operator.inputs, jobs.plan.sources)
     assert "source 'bids' (test_reading.py:" in text and "<lambda> (test_reading.py:" in text

@@ -97,4 +97,7 @@ def test_a_source_of_the_users_that_has_no_schema_is_refused(what: str, words: s
 def test_a_sink_of_the_users_that_fails_while_the_program_is_built_is_refused(tmp_path: Path) -> None:
     sink = "class Mine(ferry.Sink):\n    def write(self, *given): pass\n    def place(self, base): return base.nothing\n\ndef sources"
     text = refused(tmp_path, ("def sources", sink), (SINK, "Mine()"))
-    assert "the pipeline cannot be built: AttributeError: 'NoneType' object has no attribute 'nothing' (job.py:9 in place" in text
+    assert (
+        "the pipeline cannot be built: AttributeError: 'NoneType' object has no attribute 'nothing' (job.py:9 in place"
+        in text
+    )
