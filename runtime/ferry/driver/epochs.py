@@ -62,6 +62,8 @@ TIMER_SECONDS = 1.5
 class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
 
+    _malformed_noted = False
+
     def __init__(
         self,
         settings: RunSettings,
@@ -279,7 +281,8 @@ class Epochs:
         """Say where the first malformed record of all lies, and when most records of an epoch are malformed."""
         malformed, rows = sum(r.malformed for r in receipts), sum(r.rows + r.unread for r in receipts)
         reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
-        if malformed and not before.malformed:
+        if malformed and not before.malformed and not self._malformed_noted:
+            self._malformed_noted = True
             self.metrics.note("malformed", f"the first malformed record: {reason}; see {self.publisher.dead_letters}")
         if malformed * 2 > rows:
             text = f"{malformed} of {rows} records of an epoch are malformed and set aside: {reason}"

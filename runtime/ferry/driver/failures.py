@@ -96,6 +96,15 @@ def user_error(error: BaseException, what: str) -> UserCodeFailed | None:
     return UserCodeFailed(line) if line is not None else None
 
 
+def death(error: Exception, what: str) -> UserCodeFailed | None:
+    """The error for a job whose tasks die again and again where no record can be left out; None: it failed otherwise."""
+    if not has_died(error):
+        return None
+    return UserCodeFailed(
+        f"{USER_CODE}the process of a task dies: a crash of native code, an exit, or no memory, {what}"
+    )
+
+
 def sql_error(error: BaseException, what: str) -> UserCodeFailed | None:
     """The error of the user's steps in Spark SQL that a job has failed with, as a division by zero; None: it is none."""
     if not isinstance(error, Py4JError | PySparkException):

@@ -28,7 +28,7 @@ from ferry.contract.user_code import where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.failures import is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
@@ -209,7 +209,8 @@ class Publisher:
         """Wait before the next try. Raises what no other try would mend."""
         if not isinstance(error, UserCodeFailed) and is_final(error):
             raise error
-        if (users := user_error(error, what)) is not None:
+        code = code_of([output.input for output in self.plan.outputs], {})
+        if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:
             return self._tries.failed(users)
         at = f" ({place})" if (place := where(error)) else ""
         self._sinking.failed(f"{what}{at}: {type(error).__name__}: {error}")

@@ -85,7 +85,9 @@ def users(what: str, function: object) -> Iterator[None]:
     try:
         with calling(what, function):
             yield
-    except SystemExit as left:
+    except (Exception, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as left:  # SystemExit would end the task, and look like its death
         raise UserCodeFailed(line_of(left, what, function)) from left
     finally:
         if os.getpid() != process:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkTypeError, PythonException, SparkRuntimeException
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.driver.failures import has_died, last_words, refuse_final, sink_code, sql_error, user_error
+from ferry.driver.failures import death, has_died, last_words, refuse_final, sink_code, sql_error, user_error
 from ferry.spark.sinks import Sink, console, foreach_epoch
 
 UDF = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 8 times, most recent failure:
@@ -92,4 +92,8 @@ def test_what_a_task_says_is_final_is_final(kind: type[Exception]) -> None:
 def test_the_death_of_a_process_is_told_from_that_of_an_executor() -> None:
     died = "Task 0 failed 8 times: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert has_died(RuntimeError(died)) and last_words(died) == "the death of their process"
+    assert str(death(RuntimeError(died), "sink of epoch 3")) == (
+        "user code: the process of a task dies: a crash of native code, an exit, or no memory, sink of epoch 3"
+    )
+    assert death(RuntimeError("KeyError"), "x") is None
     assert not has_died(RuntimeError(f"{died} ExecutorLostFailure")) and not has_died(RuntimeError("KeyError"))

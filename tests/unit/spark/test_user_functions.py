@@ -60,6 +60,14 @@ def leaves(batch: pa.RecordBatch) -> pa.RecordBatch:
     raise SystemExit(3)
 
 
+class Cancelled(BaseException):
+    """As asyncio has one: no Exception."""
+
+
+def cancels(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise Cancelled("the loop is closed")
+
+
 def other_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.rename_columns(["key", "t"])
 
@@ -81,6 +89,7 @@ def network(batch: pa.RecordBatch) -> pa.RecordBatch:
     [
         (raises, 'ZeroDivisionError: integer division or modulo by zero (test_user_functions.py:56 in <listcomp>: "return [100'),
         (leaves, "SystemExit: 3 (test_user_functions.py:60 in leaves"),
+        (cancels, "Cancelled: the loop is closed (test_user_functions.py"),
         (other_columns, "returned columns (key int64, t int64), and (k int64, t int64) for an empty batch"),
         (other_types, "returned columns (k string, t int64), and (k int64, t int64)"),
         (nothing, "returned NoneType; a RecordBatch or a Table is needed"),
