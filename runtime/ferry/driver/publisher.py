@@ -212,8 +212,9 @@ class Publisher:
         code = code_of([output.input for output in self.plan.outputs], {})
         if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:
             return self._tries.failed(users)
-        at = f" ({place})" if (place := where(error)) else ""
-        self._sinking.failed(f"{what}{at}: {type(error).__name__}: {error}")
+        if place := where(error):
+            log.warning("%s fails at %s", what, place)
+        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""

@@ -221,7 +221,9 @@ class Stream:
                 f"{called} ({at}) must return a RecordBatch or a Table, it returned {type(made).__name__}"
             )
         schema = made.schema
-        step = MapBatches(function if own else UserBatches(function, f"map_batches on {self._where()}", schema))
+        step = MapBatches(
+            function if own else UserBatches(function, f"map_batches on {self._where()}", empty.schema, schema)
+        )
         return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
 
     def _callable(self, function: object, what: str) -> None:

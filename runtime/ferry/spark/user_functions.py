@@ -41,8 +41,9 @@ class UserBatches:
     function: Batches
     where: str
     """Which one it is, as in "map_batches on source 'orders'"."""
+    given: pa.Schema
+    """Of an empty batch, and `schema` of what it returned for that."""
     schema: pa.Schema
-    """What it returned for an empty batch."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
         """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
@@ -50,6 +51,8 @@ class UserBatches:
             made = self.function(batch)
             if not isinstance(made, pa.RecordBatch | pa.Table):
                 raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
+            if _columns(batch.schema) != _columns(self.given):
+                return made  # Records that pass through Spark's SQL have its types, and so has what is made of them.
             return made if _columns(made.schema) == _columns(self.schema) else self._fitted(made)
 
     def _fitted(self, made: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
