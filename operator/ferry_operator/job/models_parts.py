@@ -320,7 +320,7 @@ class SinkSpec(SpecPart):
     patience: Annotated[Duration, between("1s", "168h")] | None = Field(
         default=None,
         description="A sink that fails for longer stops the job, which goes on there when it is started again; null: it is "
-        "tried for ever, and the job is Degraded.",
+        "tried for ever, and the job is Degraded. An error of the code of your own sink stops it after a few tries.",
         json_schema_extra=PACE,
     )
 

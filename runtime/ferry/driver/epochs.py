@@ -37,13 +37,14 @@ from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
-from ferry.driver.reading import Reading, code_of
+from ferry.driver.reading import Reading
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import Batch
+from ferry.spark.user_functions import code_of
 
 log = logging.getLogger("ferry.driver")
 
@@ -63,6 +64,8 @@ TIMER_SECONDS = 1.5
 
 class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
+
+    _malformed_noted = False
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class Epochs:
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
         """Say it when the user's code takes long; nothing else of an ingest does."""
         operator = self.plan.operators[order.step.operator]
-        if not (code := code_of(operator, self.plan)):
+        if not (code := code_of(operator.inputs, self.plan.sources)):
             return nullcontext()
         text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
         return not_slow(self.metrics, text)
@@ -231,10 +234,12 @@ class Epochs:
             receipts, died = reading.all(batch.without(self._poison.aside))
             if died:
                 where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where, code_of(operator, self.plan))
+                receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
-            before = f"a step before operator {operator.descriptor.name!r}: {code_of(operator, self.plan)}"
+            before = (
+                f"a step before operator {operator.descriptor.name!r}: {code_of(operator.inputs, self.plan.sources)}"
+            )
             if (users := user_error(error, before)) is not None:
                 return [Receipt(error=str(users))]
             refuse_final(error)
@@ -277,15 +282,16 @@ class Epochs:
         notes = replace(begun.add(step.operator, receipts, letters, now, idle, unlisted), aside=self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now)
-        self._judge_input(before, receipts, step.operator == 0)
+        self._judge_input(before, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
 
-    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt], first: bool) -> None:
+    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt]) -> None:
         """Say where the first malformed record of all lies, and when most records of an epoch are malformed."""
         malformed, rows = sum(r.malformed for r in receipts), sum(r.rows + r.unread for r in receipts)
         reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
-        if malformed and not before.malformed:
+        if malformed and not before.malformed and not self._malformed_noted:
+            self._malformed_noted = True
             self.metrics.note("malformed", f"the first malformed record: {reason}; see {self.publisher.dead_letters}")
         if malformed * 2 > rows:
             text = f"{malformed} of {rows} records of an epoch are malformed and set aside: {reason}"

@@ -1,8 +1,10 @@
 """Failures of an epoch: an instance is gone, no other try would help, a system is away, or it is the user's code.
 
-a function before an operator, behind one, or in a transform -> UserCodeFailed, tried again a few times
-a user's sink that cannot reach what it writes to            -> tried for as long as spec.sink.patience says
-a user's sink that raises anything else                      -> UserCodeFailed, as a function
+    a function before an operator, behind one, or in a transform -> UserCodeFailed, tried again a few times
+    a user's sink that raises an error of a program (`PROGRAM`)  -> UserCodeFailed, too
+    a user's sink that raises anything else                      -> tried for as long as spec.sink.patience says
+
+Must never count a system that is away as an error of a program.
 """
 
 from __future__ import annotations
@@ -40,11 +42,17 @@ could not be read; or its tasks were, with their executors."""
 FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefused)\b")
 """In the text of a failed Spark job."""
 
+PROGRAM = (
+    TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError, SyntaxError,
+    NotImplementedError, RecursionError, SystemExit, AnalysisException, PythonException,
+)  # fmt: skip
+"""Errors that a program has of itself: what it writes to has no part in them."""
+
 DIED = "Python worker exited unexpectedly"
 """In the text of a failed Spark job: a process of a task has died under it."""
 
 
-def is_passing(error: Exception) -> bool:
+def is_passing(error: BaseException) -> bool:
     """Whether a failed Spark job may be due to an instance that died under it."""
     return READ_ERRORS.search(str(error)) is not None
 
@@ -99,6 +107,15 @@ def user_error(error: BaseException, what: str) -> UserCodeFailed | None:
     return UserCodeFailed(line) if line is not None else None
 
 
+def death(error: Exception, what: str) -> UserCodeFailed | None:
+    """The error for a job whose tasks die again and again where no record can be left out; None: it failed otherwise."""
+    if not has_died(error):
+        return None
+    return UserCodeFailed(
+        f"{USER_CODE}the process of a task dies: a crash of native code, an exit, or no memory, {what}"
+    )
+
+
 def sql_error(error: BaseException, what: str) -> UserCodeFailed | None:
     """The error of the user's steps in Spark SQL that a job has failed with, as a division by zero; None: it is none."""
     if not isinstance(error, Py4JError | PySparkException):
@@ -121,15 +138,11 @@ def sink_code(sink: Sink) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if (found := user_error(error, what)) is not None:
             raise found from error
-        if users and not _waits(error):
+        if users and _is_program(error):
             raise UserCodeFailed(line_of(error, what, function)) from error
         raise
 
 
-def _waits(error: BaseException) -> bool:
-    """Whether something is away that may come back: of Spark's own errors all that are not about the program."""
-    if isinstance(error, Exception) and is_passing(error):
-        return True
-    if isinstance(error, Py4JError | PySparkException):
-        return not isinstance(error, AnalysisException | PythonException | TypeError | ValueError | AttributeError)
-    return is_away(error)
+def _is_program(error: BaseException) -> bool:
+    """Whether an error of a sink is about its code; any other one, as a RuntimeError, may say that something is away."""
+    return isinstance(error, PROGRAM) and not is_away(error) and not is_passing(error)

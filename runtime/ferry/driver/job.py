@@ -29,6 +29,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.ends import Halted, Stopped, end_of
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
+from ferry.driver.failures import user_error
 from ferry.driver.keeper import Keeper
 from ferry.driver.opening import OpeningSinks
 from ferry.driver.orders import next_order
@@ -360,6 +361,8 @@ class Job:
             # Outside of an epoch: a source failed, or the process that plans it. A new driver goes on from there.
             if isinstance(failed := query.exception(), FerryError):
                 raise failed
+            if failed is not None and (users := user_error(failed, "a source")) is not None:
+                raise users
             raise RuntimeError(f"the query ended by itself: {failed}")
         metrics.latency.flush()
         metrics.finished = epochs.finished

@@ -19,7 +19,7 @@ from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt, RecordPlace
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.attempts import DEATHS_MAX
-from ferry.spark.cuts import PARTS, cut, opened, parts
+from ferry.spark.cuts import PARTS, cut, opened, parts, pieces
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.files import JsonSplits
 from ferry.spark.kafka import KafkaSplits
@@ -74,16 +74,30 @@ class Poison:
         waiting = [(share, True) for share in reversed(died)]
         while waiting:
             share, dead = waiting.pop()
-            self._report(share, where)
             made = None if dead else attempt(share)
-            if made is None and (pieces := divided(share)):
-                waiting += [(piece, False) for piece in reversed(pieces)]
+            if made is None:
+                self._report(share, where)
+            if made is None and (smaller := self._divided(share)):
+                waiting += [(one, False) for one in reversed(smaller)]
                 continue
             made = self._judged(share, attempt, where, code) if made is None else made
             if any(receipt.error for receipt in made):
                 return made
             receipts += made
         return receipts
+
+    def _divided(self, share: Shares) -> list[Shares]:
+        """Parts of a share that together are the same; none when it is a single record, or cannot be cut."""
+        if len(share) > 1:
+            size = -(-len(share) // PARTS)
+            return [share[i : i + size] for i in range(0, len(share), size)]
+        ((name, split),) = share
+        if name == "" or name.startswith("@"):
+            return []
+        own = isinstance(self._sources.get(name), DirectorySplits | KafkaSplits)
+        if own and (alone := pieces(split)):
+            return self._divided([(name, one) for one in alone])
+        return [[(name, part)] for part in parts(split)]
 
     def _judged(self, share: Shares, attempt: Attempt, where: str, code: str) -> list[Receipt]:
         """What is left of a share that cannot be cut: nothing but a dead letter, if it dies again and again."""
@@ -146,14 +160,5 @@ def _described(source: Any, split: str) -> str:
     if not isinstance(source, DirectorySplits):
         return f"split {split[:PLACE_MAX]}"
     unit = "bytes" if isinstance(source, JsonSplits) else "row groups"
-    pieces = [f"{about[1]}, {unit} {low} to {high - 1}" for about, low, high in doc["pieces"]]
-    return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
-
-
-def divided(share: Shares) -> list[Shares]:
-    """Parts of a share that together are the same; none when it is a single record, or cannot be cut."""
-    if len(share) > 1:
-        size = -(-len(share) // PARTS)
-        return [share[i : i + size] for i in range(0, len(share), size)]
-    ((name, split),) = share
-    return [] if name == "" or name.startswith("@") else [[(name, part)] for part in parts(split)]
+    files = [f"{about[1]}, {unit} {low} to {high - 1}" for about, low, high in doc["pieces"]]
+    return "; ".join(files[:3]) + (f"; and {len(files) - 3} more" if len(files) > 3 else "")

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,11 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
+from ferry.contract.user_code import where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.failures import is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
@@ -38,7 +40,7 @@ from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
-from ferry.spark.user_functions import is_ferrys
+from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
 
@@ -207,8 +209,11 @@ class Publisher:
         """Wait before the next try. Raises what no other try would mend."""
         if not isinstance(error, UserCodeFailed) and is_final(error):
             raise error
-        if (users := user_error(error, what)) is not None:
+        code = code_of([output.input for output in self.plan.outputs], {})
+        if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:
             return self._tries.failed(users)
+        if place := where(error):
+            log.warning("%s fails at %s", what, place)
         self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
@@ -240,7 +245,11 @@ class Publisher:
             return
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
-            with self._watch.on(i for i, _ in rows.readers if table is None):
+            code = code_of([output.input], {})
+            slow = (
+                not_slow(self.metrics, f"rows of epoch {epoch} have passed through {code}") if code else nullcontext()
+            )
+            with slow, self._watch.on(i for i, _ in rows.readers if table is None):
                 made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))

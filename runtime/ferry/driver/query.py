@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ferry.contract.errors import Fault, UserCodeFailed
+from ferry.contract.errors import Fault, SpecRefused, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.patience import ReportedPatience, UserCodeTries
 from ferry.spark.source import Batch, SplitsReader
@@ -126,7 +126,7 @@ class OwnQuery:
             time.sleep(max(due - time.monotonic(), 0.0))
             later = self._asked(partial(self._latest, offset))
             if later != offset:
-                later = json.loads(json.dumps(later))  # as whoever goes on with it will find it
+                later = _as_kept(later)
             self._tell_notice(self._reader.notice())
             self._tell_lags(self._asked(partial(self._reader.lags, later)))  # what is about to be read does not wait
             if later != offset:
@@ -155,3 +155,13 @@ class OwnQuery:
 
         self._run(Batch(self._spark, self._asked(shares), again), epoch)
         self._checkpoint.end(epoch)
+
+
+def _as_kept(offset: Any) -> Any:
+    """An offset as whoever goes on with it will find it. Raises SpecRefused for a position that is no JSON."""
+    try:
+        return json.loads(json.dumps(offset))
+    except (TypeError, ValueError) as error:
+        raise SpecRefused(
+            f"a source: latest() or start() returned a position that is no JSON value: {error}"
+        ) from error

@@ -6,7 +6,7 @@ A share whose tasks have died is given back, whatever way it was read. Must neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.notes import Receipt, RecordPlace
-from ferry.contract.user_code import place_of
 from ferry.driver.failures import has_died
 from ferry.driver.loops import Loops
 from ferry.spark.attempts import DEATHS_MAX
@@ -22,10 +21,10 @@ from ferry.spark.compile import CompiledPipeline
 from ferry.spark.cuts import cut
 from ferry.spark.feeds import Rows, counting, run_ingest, run_shares, shares_of, through_spark
 from ferry.spark.ingest import IngestWork
-from ferry.spark.pipeline import MapBatches, Operator, Transform, name_of
+from ferry.spark.pipeline import Operator
 from ferry.spark.planned import PlannedOnce
 from ferry.spark.source import TICK, Batch
-from ferry.spark.user_functions import UserBatches, UserFrames, is_ferrys
+from ferry.spark.user_functions import code_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Reading:
             if foreign := [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]:
                 raise Final(
                     f"tasks of operator {self.operator.descriptor.name!r} die again and again; of which record is not known "
-                    f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator, self.plan)}"
+                    f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator.inputs, self.plan.sources)}"
                 ) from error
             return [], shares_of(batch, self.operator, self.plan, self.work, self.rows)
         if not any(receipt.died for receipt in receipts):
@@ -87,24 +86,3 @@ class Reading:
     def _job(self, batch: Batch, rows: Rows, most: int | None) -> list[Receipt]:
         made = run_ingest(self.spark, batch, self.operator, self.plan, self.work, self.run, rows, self.planned, most)
         return [Receipt.load(receipt) for receipt in made]
-
-
-def code_of(operator: Operator, plan: CompiledPipeline) -> str:
-    """The user's functions and sources that tasks of an operator run, each with its place; empty: none of the user's own."""
-    found: dict[str, None] = {}
-    for one in operator.inputs:
-        origin = plan.sources.get(one.origin) if isinstance(one.origin, str) else None
-        if origin is not None and not isinstance(origin, DataFrame) and not is_ferrys(origin):
-            found[f"source {one.origin!r}{_at(type(origin))}"] = None
-        for function in _functions(one.steps):
-            found[f"{name_of(function.function)}{_at(function.function)}"] = None
-    return ", ".join(found)
-
-
-def _functions(steps: Sequence[MapBatches | Transform]) -> list[UserBatches | UserFrames]:
-    return [step.function for step in steps if isinstance(step.function, UserBatches | UserFrames)]
-
-
-def _at(function: object) -> str:
-    place = place_of(function)
-    return f" ({place})" if place else ""

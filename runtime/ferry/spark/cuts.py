@@ -9,7 +9,7 @@ wherever a split does: to tasks, through Spark's SQL, to whoever reads late reco
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -67,6 +67,23 @@ def opened(split: str) -> tuple[str, int, int | None]:
         return split, 0, None
     low, high, _ = doc[CUT]
     return json.dumps(doc["split"]), low, high
+
+
+def pieces(split: str) -> list[str]:
+    """The pieces of files or partitions of a split of Ferry's own sources, each as a split; none if there is one only."""
+    doc = json.loads(split)
+    found = doc.get("pieces", ()) if CUT not in doc else ()
+    return [json.dumps({"pieces": [one]}) for one in found] if len(found) > 1 else []
+
+
+def without(split: str, numbers: Mapping[str, Sequence[int]]) -> list[str]:
+    """A split, but for records of these numbers of it, or of its pieces."""
+    if split in numbers:
+        return [cut(split, 0, None, numbers[split])]
+    alone = pieces(split)
+    if not any(one in numbers for one in alone):
+        return [split]
+    return [cut(one, 0, None, numbers[one]) if one in numbers else one for one in alone]
 
 
 def parts(split: str) -> list[str]:

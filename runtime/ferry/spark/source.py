@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from ferry.contract.errors import Fault
 from ferry.contract.notes import RecordPlace
 from ferry.spark.attempts import died_before
-from ferry.spark.cuts import cut
+from ferry.spark.cuts import without
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
 from ferry.spark.user_functions import source_code
@@ -290,15 +290,20 @@ class Batch:
 
     def without(self, records: Iterable[RecordPlace]) -> Batch:
         """The same, but for these records, which are set aside."""
-        numbers: dict[tuple[str, str], list[int]] = {}
+        numbers: dict[str, dict[str, list[int]]] = {}
         for name, split, number in records:
-            numbers.setdefault((name, split), []).append(number)
+            numbers.setdefault(name, {}).setdefault(split, []).append(number)
         if not numbers:
             return self
-        cuts = {(name, split): cut(split, 0, None, sorted(found)) for (name, split), found in numbers.items()}
-        return Batch(
-            self._spark, [[(name, cuts.get((name, split), split)) for name, split in share] for share in self.shares()]
-        )
+        shares = [
+            [
+                (name, one)
+                for name, split in share
+                for one in (without(split, numbers[name]) if name in numbers else [split])
+            ]
+            for share in self.shares()
+        ]
+        return Batch(self._spark, shares)
 
     @cached_property
     def frame(self) -> DataFrame:

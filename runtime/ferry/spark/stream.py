@@ -224,7 +224,9 @@ class Stream:
             )
         schema = made.schema
         refuse_same(schema, f"{called} gives")
-        step = MapBatches(function if own else UserBatches(function, f"map_batches on {self._where()}", schema))
+        step = MapBatches(
+            function if own else UserBatches(function, f"map_batches on {self._where()}", empty.schema, schema)
+        )
         return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
 
     def _callable(self, function: object, what: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
-from ferry.contract.user_code import calling, line_of, reason
-from ferry.spark.pipeline import Batches, Frames, name_of
+from ferry.contract.user_code import calling, line_of, place_of, reason
+from ferry.spark.pipeline import Batches, Frames, Input, name_of
+from ferry.spark.splits import Splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,8 +41,9 @@ class UserBatches:
     function: Batches
     where: str
     """Which one it is, as in "map_batches on source 'orders'"."""
+    given: pa.Schema
+    """Of an empty batch, and `schema` of what it returned for that."""
     schema: pa.Schema
-    """What it returned for an empty batch."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
         """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
@@ -49,6 +51,8 @@ class UserBatches:
             made = self.function(batch)
             if not isinstance(made, pa.RecordBatch | pa.Table):
                 raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
+            if _columns(batch.schema) != _columns(self.given):
+                return made  # Records that pass through Spark's SQL have its types, and so has what is made of them.
             return made if _columns(made.schema) == _columns(self.schema) else self._fitted(made)
 
     def _fitted(self, made: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
@@ -84,7 +88,9 @@ def users(what: str, function: object) -> Iterator[None]:
     try:
         with calling(what, function):
             yield
-    except SystemExit as left:
+    except (Exception, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as left:  # SystemExit would end the task, and look like its death
         raise UserCodeFailed(line_of(left, what, function)) from left
     finally:
         if os.getpid() != process:
@@ -133,6 +139,24 @@ def is_away(error: BaseException) -> bool:
     if isinstance(error, OSError | Fault | fl.FlightError):
         return True
     return any(AWAY.search(kind.__name__) for kind in type(error).__mro__[:-2])
+
+
+def code_of(inputs: Iterable[Input], sources: Mapping[str, Any]) -> str:
+    """The user's functions and sources of inputs, each with its place; empty: none is the user's own."""
+    found: dict[str, None] = {}
+    for one in inputs:
+        origin = sources.get(one.origin) if isinstance(one.origin, str) else None
+        if isinstance(origin, Splits) and not is_ferrys(origin):
+            found[f"source {one.origin!r}{_at(type(origin))}"] = None
+        for function in (step.function for step in one.steps):
+            if isinstance(function, UserBatches | UserFrames):
+                found[f"{name_of(function.function)}{_at(function.function)}"] = None
+    return ", ".join(found)
+
+
+def _at(function: object) -> str:
+    place = place_of(function)
+    return f" ({place})" if place else ""
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

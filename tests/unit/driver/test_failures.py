@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkTypeError, PythonException, SparkRuntimeException
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.driver.failures import has_died, last_words, refuse_final, sink_code, sql_error, user_error
+from ferry.driver.failures import death, has_died, last_words, refuse_final, sink_code, sql_error, user_error
 from ferry.spark.sinks import Sink, console, foreach_epoch
 
 UDF = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 8 times, most recent failure:
@@ -58,7 +58,7 @@ def test_an_error_of_sql_is_that_of_the_step() -> None:
     assert sql_error(RuntimeError(text), "a step") is None
 
 
-@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), RuntimeError("boom"), SystemExit(2), PySparkTypeError("x"),
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ZeroDivisionError(), SystemExit(2), PySparkTypeError("x"),
                                    AnalysisException("no table")], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("sink", [foreach_epoch(write), Store()], ids=["function", "class"])
 def test_errors_of_a_users_sink_are_the_users(error: BaseException, sink: Sink) -> None:
@@ -67,7 +67,7 @@ def test_errors_of_a_users_sink_are_the_users(error: BaseException, sink: Sink) 
 
 
 @pytest.mark.parametrize("error", [ConnectionError("x"), OSError(28, "no room"), OperationalError("down"), Py4JError("io"),
-                                   SparkRuntimeException("x"), RuntimeError("ExecutorLostFailure")], ids=repr)  # fmt: skip
+                                   SparkRuntimeException("x"), RuntimeError("the database is away"), Exception("x")], ids=repr)  # fmt: skip
 def test_a_users_sink_that_reaches_nothing_is_waited_for(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, sink_code(foreach_epoch(write)):
         raise error
@@ -92,4 +92,8 @@ def test_what_a_task_says_is_final_is_final(kind: type[Exception]) -> None:
 def test_the_death_of_a_process_is_told_from_that_of_an_executor() -> None:
     died = "Task 0 failed 8 times: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert has_died(RuntimeError(died)) and last_words(died) == "the death of their process"
+    assert str(death(RuntimeError(died), "sink of epoch 3")) == (
+        "user code: the process of a task dies: a crash of native code, an exit, or no memory, sink of epoch 3"
+    )
+    assert death(RuntimeError("KeyError"), "x") is None
     assert not has_died(RuntimeError(f"{died} ExecutorLostFailure")) and not has_died(RuntimeError("KeyError"))

@@ -17,6 +17,7 @@ from ferry.contract.notes import EpochNotes, Receipt
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.poison import POISON, Poison
 from ferry.spark import cuts
+from ferry.spark.files import ParquetSplits
 from ferry.spark.source import Batch
 
 
@@ -187,3 +188,36 @@ def test_records_that_kill_are_bounded(tmp_path: Path) -> None:
     numbers = Numbers(set(range(3000)))
     with pytest.raises(Final, match="100 records of this epoch were set aside already"):
         poison(numbers, tmp_path).search([[("s", split(3000))]], numbers.attempt, "a task")
+
+
+class Files(ParquetSplits):
+    """Two files of ten numbers each in one split, of which some kill."""
+
+    def __init__(self, kills: set[int]) -> None:
+        super().__init__("nowhere", pa.schema([("n", pa.int64())]))
+        self.inner = Numbers(kills, batch=4)
+
+    def read(self, split: Any, columns: Any = None) -> Any:
+        for (_, name, _), low, high in split["pieces"]:
+            yield from self.inner.read({"begin": 10 * int(name) + low, "end": 10 * int(name) + high}, columns)
+
+
+def test_the_file_of_a_record_is_named_and_left_out_again_by_whoever_reads_it(tmp_path: Path) -> None:
+    files = Files({3, 17})
+    both = json.dumps({"pieces": [[[1, "0", 1], 0, 10], [[1, "1", 1], 0, 10], [[1, "2", 1], 0, 10]]})
+
+    def attempt(share: Shares) -> list[Receipt] | None:
+        found = [one for name, split in share for one in cuts.read(name, files, json.loads(split), None)]
+        numbers = [n for one in found if isinstance(one, pa.RecordBatch) for n in one["n"].to_pylist()]
+        return None if files.inner.kills & set(numbers) else [Receipt(rows=len(numbers))]
+
+    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), False, lambda: 0)
+    with pytest.raises(Final, match=r"record 3 \(counted from 0\) of source 's', 0, row groups 0 to 9, 3 times alone"):
+        search.search([[("s", both)]], attempt, "a task")
+    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), True, lambda: 0)
+    assert sum(r.rows for r in search.search([[("s", both)]], attempt, "a task")) == 28
+    assert [(json.loads(split)["pieces"][0][0][1], number) for _, split, number in search.aside] == [("0", 3), ("1", 7)]
+    (share,) = Batch(None, [[("s", both), ("t", both)]]).without(search.aside).shares()  # type: ignore[arg-type]
+    assert len(share) == 4 and share[-1] == ("t", both)
+    (receipt,) = attempt(share[:3]) or ()
+    assert receipt.rows == 28, "nothing dies of it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.notes import EpochNotes, Receipt
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
@@ -134,3 +136,35 @@ def test_code_that_takes_long_is_said_to_until_it_ends(tmp_path: Path, monkeypat
         assert said.wait(20)
         assert [problem.reason for problem in metrics.problems] == ["SlowCode"]
     assert not metrics.problems
+
+
+def test_a_position_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    class Reader:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: {"initialOffset": {"a": 0}, "latestOffset": {"a": {1, 2}}}.get(name, {})
+
+    query: Any = OwnQuery(None, Reader(), Checkpoint(tmp_path / "c"), 0.0, print)  # type: ignore[arg-type]
+    query.start()._thread.join(20)
+    assert "returned a position that is no JSON value: Object of type set" in str(query.exception())
+
+
+def test_malformed_records_are_reported_with_the_first_reason_and_when_they_are_most(tmp_path: Path) -> None:
+    epochs: Any = object.__new__(Epochs)
+    epochs.metrics, epochs.publisher = DriverMetrics("job", str(tmp_path)), SimpleNamespace(dead_letters="/letters")
+    few = [Receipt(rows=90), Receipt(rows=8, malformed=2, unread=2, first_malformed="1.json, bytes 3 to 9: no object")]
+    most = [Receipt(rows=4, malformed=6, unread=6, first_malformed="2.json, bytes 0 to 9: no object")]
+    refused = [Receipt(rows=10, malformed=6, first_malformed="null key")]
+    epochs._judge_input(EpochNotes(), few)
+    epochs._judge_input(EpochNotes(malformed=2), few)
+    lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    assert [(one["kind"], one["text"]) for one in lines] == [
+        ("malformed", "the first malformed record: 1.json, bytes 3 to 9: no object; see /letters")
+    ]
+    for receipts in (most, refused):
+        epochs._judge_input(EpochNotes(malformed=2), receipts)
+        (problem,) = epochs.metrics.problems
+        assert problem.reason == "Malformed" and "6 of 10 records" in problem.text
+        epochs._judge_input(EpochNotes(malformed=8), [])
+        assert epochs.metrics.problems, "an epoch without records says nothing"
+        epochs._judge_input(EpochNotes(malformed=8), few)
+        assert not epochs.metrics.problems

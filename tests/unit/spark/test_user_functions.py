@@ -46,7 +46,7 @@ def batch(*keys: Any) -> pa.RecordBatch:
 def receipt(source: Source, *functions: Any) -> Receipt:
     made: IngestTask = task(None)
     made.fragmenters = {0: Fragmenter(made.work.descriptor)}
-    maps = tuple(UserBatches(one, "map_batches on source 's'", SCHEMA) for one in functions)
+    maps = tuple(UserBatches(one, "map_batches on source 's'", SCHEMA, SCHEMA) for one in functions)
     feed: Any = Feed(0, maps, ("k",), "t", source, None)  # type: ignore[arg-type]
     made.work = replace(made.work, feeds={"s": (feed,)})
     return Receipt.load(made.run([[("s", "{}")]]))
@@ -58,6 +58,14 @@ def raises(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def leaves(batch: pa.RecordBatch) -> pa.RecordBatch:
     raise SystemExit(3)
+
+
+class Cancelled(BaseException):
+    """As asyncio has one: no Exception."""
+
+
+def cancels(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise Cancelled("the loop is closed")
 
 
 def other_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -81,6 +89,7 @@ def network(batch: pa.RecordBatch) -> pa.RecordBatch:
     [
         (raises, 'ZeroDivisionError: integer division or modulo by zero (test_user_functions.py:56 in <listcomp>: "return [100'),
         (leaves, "SystemExit: 3 (test_user_functions.py:60 in leaves"),
+        (cancels, "Cancelled: the loop is closed (test_user_functions.py"),
         (other_columns, "returned columns (key int64, t int64), and (k int64, t int64) for an empty batch"),
         (other_types, "returned columns (k string, t int64), and (k int64, t int64)"),
         (nothing, "returned NoneType; a RecordBatch or a Table is needed"),
@@ -95,8 +104,14 @@ def test_an_error_of_a_function_is_in_the_receipt(function: Any, words: str) -> 
 
 
 def test_a_column_of_nothing_but_nulls_has_the_type_that_was_declared() -> None:
-    made = UserBatches(lambda rows: batch(None, None), "map_batches", SCHEMA)(batch(1))
+    made = UserBatches(lambda rows: batch(None, None), "map_batches", SCHEMA, SCHEMA)(batch(1))
     assert made.schema.equals(SCHEMA) and made["k"].null_count == 2
+
+
+def test_records_that_pass_through_spark_keep_its_types() -> None:
+    mine = UserBatches(lambda rows: rows, "map_batches", *[pa.schema([("t", pa.timestamp("ms"))])] * 2)
+    through = pa.record_batch({"t": pa.array([1], pa.timestamp("us"))})
+    assert mine(through).schema == through.schema
 
 
 @pytest.mark.parametrize(
