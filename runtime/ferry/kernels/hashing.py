@@ -40,30 +40,25 @@ def hash_ints(values: Ints) -> Hashes:
 
 
 @njit(cache=True, nogil=True)
-def hash_of(data, begin, end):  # type: ignore[no-untyped-def]
-    """Hash of one encoded key, data[begin:end]."""
-    h = _mix(np.uint64(end - begin))
-    p = begin
-    while p + 8 <= end:
-        eight = data[p : p + 8]
-        word = np.uint64(0)
-        for q in range(8):  # A loop of a known length becomes one move.
-            word |= np.uint64(eight[q]) << np.uint64(8 * q)
-        h = _mix(h ^ word)
-        p += 8
-    if p < end:
-        word = np.uint64(0)
-        for q in range(p, end):
-            word |= np.uint64(data[q]) << np.uint64(8 * (q - p))
-        h = _mix(h ^ word)
-    return h
-
-
-@njit(cache=True, nogil=True)
 def hash_bytes(offsets: Ints, data: Bytes) -> Hashes:
     """Hash of encoded keys: row i is data[offsets[i]:offsets[i + 1]]; offsets int64[n + 1] -> uint64[n]."""
     rows = offsets.size - 1
     out = np.empty(rows, np.uint64)
     for i in range(rows):
-        out[i] = hash_of(data, offsets[i], offsets[i + 1])
+        begin, end = offsets[i], offsets[i + 1]
+        h = _mix(np.uint64(end - begin))
+        p = begin
+        while p + 8 <= end:
+            eight = data[p : p + 8]
+            word = np.uint64(0)
+            for q in range(8):  # A loop of a known length becomes one move.
+                word |= np.uint64(eight[q]) << np.uint64(8 * q)
+            h = _mix(h ^ word)
+            p += 8
+        if p < end:
+            word = np.uint64(0)
+            for q in range(p, end):
+                word |= np.uint64(data[q]) << np.uint64(8 * (q - p))
+            h = _mix(h ^ word)
+        out[i] = h
     return out

@@ -20,8 +20,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ferry.kernels.hashing import hash_of
-
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 FREE, HELD, REMOVED = 0, 1, 2
 """What the used word says."""
@@ -36,9 +34,22 @@ _ODD = np.int64(-7046029254386353131)
 
 
 @njit(cache=True, nogil=True)
-def _sum_of(slots, i, by_bytes):  # type: ignore[no-untyped-def]
-    # What a row adds to the sum of its part. Its key's bytes are seen by its hash, and where they lie may change.
-    total = np.int64(0) if by_bytes else slots[i, KEY] * (np.int64(2 * KEY + 1) * _ODD)
+def _length(heap, at):  # type: ignore[no-untyped-def]
+    return (
+        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    )
+
+
+@njit(cache=True, nogil=True)
+def _sum_of(slots, heap, i, by_bytes):  # type: ignore[no-untyped-def]
+    # What a row adds to the sum of its part: with the bytes of its key, for where these lie may change.
+    total = np.int64(0)
+    if by_bytes:
+        at = slots[i, KEY]
+        for q in range(4 + _length(heap, at)):
+            total += np.int64(heap[at + q]) * (np.int64(2 * (CELLS + slots.shape[1] + q) + 1) * _ODD)
+    else:
+        total = slots[i, KEY] * (np.int64(2 * KEY + 1) * _ODD)
     for c in range(COUNT, slots.shape[1]):
         total += slots[i, c] * (np.int64(2 * c + 1) * _ODD)
     return (slots[i, HASH] | np.int64(1)) * total + slots[i, HASH] * _ODD
@@ -62,13 +73,6 @@ def _limit(v, bits):  # type: ignore[no-untyped-def]
     # Between a half and 7/10 of the capacity, by part.
     spread = (np.int64(v) * 0x9E3779B1 >> 12) % 52
     return (np.int64(1) << bits) * (128 + spread) >> 8
-
-
-@njit(cache=True, nogil=True)
-def _length(heap, at):  # type: ignore[no-untyped-def]
-    return (
-        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
-    )
 
 
 @njit(cache=True, nogil=True)
@@ -181,11 +185,13 @@ def put(  # type: ignore[no-untyped-def]
         found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         if found >= 0:
             if not absent:
-                before = _sum_of(slots, found, by_bytes)
+                # What `_sum_of` is afterwards less what it was, in the one pass that there is anyway.
+                more = (n[r] - slots[found, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
                 slots[found, COUNT] = n[r]
                 for c in range(cells.shape[1]):
+                    more += (cells[r, c] - slots[found, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
                     slots[found, CELLS + c] = cells[r, c]
-                sums[v] += _sum_of(slots, found, by_bytes) - before
+                sums[v] += (h | np.int64(1)) * more
             continue
         if by_bytes and heap_end[0] + 4 + offsets[r + 1] - offsets[r] > heap.size:
             return o, HEAP_FULL
@@ -216,7 +222,7 @@ def put(  # type: ignore[no-untyped-def]
         slots[i, HASH] = h
         slots[i, USED] = HELD
         counts[v] += 1
-        sums[v] += _sum_of(slots, i, by_bytes)
+        sums[v] += _sum_of(slots, heap, i, by_bytes)
     return order.size, DONE
 
 
@@ -276,7 +282,7 @@ def remove(slots, heap, places, counts, key_bytes, sums, by_bytes, parts, newest
             if slots[i, USED] == HELD and slots[i, newest] <= until and slots[i, changed] <= epoch:
                 slots[i, USED] = REMOVED
                 counts[v] -= 1
-                sums[v] -= _sum_of(slots, i, by_bytes)
+                sums[v] -= _sum_of(slots, heap, i, by_bytes)
                 if by_bytes:
                     key_bytes[v] -= 4 + _length(heap, slots[i, KEY])
         # Free again is a place that no search for a row behind it comes by. Searches go round: the region counts twice, and
@@ -324,7 +330,7 @@ def recount(slots, heap, places, counts, key_bytes, sums, by_bytes):  # type: ig
             for i in range(base, base + (np.int64(1) << (places[v] & 63))):
                 if slots[i, USED] == HELD:
                     rows += 1
-                    total += _sum_of(slots, i, by_bytes)
+                    total += _sum_of(slots, heap, i, by_bytes)
                     if by_bytes:
                         taken += 4 + _length(heap, slots[i, KEY])
         counts[v], key_bytes[v], sums[v] = rows, taken, total
@@ -356,11 +362,11 @@ def verify(  # type: ignore[no-untyped-def]
                         if at < 0 or at + 4 > heap_end:
                             return v
                         length = _length(heap, at)
-                        if at + 4 + length > heap_end or np.int64(hash_of(heap, at + 4, at + 4 + length)) != h:
+                        if length < 0 or at + 4 + length > heap_end:
                             return v
                         taken += 4 + length
                     rows += 1
-                    total += _sum_of(slots, i, by_bytes)
+                    total += _sum_of(slots, heap, i, by_bytes)
                 elif used != FREE and used != REMOVED:
                     return v
         if not torn and (counts[v] != rows or key_bytes[v] != taken or sums[v] != total):

@@ -79,6 +79,8 @@ class Data:
         self._alive = self._signs.turns
         self._lock = threading.RLock()
         self._record = SavedRecord(directory, settings.path, settings.run, boot_id)
+        self.damage = self._record.damage
+        """why the life before gave up what it held; empty: it did not"""
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
@@ -126,19 +128,12 @@ class Data:
     def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
         """Raises BeginsAnew when files are not what was written: this copy is given up, and made anew from another one."""
         self._record.opens()
+        each = [(d, self.virtual_nodes, directory / f"state-{d.index}", memory_bytes) for d in self.descriptors]
         try:
-            return [
-                open_state(descriptor, self.virtual_nodes, directory / f"state-{descriptor.index}", memory_bytes)
-                for descriptor in self.descriptors
-            ]
+            return [open_state(*one) for one in each]
         except StateUnavailable as error:
             self._record.give_up(str(error))
             raise BeginsAnew(f"{self.me}: its state is damaged, and is made anew: {error}") from error
-
-    @property
-    def damage(self) -> str:
-        """Why the life before gave up what it held; empty: it did not."""
-        return self._record.damage
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """Copies to learners and to the store may use so much from now on; 0: what they use by themselves."""

@@ -71,6 +71,9 @@ LAST_WORDS_SECONDS = 1.0
 class Node:
     """One life of one instance."""
 
+    _end_before: EndedLife | None = None
+    """Until the driver was told of it."""
+
     def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, surroundings: Environment) -> None:
         self.settings = settings
         self._index = index
@@ -86,7 +89,6 @@ class Node:
         self._inbox = Inbox()
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
-        self._end_before: EndedLife | None = None
         self._begun = 0
         """epochs, as the driver has told"""
         self._leaves: tuple[float, int] | None = None

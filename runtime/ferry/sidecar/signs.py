@@ -108,7 +108,7 @@ def write_end(directory: Path, code: int) -> None:
     """To be called by the parent."""
     seen = look(directory / ALIVE)
     computing = seen.computing if seen is not None else None
-    document = {"code": code, "commit_id": None if computing is None else computing.commit_id}
+    document: dict[str, object] = {"code": code, "commit_id": None if computing is None else computing.commit_id}
     document |= {
         "what": "" if computing is None else computing.what,
         "users": computing is not None and computing.users,

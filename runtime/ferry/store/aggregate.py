@@ -64,8 +64,8 @@ class AggregateState:
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
-        self._slices: list[int] = []
-        """in order"""
+        self._inventory = Inventory(directory)
+        self._slices = sorted(self._inventory.digests)
         self._open: dict[int, SliceTable] = {}
         """by slice; least recently used first"""
         self._opening = threading.Lock()
@@ -81,17 +81,11 @@ class AggregateState:
         self._reopen()
 
     def _reopen(self) -> None:
-        self._inventory = Inventory(self.directory)
-        self._slices = sorted(self._inventory.digests)
-        for path in self.directory.glob("*.table"):
-            if not self._has(int(path.stem)):
-                path.unlink()  # Nothing in it counts yet, or any more.
-        for path in self.directory.glob("*.heap"):
-            if not self._has(int(path.stem)):
-                path.unlink()
+        for kind in ("table", "heap"):
+            for stray in self._inventory.require_known(int(path.stem) for path in self.directory.glob(f"*.{kind}")):
+                (self.directory / f"{stray}.{kind}").unlink()
+        self._untidy, self._littered = dict.fromkeys(self._slices), set(self._slices)
         for slice_start in self._slices:
-            self._littered.add(slice_start)
-            self._untidy[slice_start] = None
             self._open[slice_start] = self._opened(slice_start, verify=True)
             self._count(self._table(slice_start).totals(), 1)
             self._trim_memory(0)
@@ -210,6 +204,8 @@ class AggregateState:
             if self.descriptor.window.last_end(s) > self.expired
         ]
         for s, chosen in live:
+            if not self._has(s):
+                self._inventory.begins(s)
             table = self._table(s)
             mapped.require_room(self.directory, table.room_for(chosen.size) + p.data.size)
             if not self._has(s):

@@ -34,6 +34,7 @@ from ferry.kernels.places import ints_of, ordered_int, parsed, texts
 from ferry.store import mapped
 from ferry.store.entry_scan import EntryScan, keys_from
 from ferry.store.expiry import EntryRemainder, Untouched
+from ferry.store.inventory import Inventory
 from ferry.store.sealing import sealed, unsealed
 
 MAP_BYTES = 1 << 38
@@ -69,6 +70,11 @@ class EntryStore:
         self._directory = directory
         self._virtual_nodes = virtual_nodes
         directory.mkdir(parents=True, exist_ok=True)
+        inventory, path = Inventory(directory), directory / "data.mdb"
+        there = path.exists() and path.stat().st_size > 0
+        if inventory.digests and not there:
+            raise StateUnavailable(f"{path}: it is missing or empty; warm this instance again")
+        inventory.require_known([0]) if there else inventory.begins(0)
         try:
             self._env = lmdb.open(
                 str(directory), map_size=MAP_BYTES, max_dbs=8, sync=False, metasync=False, readahead=False
@@ -78,6 +84,7 @@ class EntryStore:
             )
             self._env.reader_check()
             self._require_whole()
+            inventory.add(0)
         except lmdb.Error as e:
             raise StateUnavailable(f"{directory}: cannot be read ({e}); warm this instance again") from e
         self._lives = np.zeros(virtual_nodes, np.int64)
@@ -98,7 +105,7 @@ class EntryStore:
                     self._lives[number], self._counts[number], self._used[number] = _ABOUT.unpack(about)
 
     def _require_whole(self) -> None:
-        """Raises StateUnavailable when entries are not what was written, or the file is shorter than it says."""
+        """Raises StateUnavailable when entries are not what was written, or the file is cut."""
         path, pages = self._directory / "data.mdb", self._env.info()["last_pgno"] + 1
         if (size := path.stat().st_size) < pages * self._env.stat()["psize"]:
             raise StateUnavailable(f"{path}: it has {size} bytes, and {pages} pages; warm this instance again")

@@ -151,6 +151,7 @@ class RowState:
 
     def _next(self) -> int:
         self._sequence += 1
+        self._inventory.begins(self._sequence)
         return self._sequence
 
     def _add(self, segment: Segment | None) -> None:

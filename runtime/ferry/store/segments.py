@@ -238,8 +238,8 @@ def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[
     there = {int(path.name.partition(".")[0]): path for path in sorted(directory.glob("*.arrow"))}
     if missing := inventory.digests.keys() - there.keys():
         raise StateUnavailable(f"{directory}: segment {min(missing)} is missing; warm this instance again")
-    for number in there.keys() - inventory.digests.keys():
-        there.pop(number).unlink()  # Nobody counts on it yet, or any more.
+    for number in inventory.require_known(there):
+        there.pop(number).unlink()
     found = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
     replaced = {name for segment in found for name in segment.about.replaces}
     inventory.remove(segment.sequence for segment in found if segment.path.name in replaced)

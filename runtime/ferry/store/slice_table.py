@@ -127,11 +127,10 @@ class SliceTable:
         return self.slots, self.heap, self.places, self._counts, self._key_bytes, self._sums
 
     def _require_whole_rows(self) -> None:
-        ends, torn = (int(self._end[0]), int(self._heap_end[0])), bool(self._header[DIRTY])
-        part = table.verify(*self._arrays, *ends, self._part_bits, self.by_bytes, torn)
+        ends = int(self._end[0]), int(self._heap_end[0])
+        part = table.verify(*self._arrays, *ends, self._part_bits, self.by_bytes, bool(self._header[DIRTY]))
         if part >= 0:
-            vnode = part // self._each
-            raise StateUnavailable(f"{self.path}: rows of virtual node {vnode} are not what was written")
+            raise StateUnavailable(f"{self.path}: rows of virtual node {part // self._each} are not what was written")
 
     def _parts_of(self, vnodes: Ints) -> Ints:
         return (vnodes[:, None] * self._each + np.arange(self._each)).ravel()
