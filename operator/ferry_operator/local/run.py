@@ -78,7 +78,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
     one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
-    remove = False
+    remove = not directory.given  # as long as nothing was started
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
@@ -93,6 +93,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         )
         scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
+        remove = False
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)

@@ -151,7 +151,7 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         return made
     except SpecRefused:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         at = f" ({place})" if (place := where(error)) else ""
         raise SpecRefused(
             f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}{at}"
