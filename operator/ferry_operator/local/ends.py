@@ -19,6 +19,9 @@ FAILURES_MAX = 4
 OF_USERS = ("UserCode", "PoisonRecord")
 """Problems that do not pass by themselves: a run that is stopped with one has failed."""
 
+LASTING_SECONDS = 5.0
+"""A run that is stopped with any problem that is older than this has failed, too."""
+
 
 class ProcessEnds:
     """Of one run. `note` takes a line for the timeline."""
@@ -45,7 +48,8 @@ class ProcessEnds:
 
     def stopped(self, problems: Iterable[ReportedProblem]) -> None:
         """The run is about to be stopped, and these are the problems that it has."""
-        if failing := [one.text for one in problems if one.reason in OF_USERS]:
+        lasting = time.time() - LASTING_SECONDS
+        if failing := [one.text for one in problems if one.reason in OF_USERS or one.since < lasting]:
             self._failing = failing[0]
 
     def as_stopped(self) -> Outcome:
