@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ferry.contract.documents import ReportedProblem
 from ferry_operator.control import decide as d
-from ferry_operator.control.restarts import Outcome, RestartPolicy, meaning
+from ferry_operator.control.restarts import SILENT, Outcome, RestartPolicy, meaning
 from ferry_operator.local.cluster.local import LocalCluster
 
 FAILURES_MAX = 4
@@ -31,6 +31,8 @@ class ProcessEnds:
         """By process: when it ended badly at last (seconds since 1970), and why."""
         self.worked = False
         """an epoch was finished"""
+        self.halt = ""
+        """what the last driver that halted wrote into the timeline"""
         self._cluster = cluster
         self._note = note
         self._restarts = RestartPolicy()
@@ -69,6 +71,7 @@ class ProcessEnds:
             return None
         self._seen = seen.starts
         why, expected = self._cluster.why_driver_ended(), self._cluster.driver_was_killed()
+        why, self.halt = self.halt if self.halt and SILENT in why else why, ""
         if stopping and meaning(seen.code) in ("finished", "crashed"):
             if seen.code and not expected:
                 self.bad("driver", why)

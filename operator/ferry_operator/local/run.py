@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -97,9 +98,9 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)
-        append_record(
-            directory.path, {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
-        )
+        with suppress(OSError):  # on a full disk
+            ended = {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
+            append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
         remove = well and not directory.given and not request.options.keep

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -160,7 +161,8 @@ class Parent:
         log.warning("instance %d.%d ended: %s; again in %.2f s", self._worker, index, why, delay)
         if code and not self._surroundings.host:
             record = {"kind": "ended", "t": time.time(), "process": f"instance {self._worker}.{index}", "text": why}
-            append_record(self._settings.directory, record)
+            with suppress(OSError):  # on a full disk
+                append_record(self._settings.directory, record)
 
     def _delay(self, index: int, now: float) -> float:
         """Seconds until an instance that ended may be started again."""
