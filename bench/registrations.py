@@ -175,7 +175,7 @@ def main() -> None:
         print(f"{case:12} {metric:28} {value:12.1f} {unit}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="ferry-bench-") as directory:
-        server = PrivateRedis(Processes(Path(directory).name, Path(directory) / "logs", {}), Path(directory), SECRET)
+        server = PrivateRedis(Processes(Path(directory).name, Path(directory) / "logs"), Path(directory), SECRET)
         server.start()
         server.wait()
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ferry.contract.errors import Refusal, Unreachable
 from ferry_operator.cli.client import Local
+from ferry_operator.cli.terminal import say
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.local import environment
 from ferry_operator.local.registry import NoSuchJob, Registry
@@ -94,8 +95,10 @@ def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | No
     try:
         run = Local(registry.find(name), registry)
     except NoSuchJob:
-        kept = registry.kept(name)
-        return None if kept is None else (kept.directory, lambda: False)
+        if (kept := registry.kept(name)) is None:
+            return None
+        say(f"of a run of this machine that has {kept.how} (for a job of that name on a cluster: --namespace)")
+        return kept.directory, lambda: False
     return Path(run.entry.directory), run.there
 
 

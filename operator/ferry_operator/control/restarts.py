@@ -32,6 +32,8 @@ CRASHES_MAX = 5
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
 
+SILENT = "and its log says nothing of it"
+
 FATAL = "Fatal Python error: "
 """With which Python begins what it says before a signal ends it."""
 
@@ -127,6 +129,6 @@ def why_ended(code: int, log: Iterable[str]) -> str:
     lines = list(log)
     words = last_words(lines)
     if code >= 0:
-        return words if words is not None else f"{how(code)}, and its log says nothing of it"
+        return words if words is not None else f"{how(code)}, {SILENT}"
     known = words is not None and words.startswith((USER_CODE, FATAL))
     return f"{how(code)}: {words}" if known else how(code)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ferry.contract.documents import ReportedProblem
 from ferry_operator.control import decide as d
-from ferry_operator.control.restarts import Outcome, RestartPolicy, meaning
+from ferry_operator.control.restarts import SILENT, Outcome, RestartPolicy, meaning
 from ferry_operator.local.cluster.local import LocalCluster
 
 FAILURES_MAX = 4
@@ -18,6 +18,9 @@ FAILURES_MAX = 4
 
 OF_USERS = ("UserCode", "PoisonRecord")
 """Problems that do not pass by themselves: a run that is stopped with one has failed."""
+
+LASTING_SECONDS = 5.0
+"""A run that is stopped with any problem that is older than this has failed, too."""
 
 
 class ProcessEnds:
@@ -28,6 +31,8 @@ class ProcessEnds:
         """By process: when it ended badly at last (seconds since 1970), and why."""
         self.worked = False
         """an epoch was finished"""
+        self.halt = ""
+        """what the last driver that halted wrote into the timeline"""
         self._cluster = cluster
         self._note = note
         self._restarts = RestartPolicy()
@@ -45,7 +50,8 @@ class ProcessEnds:
 
     def stopped(self, problems: Iterable[ReportedProblem]) -> None:
         """The run is about to be stopped, and these are the problems that it has."""
-        if failing := [one.text for one in problems if one.reason in OF_USERS]:
+        lasting = time.time() - LASTING_SECONDS
+        if failing := [one.text for one in problems if one.reason in OF_USERS or one.since < lasting]:
             self._failing = failing[0]
 
     def as_stopped(self) -> Outcome:
@@ -65,6 +71,7 @@ class ProcessEnds:
             return None
         self._seen = seen.starts
         why, expected = self._cluster.why_driver_ended(), self._cluster.driver_was_killed()
+        why, self.halt = self.halt if self.halt and SILENT in why else why, ""
         if stopping and meaning(seen.code) in ("finished", "crashed"):
             if seen.code and not expected:
                 self.bad("driver", why)

@@ -50,15 +50,12 @@ def _require_threads(limit: int, running: int, wanted: int, where: str) -> None:
 def _raised(which: int, wanted: int | None) -> int | None:
     """The limit, which becomes `wanted`, or as much as it may; None: there is none."""
     soft, hard = resource.getrlimit(which)
-    if soft == resource.RLIM_INFINITY or (wanted is not None and soft >= wanted):
-        return None if soft == resource.RLIM_INFINITY else soft
-    most = wanted if hard == resource.RLIM_INFINITY else hard if wanted is None else min(wanted, hard)
-    if most is None:
-        return None
-    with suppress(ValueError, OSError):
-        resource.setrlimit(which, (most, hard))
-        return most
-    return soft
+    if soft != resource.RLIM_INFINITY and (wanted is None or soft < wanted):
+        most = hard if wanted is None else wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(which, (most, hard))
+            soft = most
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _threads_of_user() -> int:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Exhausted, SpecRefused
 from ferry.system.user_module import CopiedFile, ProgramCopy
 
 PROGRAM = "program"
@@ -40,9 +40,12 @@ def copy(module: str | None, file: str | None, directory: Path) -> str:
     elif module is not None:
         found.follow(module)
     folder = directory / PROGRAM
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    ProgramCopy.write(folder, found.texts)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        ProgramCopy.write(folder, found.texts)
+    except OSError as error:
+        raise Exhausted(f"{folder}: the program cannot be copied there: {error.strerror}") from None
     return str(folder)
 
 

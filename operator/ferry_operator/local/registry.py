@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,8 +103,9 @@ class Registry:
             for entry in self.entries():
                 if entry.name == name:
                     raise _runs(name, str(entry.pid))
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):  # on a full disk
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
             os.close(lock)  # which gives it back, as the end of the process does

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
     one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
-    remove = False
+    remove = not directory.given  # as long as nothing was started
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
@@ -93,12 +94,13 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         )
         scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
+        remove = False
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)
-        append_record(
-            directory.path, {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
-        )
+        with suppress(OSError):  # on a full disk
+            ended = {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
+            append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
         remove = well and not directory.given and not request.options.keep

@@ -44,8 +44,9 @@ class RunDirectory:
             raise SpecRefused(
                 f"{self.path}: another run uses this directory (process {pid or 'unknown'}); stop it first (ferry ps)"
             ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         try:
             before = self._before()
             self.resumed = before is not None

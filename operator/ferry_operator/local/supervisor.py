@@ -165,6 +165,8 @@ class Supervisor:
         for record in records:
             if record.get("kind") == "epoch":
                 self._ends.epoch_finished()
+            elif record.get("kind") == "halt":
+                self._ends.halt = str(record.get("text", ""))
             elif record.get("kind") == "ended":
                 self._ends.bad(str(record.get("process", "")), str(record.get("text", "")))
         reason = status.transport.reason if status is not None else self._slow

@@ -41,6 +41,9 @@ _NOISE = re.compile(
 _REASON = re.compile(r"(refused|Halted|Refusal|StateUnavailable): ")
 """How the last line of a driver began before it began with `ENDS`: jobs keep the image they have."""
 
+NO_JAVA = "JAVA_GATEWAY_EXITED"
+"""In the error of PySpark when Java ends at its start."""
+
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -78,7 +81,7 @@ def last_words(lines: Iterable[str]) -> str | None:
     kept = [line.rstrip() for line in lines if line.strip()]
     for line in reversed(kept):
         if line.startswith(ENDS):
-            return _shown(line[len(ENDS) :])
+            return _shown(_of_java(kept) if NO_JAVA in line else line[len(ENDS) :])
     messages = list(_messages(kept))
     for _, text in reversed(messages[-_LOOKED_AT:]):
         if (of_user := line_in(text)) is not None:
@@ -87,6 +90,13 @@ def last_words(lines: Iterable[str]) -> str | None:
         if found := [text for kind, text in messages if kind == level]:
             return _shown(found[-1])
     return None
+
+
+def _of_java(lines: list[str]) -> str:
+    """What Java said before it did not start, which PySpark does not pass on."""
+    others = (" ", "\t", ENDS, _TRACEBACK)
+    found = [line for line in lines if not line.startswith(others) and not _RECORD.match(line) and NO_JAVA not in line]
+    return f"Java did not start: {found[-1] if found else 'it says nothing; is JAVA_HOME right?'}"
 
 
 def _messages(lines: list[str]) -> Iterable[tuple[str, str]]:

@@ -96,7 +96,7 @@ if __name__ == "__main__":
     code = 1
     try:
         code = main()
-    except Exception as error:
+    except BaseException as error:  # sys.exit in a user's function, too
         session.kill()
         logging.getLogger("ferry.driver").critical("ends", exc_info=True)
         print(line_of(words_of(error)), file=sys.stderr)

@@ -10,5 +10,5 @@ ALIVE = "alive"
 STARTED = "started"
 """File in the worker's directory: instances were started, and Redis has heard of the worker (for a startup probe)."""
 
-ENDED = "ended"
+REASON = "reason"
 """File in the instance's directory: why the instance ended, as it says itself; the parent tells others."""

@@ -18,7 +18,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
-from ferry.sidecar import ENDED
+from ferry.sidecar import REASON
 from ferry.system import logs
 from ferry.system.parent import call_it, die_with_parent
 
@@ -64,7 +64,7 @@ def begin(settings: RunSettings, worker: int) -> None:
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
     settings = RunSettings.read(run_json)
     begin(settings, worker)
-    _reason_files.append(settings.worker_path(worker) / str(index) / ENDED)
+    _reason_files.append(settings.worker_path(worker) / str(index) / REASON)
     from ferry.sidecar.preload import SERVER
 
     die_with_parent(SERVER)

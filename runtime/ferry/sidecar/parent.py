@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,7 +30,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim, JobRegistry
-from ferry.sidecar import ALIVE, ENDED, STARTED, forks
+from ferry.sidecar import ALIVE, REASON, STARTED, forks
 from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
 from ferry.sidecar.signs import write_end
@@ -159,13 +160,14 @@ class Parent:
     def _report(self, index: int, code: int, delay: float) -> None:
         """Say why an instance ended; on one machine to whoever looks at the run, too."""
         try:
-            why = (self._dir / str(index) / ENDED).read_text("utf-8")
+            why = (self._dir / str(index) / REASON).read_text("utf-8")
         except OSError:
             why = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         log.warning("instance %d.%d ended: %s; again in %.2f s", self._worker, index, why, delay)
         if code and not self._surroundings.host:
             record = {"kind": "ended", "t": time.time(), "process": f"instance {self._worker}.{index}", "text": why}
-            append_record(self._settings.directory, record)
+            with suppress(OSError):  # on a full disk
+                append_record(self._settings.directory, record)
 
     def _delay(self, index: int, now: float) -> float:
         """Seconds until an instance that ended may be started again."""
@@ -181,7 +183,7 @@ class Parent:
     def _start(self, index: int) -> None:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
-        for name in (ALIVE, SYNCING, ENDED):
+        for name in (ALIVE, SYNCING, REASON):
             (directory / name).unlink(missing_ok=True)
         child, now = self._process(index), time.monotonic()
         try:

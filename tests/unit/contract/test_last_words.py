@@ -52,6 +52,16 @@ def test_of_all_that_a_log_ends_with_one_line_says_why(log: str, words: str | No
     assert last_words(log.split("\n")) == words
 
 
+def test_java_that_does_not_start_speaks_for_itself() -> None:
+    ends = (
+        "ends: PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    )
+    traceback = ["2026-11-27 00:00:00,1 s driver CRITICAL ends", "  Traceback (most recent call last):", ends]
+    java = "library initialization failed - unable to allocate file descriptor table - out of memory"
+    assert last_words([java, *traceback]) == f"Java did not start: {java}"
+    assert last_words(traceback) == "Java did not start: it says nothing; is JAVA_HOME right?"
+
+
 def test_a_long_stack_of_java_hides_no_error_of_a_user() -> None:
     assert (
         last_words([f"x {USER}", *["\tat java.base/x"] * 500, "org.apache.spark.SparkException: Job aborted"]) == USER

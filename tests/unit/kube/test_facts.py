@@ -112,7 +112,7 @@ def test_how_a_pod_ended(status: Doc, code: int | None, reason: str) -> None:
         pytest.param(
             {"initContainerStatuses": [container(
                 {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
-                lastState={"terminated": {"exitCode": 1, "message": "Redis says no"}})]},
+                lastState={"terminated": {"exitCode": 1, "message": "2026-11-27 00:00:00,1 j w3 INFO up\nends: Redis says no\n"}})]},
             ("CrashLoop", "a-worker-3, executor: ends with 1: Redis says no"), id="a sidecar that crashes",
         ),
         pytest.param(

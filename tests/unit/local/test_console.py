@@ -63,6 +63,11 @@ def test_an_instance_that_ends_badly_is_told() -> None:
     assert text.endswith("  instance 0.0 ended: Exhausted: lock\n") and text.count("\n") == 1
 
 
+def test_an_instance_that_cannot_begin_is_told_once_a_minute() -> None:
+    ends = [{"kind": "ended", "process": "instance 0.0", "text": "no room", "t": float(t)} for t in range(0, 100, 5)]
+    assert shown(False, *ends).count("no room") == 2
+
+
 def test_tables_take_text_as_it_is() -> None:
     out = io.StringIO()
     table = Table.grid(padding=(0, 2))

@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
 from ferry_operator.local.cluster import local, reaper
+from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
@@ -290,3 +292,21 @@ def test_the_directory_of_a_run_that_may_go_on_is_on_the_disk_when_it_ends(
             wanted += ["checkpoint/offsets/1", "run.json", ".", ".."]
             assert synced == {str((directory.path / name).resolve()) for name in wanted}
             synced.clear()
+
+
+def test_a_process_without_last_words_may_have_had_no_room_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = Processes(f"test-{os.getpid()}-words", tmp_path / "logs")
+    one = processes.start("one", ["sh", "-c", "exit 3"])
+    one.popen.wait()
+    assert one.why_ended == "exit code 3, and its log says nothing of it"
+    monkeypatch.setattr(processes_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    assert one.why_ended.endswith(f"no space is left on the disk of {processes.log('one')}")
+    two = processes.start("one", ["sh", "-c", "echo 'ends: of its own'; exit 3"])
+    two.popen.wait()
+    assert two.why_ended == "of its own"
+    three = processes.start("one", ["sh", "-c", "kill -9 $$"])
+    three.popen.wait()
+    assert three.why_ended.startswith("killed by signal 9 (SIGKILL"), "the words of a process before it are not its own"
+    processes.close()

@@ -45,7 +45,9 @@ def test_too_few_are_refused_with_what_to_set(limits: Limits, tmp_path: Path) ->
     limits[resource.RLIMIT_NPROC] = (200, 400)
     with pytest.raises(SpecRefused, match=r"400 .* \(ulimit -u\), 100 are there, .* about 350 more: .* to 800"):
         machine_limits.require(2)
-    limits[resource.RLIMIT_NPROC] = (NONE, NONE)
+    limits[resource.RLIMIT_NPROC] = (200, NONE)
+    machine_limits.require(2)
+    assert limits[resource.RLIMIT_NPROC] == (NONE, NONE)
     (tmp_path / "pids.max").write_text("max\n")
     (tmp_path / "pids.current").write_text("90\n")
     machine_limits.require(2)

@@ -115,6 +115,7 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     [
         ("import json\nimport polarz\n", "No module named 'polarz' (job.py:2: \"import polarz\")"),
         ("x = (\n", "(job.py:1)"),
+        ("import sys\nsys.exit(3)\n", 'SystemExit: 3 (job.py:2: "sys.exit(3)")'),
         ("import helper\n", '(helper.py:1: "1 / 0")'),
     ],
 )

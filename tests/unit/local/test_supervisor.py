@@ -356,6 +356,16 @@ def test_while_a_driver_is_down_everybody_is_told_why(ferry: Ferry) -> None:
     assert "there are: driver, redis, worker-0, worker-1" in ferry("logs", "counts", "--worker", "7", code=2)[1]
 
 
+@pytest.mark.parametrize(("ago", "code"), [(60, 1), (0, 0)])
+def test_a_run_that_is_stopped_with_a_lasting_problem_has_failed(ferry: Ferry, ago: int, code: int) -> None:
+    run = ferry.start("run", "job.yaml", "--set", f"pipeline.args.since={int(time.time()) + 30 - 2 * ago}")
+    ferry.wait_for(settles)
+    assert "degraded the database is away" in " ".join(ferry("status", "counts")[0].split())
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == code and ("and had failed: the database is away" in err) == bool(code)
+
+
 def test_a_log_is_followed_to_the_end_of_the_run(ferry: Ferry) -> None:
     directory = ferry.home / "named"
     run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")

@@ -23,7 +23,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim
-from ferry.sidecar import ENDED, forks, parent
+from ferry.sidecar import REASON, forks, parent
 from ferry.sidecar.parent import Parent
 
 
@@ -183,10 +183,10 @@ def test_whoever_looks_at_the_run_is_told_why_an_instance_ended(
     parent._supervise(100.0)
     parent._children[0].join(10)
     if words is not None:
-        (tmp_path / "workers" / "0" / "0" / ENDED).write_text(words)
+        (tmp_path / "workers" / "0" / "0" / REASON).write_text(words)
     parent._supervise(101.0)
     (record,) = map(json.loads, (tmp_path / TIMELINE).read_text().splitlines())
     assert (record["kind"], record["process"], record["text"]) == ("ended", "instance 0.0", why)
     parent._supervise(200.0)
     parent._children[0].join(10)
-    assert not (tmp_path / "workers" / "0" / "0" / ENDED).exists(), "the next life has words of its own"
+    assert not (tmp_path / "workers" / "0" / "0" / REASON).exists(), "the next life has words of its own"

@@ -13,6 +13,7 @@ from typing import Any
 
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.last_words import last_words
 from ferry_operator.job.quantities import Cpus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -288,6 +289,7 @@ def _problems(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
         if kind is not None:
             text = str(one.waiting.get("message") or one.waiting["reason"])
             if kind == "CrashLoop":
-                parts = (why_ended(one.name, str(one.before.get("reason") or "")), one.before.get("message"))
+                said = str(one.before.get("message") or "")
+                parts = why_ended(one.name, str(one.before.get("reason") or "")), last_words(said.split("\n")) or said
                 text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, parts)) or 'no log'}"
             yield Problem(kind, f"{name}, {one.name}: {text.strip()}")

@@ -18,13 +18,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ferry.system.parent import dying_with_parent
-from ferry_operator.control.restarts import why_ended
+from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
 
 TAIL_BYTES = 1 << 18
 """Of the end of a log, where last words are looked for: a stack of Java's is long."""
 
 LINES_MAX = 2000
+
+FULL_BYTES = 1 << 20
+"""A disk with less room than this takes no log any more."""
 
 
 class ChildProcess:
@@ -58,7 +61,11 @@ class ChildProcess:
     def why_ended(self) -> str:
         """What it said at last, or how it ended; of a process that has ended."""
         assert self.code is not None
-        return why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
+        why = why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
+        with contextlib.suppress(OSError):
+            if why.endswith(SILENT) and shutil.disk_usage(self._log).free < FULL_BYTES:
+                why += f": no space is left on the disk of {self._log}"
+        return why
 
 
 class Processes:

@@ -5,6 +5,7 @@ It formats values that it is given; it asks nobody and decides nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -39,6 +40,9 @@ LIVE_SECONDS = 3600.0
 RECENT_SECONDS = 300.0
 """So long after it a process has ended, and another one has taken its place, `status` says why it did."""
 
+AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
+"""By kind of record: for so long the same text is shown once."""
+
 INDENT = 10
 """Of the second line of an event: as wide as the time before the first one."""
 
@@ -56,8 +60,8 @@ class ProgressView:
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
         )
         self._last_event = "starting"
-        self._malformed: set[str] = set()
-        """what was said of the first malformed record, of each source"""
+        self._shown_at: dict[str, float] = {}
+        """events that are not shown each time, and when each was last"""
         self._printed = 0.0
         self._shown: tuple[object, ...] = ()
         """what the last line of progress was about"""
@@ -79,8 +83,7 @@ class ProgressView:
             return
         for record in view.records:
             event = event_text(record)
-            if event and not (record["kind"] == "malformed" and event in self._malformed):
-                self._malformed |= {event} if record["kind"] == "malformed" else set()
+            if event and self._is_news(event, record):
                 self._last_event = event
                 self._say(event, record)
         now = time.monotonic()
@@ -93,6 +96,15 @@ class ProgressView:
             if what != self._shown:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
                 self._console.print(Text(progress_line(view)), soft_wrap=True)
+
+    def _is_news(self, event: str, record: Record) -> bool:
+        """Not what comes again and again: of malformed records the first, of an instance that cannot begin one a minute."""
+        again = AGAIN_SECONDS.get(record["kind"])
+        now = float(record.get("t", 0.0))
+        if again is None or event not in self._shown_at or now - self._shown_at[event] > again:
+            self._shown_at |= {event: now} if again is not None else {}
+            return True
+        return False
 
     def _say(self, event: str, record: Record) -> None:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))

@@ -1,7 +1,7 @@
 """A driver that keeps the contract and does no work: standard library only, so that it starts at once.
 
 Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
-malformed (records an epoch), full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
+malformed (records an epoch), since (a sink fails since then), full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
 """
 
 import hmac
@@ -80,6 +80,7 @@ def status():
         "version": [State.generation, 1], "groups": State.groups or [], "settled": settled, "desired": State.desired[0],
         "alive": living, "loads": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows": State.rows, "late": 0,
         "malformed": 0, "rows_per_second": 1000.0, "epoch_seconds": 0.02, "journal_up": True,
+        "problems": [{"reason": "SinkFailing", "text": "the database is away", "since": ARGS["since"]}] if "since" in ARGS else [],
         "finished": State.finished, "checkpoint": State.checkpoint if RUN["checkpoint"] else None,
         "notices": [{"reason": "CheckpointDelayed", "text": "no room", "since": time.time()}] if ARGS.get("full") else [],
     }  # fmt: skip
@@ -213,6 +214,8 @@ def main():
             os._exit(ARGS.get("code", 1))
         time.sleep(seconds)
         regroup()
+        if "since" in ARGS:
+            continue
         State.epoch, State.rows = epoch, State.rows + per_epoch
         save("epoch", epoch)
         save("rows", State.rows)
