@@ -165,7 +165,7 @@ def names_no_machine_path(source: Source) -> list[str]:
 
 RENAMES = {
     "runtime/ferry/system/files.py": "files that are replaced whole",
-    "runtime/ferry/contract/documents.py": "a part of the timeline that is full",
+    "runtime/ferry/contract/timeline.py": "a part of the timeline that is full",
     "runtime/ferry/durable/copies.py": "a file that is written a part at a time, beside one in a store",
     "runtime/ferry/driver/dead_letters.py": "a folder that tasks have written to",
     "runtime/ferry/spark/sinks.py": "a folder that tasks have written to, and a damaged one",

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from ferry.contract.documents import TIMELINE, RunSettings
+from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.timeline import TIMELINE
 from ferry.system import files
 
 RUNS = "runs"

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, TIMELINE, RunSettings, append_record
+from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, RunSettings
 from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry.contract.one_line import one_line
+from ferry.contract.timeline import TIMELINE, append_record
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
-from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
+from ferry.contract.documents import RunSettings, Status
 from ferry.contract.errors import Refusal, Unreachable
 from ferry.contract.tickets import derived
+from ferry.contract.timeline import TIMELINE, append_record
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule

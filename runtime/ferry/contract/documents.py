@@ -10,7 +10,7 @@ A run lives in one directory:
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
 | `program/` | supervisor | the program that the run was started with |
 | `driver.json` | driver | DriverAddress, once its control endpoint listens |
-| `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
+| `timeline.jsonl` | driver, supervisor | one JSON record a line (`contract.timeline`). At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
 | `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
 | `workers/K/instances` | supervisor | how many instances the worker should have |
@@ -24,26 +24,11 @@ Control endpoint of the driver (header `Authorization: Bearer` and what is deriv
 `POST /checkpoint` {"name": text or null} -> 202 {"number"}, `POST /suspend` (after one last checkpoint), `GET /metrics`.
 `GET /healthz` asks for no secret: 503 when the coordinator's loop has not come round for `limits.HANG_SECONDS`; a driver
 that hangs has to be replaced from outside.
-
-Timeline records by `kind`:
-`epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
-(seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
-`checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
-`latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
-of the epochs since the last such line; buckets of `contract/latency.py`),
-`action` {text} (what the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and
-why) and, of the run itself, `ended` {outcome, text}, `halt` {text}, `finished` {text}, `degraded` {text}
-(a problem begins; once, however often it is tried again), `mended` {text}, `malformed` {text} (the first one of a run, and
-each record that is set aside because tasks die of it), `warning`
-{text} (what should be mended, though the job goes on).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,9 +38,6 @@ from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.lenient import known
 from ferry.contract.plans import Boundary
 from ferry.contract.work import WorkReport
-
-TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
-"""The part that is written, and the one before it."""
 
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
@@ -391,19 +373,3 @@ class Status:
                 "work": None if work is None else WorkReport(**known(WorkReport, work)),
             }
         )
-
-
-def append_record(directory: str | Path, record: dict[str, Any]) -> None:
-    """Append one record to the run's timeline, in one write so that processes do not mix their lines.
-
-    A part that is full becomes the part before; a lock on it keeps two processes from doing that at once.
-    """
-    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
-    path = Path(directory) / TIMELINE
-    with open(path, "ab", buffering=0) as file:
-        file.write(line)
-        if file.tell() > limits.TIMELINE_BYTES_MAX:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):  # the other one has done it
-                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                    path.rename(path.with_name(TIMELINE_BEFORE))

@@ -81,7 +81,7 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
 def reason(error: BaseException) -> str:
     """Type, words and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price: "row[x]")`."""
     summary, at = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, where(error)
-    return f"{summary} ({at})" if at and not isinstance(error, SyntaxError) else summary
+    return f"{summary} ({at})" if at else summary
 
 
 def place_of(function: object) -> str:

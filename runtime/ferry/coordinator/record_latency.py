@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ferry.contract.documents import append_record
 from ferry.contract.latency import Counts, LatencyHistogram, LatencyQuantiles, seconds_of
+from ferry.contract.timeline import append_record
 
 LINE_SECONDS = 0.25
 """Lines of the timeline are so far apart at least: epochs may be shorter."""

@@ -24,10 +24,11 @@ import prometheus_client as prom
 
 from ferry.contract import limits
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import INSTANCES, SYNCING, RunSettings, append_record
+from ferry.contract.documents import INSTANCES, SYNCING, RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
+from ferry.contract.timeline import append_record
 from ferry.environment import Environment
 from ferry.registry import Claim, JobRegistry
 from ferry.sidecar import ALIVE, REASON, STARTED, forks

@@ -10,8 +10,8 @@ from typing import Any
 
 import prometheus_client as prom
 
-from ferry.contract.documents import TIMELINE
 from ferry.contract.latency import bucket_of
+from ferry.contract.timeline import TIMELINE
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.record_latency import BOUNDS, RECENT_SECONDS, RecordLatency
 

@@ -159,7 +159,9 @@ def test_a_flow_that_lags_holds_the_watermark_back_until_it_is_idle(
     driver = _another(driver, tmp_path, operator(3000))
     assert driver.epoch(4, {0: {"fast": 3900}}, both) == 40
     for now, wanted in ((4.9, False), (5.0, True)):
-        monkeypatch.setattr("ferry.driver.epochs.time.time", lambda now=now: now)
+        monkeypatch.setattr(
+            "ferry.driver.epochs.time", SimpleNamespace(time=lambda now=now: now, monotonic=lambda now=now: now)
+        )
         assert driver.epochs.wants_tick() is wanted
     assert driver.epoch(5, {}, both) == 3890, "it was heard at second 2"
     assert driver.epoch(6, {0: {"slow": 60}}, both) == 3890, "back again, it is judged by the watermark as it is"
@@ -232,7 +234,9 @@ def test_a_timer_of_the_clock_asks_for_an_epoch_once_instances_have_reported(
     driver.epochs.loop.move_metrics = SimpleNamespace(next_timer=lambda: timers.pop(0))
     found = []
     for now, ended in ((6.0, None), (4.9, None), (5.0, None), (5.5, 5.2), (7.0, 5.2)):
-        monkeypatch.setattr("ferry.driver.epochs.time.time", lambda now=now: now)
+        monkeypatch.setattr(
+            "ferry.driver.epochs.time", SimpleNamespace(time=lambda now=now: now, monotonic=lambda now=now: now)
+        )
         driver.epochs._last_end = ended
         found.append(driver.epochs.timer_is_due())
     assert found == [False, False, True, False, True]

@@ -207,8 +207,11 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
     journal = redis.journal()
     journal.settle([counts])
     journal.settle([counts])
-    for descriptors in ([wider], [counts, more]):
-        with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
+    for descriptors, words in (
+        ([wider], "counts: the window was 10 ms, and is 20 ms"),
+        ([counts, more], "operator 'more' was added"),
+    ):
+        with pytest.raises(SpecRefused, match=rf"{words}.*Put them back"):
             journal.settle(descriptors)
     assert redis.registry().descriptors() == [counts]
 

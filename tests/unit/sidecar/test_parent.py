@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.documents import SYNCING, TIMELINE, RunSettings
+from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
+from ferry.contract.timeline import TIMELINE
 from ferry.environment import Environment
 from ferry.registry import Claim
 from ferry.sidecar import REASON, forks, parent

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ferry.contract.documents import TIMELINE_BEFORE
 from ferry.contract.latency import LatencyHistogram, LatencyQuantiles
+from ferry.contract.timeline import TIMELINE_BEFORE
 
 Record = dict[str, Any]
 
