@@ -53,6 +53,8 @@ class Report:
     boundaries: tuple[tuple[int, InstanceId, int | None], ...] = ()
     """Virtual nodes that it hands over at the boundary of a window, to whom, and from which event time on windows start
     there, in milliseconds; None: that depends on what comes."""
+    damage: str = ""
+    """Which file was not what had been written, so that this life began with nothing; empty: none."""
 
 
 @record

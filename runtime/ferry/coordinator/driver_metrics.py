@@ -309,7 +309,7 @@ class DriverMetrics:
             journal_up=machine.journaling.up,
             finished=self.finished,
             problems=(*self.problems, *code_problems(machine)),
-            notices=(*self.lasting, *notices(machine)),
+            notices=(*self.lasting, *notices(machine), *move_metrics.damages()),
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),
             began=self.began,

@@ -18,7 +18,7 @@ import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Links
+from ferry.contract.documents import Links, ReportedProblem
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Boundary
 from ferry.contract.routing import Table
@@ -74,6 +74,7 @@ class MoveMetrics:
         self._seconds_per_byte: float | None = None
         self._seconds_per_switchover: float | None = None
         self._heard: dict[InstanceId, Heard] = {}
+        self._damaged: dict[InstanceId, ReportedProblem] = {}
         self.work = WorkRates(clock)
         self.registry.register(self.work)
         self._since: float | None = None
@@ -106,8 +107,18 @@ class MoveMetrics:
             before = self._heard.get(report.instance)
             if before is not None and now > before.at and report.life == before.report.life:
                 self._measure_rates(before, report, now)
+            if not report.damage:
+                self._damaged.pop(report.instance, None)
+            elif report.instance not in self._damaged:
+                text = f"{report.instance}: {report.damage}; it began anew, and its copies are made from others"
+                self._damaged[report.instance] = ReportedProblem("StateDamaged", text, time.time())
             sizes = dict(zip(report.vnodes, report.state_bytes, strict=True))
             self._heard[report.instance] = Heard(report, now, sizes)
+
+    def damages(self) -> tuple[ReportedProblem, ...]:
+        """Instances that began anew because their files were not what had been written; from any thread."""
+        with self._lock:
+            return tuple(self._damaged.values())
 
     def _measure_rates(self, before: Heard, report: m.Report, now: float) -> None:
         """Rates belong to virtual nodes, whoever leads them: one that has just taken over goes on with what is known."""

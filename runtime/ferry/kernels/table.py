@@ -10,6 +10,9 @@ A row that is removed says so in its used word: searches go on behind it, and a 
 A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again; a region
 is written first, and then its place. Rows from `end` on were never used, and a region that was left is never used again.
 Cells are only moved here; what they mean is in ferry.kernels.grouping.
+
+Every part has a sum over its rows, which is kept while rows are written: whoever opens a table sees that each row is what
+was written (`verify`). One bit that flips changes the sum. A torn put leaves a sum of nothing, and is recounted.
 """
 
 from __future__ import annotations
@@ -24,6 +27,32 @@ DONE, HEAP_FULL = 0, -1
 BITS_MIN = 3
 """Logarithm of the rows of a region, at least."""
 PLACE_BITS = 6
+
+
+_ODD = np.int64(-7046029254386353131)
+"""2**64 by the golden ratio: no multiple of an odd number by less than 2**64 is 0."""
+
+
+@njit(cache=True, nogil=True)
+def _length(heap, at):  # type: ignore[no-untyped-def]
+    return (
+        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    )
+
+
+@njit(cache=True, nogil=True)
+def _sum_of(slots, heap, i, by_bytes):  # type: ignore[no-untyped-def]
+    # What a row adds to the sum of its part: with the bytes of its key, for where these lie may change.
+    total = np.int64(0)
+    if by_bytes:
+        at = slots[i, KEY]
+        for q in range(4 + _length(heap, at)):
+            total += np.int64(heap[at + q]) * (np.int64(2 * (CELLS + slots.shape[1] + q) + 1) * _ODD)
+    else:
+        total = slots[i, KEY] * (np.int64(2 * KEY + 1) * _ODD)
+    for c in range(COUNT, slots.shape[1]):
+        total += slots[i, c] * (np.int64(2 * c + 1) * _ODD)
+    return (slots[i, HASH] | np.int64(1)) * total + slots[i, HASH] * _ODD
 
 
 @njit(cache=True, nogil=True)
@@ -44,13 +73,6 @@ def _limit(v, bits):  # type: ignore[no-untyped-def]
     # Between a half and 7/10 of the capacity, by part.
     spread = (np.int64(v) * 0x9E3779B1 >> 12) % 52
     return (np.int64(1) << bits) * (128 + spread) >> 8
-
-
-@njit(cache=True, nogil=True)
-def _length(heap, at):  # type: ignore[no-untyped-def]
-    return (
-        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
-    )
 
 
 @njit(cache=True, nogil=True)
@@ -123,6 +145,7 @@ def put(  # type: ignore[no-untyped-def]
     places,
     counts,
     key_bytes,
+    sums,
     end,
     heap_end,
     granted,
@@ -141,9 +164,9 @@ def put(  # type: ignore[no-untyped-def]
 ):
     """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | how many rows more a region needs than are granted).
 
-    `places`, `counts`, `key_bytes` int64[parts], `end`, `heap_end` int64[1] lie in the file's header. Regions may be made up
-    to row `granted`, the first one of a part with room for as many rows as `expected` int64[parts] says: a chunk of a
-    snapshot has all rows of a few parts. With `absent`, a row that is there already is kept.
+    `places`, `counts`, `key_bytes`, `sums` int64[parts], `end`, `heap_end` int64[1] lie in the file's header. Regions may be
+    made up to row `granted`, the first one of a part with room for as many rows as `expected` int64[parts] says: a chunk of
+    a snapshot has all rows of a few parts. With `absent`, a row that is there already is kept.
     """
     for o in range(start, order.size):
         r = order[o]
@@ -162,9 +185,13 @@ def put(  # type: ignore[no-untyped-def]
         found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         if found >= 0:
             if not absent:
+                # What `_sum_of` is afterwards less what it was, in the one pass that there is anyway.
+                more = (n[r] - slots[found, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
                 slots[found, COUNT] = n[r]
                 for c in range(cells.shape[1]):
+                    more += (cells[r, c] - slots[found, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
                     slots[found, CELLS + c] = cells[r, c]
+                sums[v] += (h | np.int64(1)) * more
             continue
         if by_bytes and heap_end[0] + 4 + offsets[r + 1] - offsets[r] > heap.size:
             return o, HEAP_FULL
@@ -195,6 +222,7 @@ def put(  # type: ignore[no-untyped-def]
         slots[i, HASH] = h
         slots[i, USED] = HELD
         counts[v] += 1
+        sums[v] += _sum_of(slots, heap, i, by_bytes)
     return order.size, DONE
 
 
@@ -245,7 +273,7 @@ def scan(slots, heap, places, by_bytes, parts, at_part, at_row, at_place, rows_m
 
 
 @njit(cache=True, nogil=True)
-def remove(slots, heap, places, counts, key_bytes, by_bytes, parts, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
+def remove(slots, heap, places, counts, key_bytes, sums, by_bytes, parts, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
     """Remove rows of these regions: those whose `newest` word is at most `until` and whose `changed` one at most `epoch`."""
     for v in parts:
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
@@ -254,6 +282,7 @@ def remove(slots, heap, places, counts, key_bytes, by_bytes, parts, newest, unti
             if slots[i, USED] == HELD and slots[i, newest] <= until and slots[i, changed] <= epoch:
                 slots[i, USED] = REMOVED
                 counts[v] -= 1
+                sums[v] -= _sum_of(slots, heap, i, by_bytes)
                 if by_bytes:
                     key_bytes[v] -= 4 + _length(heap, slots[i, KEY])
         # Free again is a place that no search for a row behind it comes by. Searches go round: the region counts twice, and
@@ -291,17 +320,55 @@ def move_keys(slots, heap, place, heap_end, mark):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def recount(slots, heap, places, counts, key_bytes, by_bytes):  # type: ignore[no-untyped-def]
-    """Set counts and key_bytes from the rows themselves, after a put that was torn."""
+def recount(slots, heap, places, counts, key_bytes, sums, by_bytes):  # type: ignore[no-untyped-def]
+    """Set counts, key_bytes and sums from the rows themselves, after a put that was torn."""
     for v in range(counts.size):
         rows = 0
-        taken = np.int64(0)
+        taken = total = np.int64(0)
         if places[v] != 0:
             base = places[v] >> PLACE_BITS
             for i in range(base, base + (np.int64(1) << (places[v] & 63))):
                 if slots[i, USED] == HELD:
                     rows += 1
+                    total += _sum_of(slots, heap, i, by_bytes)
                     if by_bytes:
                         taken += 4 + _length(heap, slots[i, KEY])
-        counts[v] = rows
-        key_bytes[v] = taken
+        counts[v], key_bytes[v], sums[v] = rows, taken, total
+
+
+@njit(cache=True, nogil=True)
+def verify(  # type: ignore[no-untyped-def]
+    slots, heap, places, counts, key_bytes, sums, end, heap_end, part_bits, by_bytes, torn
+):
+    """The first part of which a row, or what the header says, is not what was written; -1: there is none.
+
+    `torn`: by a put; then what rows add up to is not known, and only what they are is looked at.
+    """
+    for v in range(places.size):
+        rows = 0
+        taken = total = np.int64(0)
+        if places[v] != 0:
+            base, bits = places[v] >> PLACE_BITS, places[v] & 63
+            if base < 0 or bits > 48 or base + (np.int64(1) << bits) > min(end, slots.shape[0]):
+                return v
+            for i in range(base, base + (np.int64(1) << bits)):
+                used = slots[i, USED]
+                if used == HELD:
+                    h = slots[i, HASH]
+                    if _part(h, part_bits) != v:
+                        return v
+                    if by_bytes:
+                        at = slots[i, KEY]
+                        if at < 0 or at + 4 > heap_end:
+                            return v
+                        length = _length(heap, at)
+                        if length < 0 or at + 4 + length > heap_end:
+                            return v
+                        taken += 4 + length
+                    rows += 1
+                    total += _sum_of(slots, heap, i, by_bytes)
+                elif used != FREE and used != REMOVED:
+                    return v
+        if not torn and (counts[v] != rows or key_bytes[v] != taken or sums[v] != total):
+            return v
+    return -1

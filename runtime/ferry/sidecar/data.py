@@ -22,7 +22,7 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import Bug, FerryError, Refusal, UserCodeFailed
+from ferry.contract.errors import Bug, FerryError, Refusal, StateUnavailable, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
@@ -79,15 +79,13 @@ class Data:
         self._alive = self._signs.turns
         self._lock = threading.RLock()
         self._record = SavedRecord(directory, settings.path, settings.run, boot_id)
+        self.damage = self._record.damage
+        """why the life before gave up what it held; empty: it did not"""
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
-        each = settings.memory_bytes // len(descriptors)
-        self.states: list[State] = [
-            open_state(descriptor, self.virtual_nodes, directory / f"state-{descriptor.index}", each)
-            for descriptor in descriptors
-        ]
+        self.states = self._open_states(directory, settings.memory_bytes // len(descriptors))
         self.scans = Scans(
             me,
             lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)),
@@ -126,6 +124,16 @@ class Data:
         """virtual nodes that are held, and learned, whole: as states of processes were told"""
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = LoadCounter(self.virtual_nodes)
+
+    def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
+        """Raises BeginsAnew when files are not what was written: this copy is given up, and made anew from another one."""
+        self._record.opens()
+        each = [(d, self.virtual_nodes, directory / f"state-{d.index}", memory_bytes) for d in self.descriptors]
+        try:
+            return [open_state(*one) for one in each]
+        except StateUnavailable as error:
+            self._record.give_up(str(error))
+            raise BeginsAnew(f"{self.me}: its state is damaged, and is made anew: {error}") from error
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """Copies to learners and to the store may use so much from now on; 0: what they use by themselves."""

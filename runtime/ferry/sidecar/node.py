@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ferry.channel import choice
@@ -29,6 +30,7 @@ from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
+from ferry.contract.user_code import USER_CODE
 from ferry.environment import Environment
 from ferry.protocol.instance import machine as core
 from ferry.registry import JobRegistry
@@ -41,7 +43,7 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
-from ferry.sidecar.signs import Signs
+from ferry.sidecar.signs import ENDED, EndedLife, Signs, how, read_end
 from ferry.store.lock import DirectoryLock
 from ferry.system import flight_places, user_module
 from ferry.system.flight_places import FlightPlace
@@ -67,6 +69,9 @@ LAST_WORDS_SECONDS = 1.0
 
 class Node:
     """One life of one instance."""
+
+    _end_before: EndedLife | None = None
+    """Until the driver was told of it."""
 
     def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, surroundings: Environment) -> None:
         self.settings = settings
@@ -111,9 +116,14 @@ class Node:
         self._descriptors = descriptors
         self._load_processes(descriptors)
         lend = self._chosen.lend_bytes
-        data = self._data = Data(
-            self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._signs
-        )
+        try:
+            sends = self._send, self._send_nowait
+            data = self._data = Data(self.settings, self.me, self.dir, descriptors, *sends, lend, self._signs)
+        except BeginsAnew as end:
+            log.error("%s", end)
+            return ExitCode.CRASHED
+        self._end_before = read_end(self.dir)
+        (self.dir / ENDED).unlink(missing_ok=True)
         if data.arena is not None:
             self._chosen.lend(data.arena)
         saved = data.saved()
@@ -255,6 +265,8 @@ class Node:
             self._require_same_program()
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
+        if isinstance(event, m.Ask) and self._end_before is not None:
+            self._tell_of_end(self._end_before)
         if isinstance(event, m.Commit):
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
 
@@ -265,6 +277,13 @@ class Node:
                 raise BeginsAnew(
                     f"{self.me}: the program is another than when this instance was started: it begins anew"
                 )
+
+    def _tell_of_end(self, end: EndedLife) -> None:
+        """The life before died in the user's code: nobody else knows."""
+        self._end_before, computing = None, end.computing
+        if computing is not None and computing.users:
+            reason = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)}), {computing.what}"
+            self._send(core.Send(core.DRIVER, m.CodeFailed(self.me, *computing.commit_id, reason)), None)
 
     def _is_outdone(self, attempt: Attempt) -> bool:
         """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
@@ -297,6 +316,7 @@ class Node:
         sizes = data.sizes()
         timer, boundaries = data.next_timer(), data.scans.boundaries()
         report = data.tally.report(self.me, self._life, sizes, watch.links, timer, busy_ms, boundaries)
+        report = replace(report, damage=data.damage) if data.damage else report
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
         self._counted.replace(InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes))
         self._send(core.Send(core.DRIVER, report), None)

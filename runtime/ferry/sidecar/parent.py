@@ -32,6 +32,7 @@ from ferry.registry import Claim, JobRegistry
 from ferry.sidecar import ALIVE, STARTED, forks
 from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
+from ferry.sidecar.signs import write_end
 from ferry.sidecar.watchdog import Watchdog, cpu_seconds
 from ferry.system.monitoring import MonitoringServer
 
@@ -141,6 +142,7 @@ class Parent:
                 del self._children[index]
                 self._lives[index].up = False
                 delay = self._delay(index, now)
+                write_end(self._dir / str(index), child.exitcode)
                 if child.exitcode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
                     self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
                     return

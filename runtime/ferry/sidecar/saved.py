@@ -14,12 +14,13 @@ from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
 from ferry.protocol.instance import machine as core
+from ferry.sidecar.signs import crashed
 from ferry.store import seal
 from ferry.store.commit_record import CommitRecord
 
 log = logging.getLogger("ferry.sidecar")
 
-FORMAT = 4
+FORMAT = 5
 """Of what is in an instance's directory: files of another one are no copy."""
 
 
@@ -36,6 +37,8 @@ class SavedRecord:
         self._record = CommitRecord(directory / "commit-record")
         self._erases = False
         """What is here is of a life of the job that is over: the next process removes it before it opens anything."""
+        self.damage = ""
+        """Why the life before gave up what it held; empty: it did not."""
         self.empty = False
         """Nothing of any life of the job is here: also what was dropped leaves traces, as how far rows were released."""
         self.saved = self._load()
@@ -54,8 +57,12 @@ class SavedRecord:
                 self._directory,
             )
             doc = None
-        if doc is not None and not doc.get("erases", False):
-            return saved_from_wire(doc["saved"])
+        if doc is not None and doc.get("opens") and crashed(self._directory):
+            doc = self._given_up(saved_from_wire(doc["saved"]), "the process crashed while it opened them")
+        if doc is not None:
+            self.damage = doc.get("damage", "")
+            if not doc.get("erases", False):
+                return saved_from_wire(doc["saved"])
         for entry in self._directory.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -70,6 +77,20 @@ class SavedRecord:
             self.empty &= saved.committed is None and saved.released < 0 and not saved.holds and not saved.learned
         self.saved = saved
         self._record.write({"boot": self._boot, "saved": saved_to_wire(saved), "erases": self._erases})
+
+    def opens(self) -> None:
+        """The files are opened now: if that ends the process, they are damaged."""
+        self._record.write({"boot": self._boot, "saved": saved_to_wire(self.saved), "erases": False, "opens": True})
+
+    def give_up(self, damage: str) -> None:
+        """What is here is not what was written: the next process removes it, and holds nothing."""
+        self._given_up(self.saved, damage)
+
+    def _given_up(self, saved: core.Saved, damage: str) -> dict[str, Any]:
+        empty = core.Saved(saved.generation, origin=saved.origin)
+        doc = {"boot": self._boot, "saved": saved_to_wire(empty), "erases": True, "damage": damage}
+        self._record.write(doc)
+        return doc
 
     def erased(self) -> None:
         """Nothing is here of the life of the job before."""

@@ -8,7 +8,9 @@ goes by its own clock, and a step of the wall clock changes nothing.
 
 from __future__ import annotations
 
+import json
 import mmap
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.records import record
+from ferry.sidecar import ALIVE
 
 _TURN = struct.Struct("<q")
 _WORK = struct.Struct("<qqqqqq")
@@ -84,6 +87,57 @@ class Signs:
         """What is computed now, and for how many milliseconds; empty: nothing."""
         computing, since = self.computing, self._since
         return ("", 0) if computing is None else (computing.what, int((time.monotonic() - since) * 1000))
+
+
+ENDED = "ended"
+"""File in the instance's directory: how the process before this one ended, as its parent has seen it."""
+
+CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
+
+
+@record
+class EndedLife:
+    """How the process of an instance ended, by itself."""
+
+    code: int
+    """as of `multiprocessing`: negative for a signal"""
+    computing: Computing | None
+
+
+def write_end(directory: Path, code: int) -> None:
+    """To be called by the parent."""
+    seen = look(directory / ALIVE)
+    computing = seen.computing if seen is not None else None
+    document: dict[str, object] = {"code": code, "commit_id": None if computing is None else computing.commit_id}
+    document |= {
+        "what": "" if computing is None else computing.what,
+        "users": computing is not None and computing.users,
+    }
+    (directory / ENDED).write_text(json.dumps(document))
+
+
+def read_end(directory: Path) -> EndedLife | None:
+    """How the life before ended; None: nobody knows, or it was told to end."""
+    try:
+        document = json.loads((directory / ENDED).read_text())
+        if document["commit_id"] is None:
+            return EndedLife(document["code"], None)
+        step, attempt = document["commit_id"]
+        commit_id = CommitId(Step(*step), Attempt(*attempt))
+        return EndedLife(document["code"], Computing(commit_id, document["what"], document["users"]))
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def how(code: int) -> str:
+    """How a process ended, in words."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def crashed(directory: Path) -> bool:
+    """Whether the life before ended by a crash of its own, and not because somebody killed it."""
+    end = read_end(directory)
+    return end is not None and end.code in CRASHES
 
 
 def look(path: Path) -> SignsSeen | None:

@@ -28,6 +28,7 @@ from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, 
 from ferry.store import garbage, mapped
 from ferry.store.drops import Drops
 from ferry.store.expiry import Remainder, SliceRemainder, require_not_expired
+from ferry.store.inventory import Inventory
 from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
 
 FIRED_ROWS_MAX = 65536
@@ -63,8 +64,8 @@ class AggregateState:
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
-        self._slices: list[int] = []
-        """in order"""
+        self._inventory = Inventory(directory)
+        self._slices = sorted(self._inventory.digests)
         self._open: dict[int, SliceTable] = {}
         """by slice; least recently used first"""
         self._opening = threading.Lock()
@@ -80,19 +81,14 @@ class AggregateState:
         self._reopen()
 
     def _reopen(self) -> None:
-        for path in self.directory.glob("*.table"):
-            if SliceTable.is_complete(path):
-                self._slices.append(int(path.stem))
-            else:
-                path.unlink()
-        self._slices.sort()
-        for path in self.directory.glob("*.heap"):
-            if not self._has(int(path.stem)):
-                path.unlink()
+        for kind in ("table", "heap"):
+            for stray in self._inventory.require_known(int(path.stem) for path in self.directory.glob(f"*.{kind}")):
+                (self.directory / f"{stray}.{kind}").unlink()
+        self._untidy, self._littered = dict.fromkeys(self._slices), set(self._slices)
         for slice_start in self._slices:
-            self._littered.add(slice_start)
-            self._untidy[slice_start] = None
+            self._open[slice_start] = self._opened(slice_start, verify=True)
             self._count(self._table(slice_start).totals(), 1)
+            self._trim_memory(0)
 
     def _has(self, slice_start: int) -> bool:
         at = bisect_left(self._slices, slice_start)
@@ -106,13 +102,13 @@ class AggregateState:
             table.settle()
             return table
 
-    def _opened(self, slice_start: int) -> SliceTable:
+    def _opened(self, slice_start: int, verify: bool = False) -> SliceTable:
         if len(self._open) >= OPEN_MAX:
             self._close(1)
         width = CELLS + self._codes.size
         while True:
             try:
-                table = SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops)
+                table = SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops, verify)
                 if slice_start in self._littered:
                     self._littered.remove(slice_start)
                     table.find_garbage()
@@ -208,9 +204,12 @@ class AggregateState:
             if self.descriptor.window.last_end(s) > self.expired
         ]
         for s, chosen in live:
+            if not self._has(s):
+                self._inventory.begins(s)
             table = self._table(s)
             mapped.require_room(self.directory, table.room_for(chosen.size) + p.data.size)
             if not self._has(s):
+                self._inventory.add(s)
                 insort(self._slices, s)
             before = table.totals()
             table.put(rows, chosen, absent)
@@ -243,6 +242,7 @@ class AggregateState:
         """Remove a piece of a slice that is over; about how many bytes were given back."""
         table = self._over.popleft()
         if isinstance(table, int):
+            self._inventory.remove([table])
             self._untidy.pop(table, None)
             self._littered.discard(table)
             table = self._open.pop(table, None) or self._opened(table)

@@ -6,6 +6,7 @@ are cleaned of it later, in pieces. Must be written before anything of what was 
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ class Drops:
         self.notes: dict[str, Any] = {}
         if path.exists():
             try:
-                document = msgpack.unpackb(path.read_bytes())
+                content = path.read_bytes()
+                if zlib.crc32(content[4:]).to_bytes(4, "little") != content[:4]:
+                    raise ValueError("it is not what was written")
+                document = msgpack.unpackb(content[4:])
                 self.at[:] = np.frombuffer(document["at"], np.int64)
                 self.notes = document["notes"]
                 self.last = int(self.at.max())
@@ -42,7 +46,8 @@ class Drops:
         at[vnodes] = number
         try:
             with files.replacing(self._path) as new:
-                new.write_bytes(msgpack.packb({"at": at.tobytes(), "notes": notes}))
+                body = msgpack.packb({"at": at.tobytes(), "notes": notes})
+                new.write_bytes(zlib.crc32(body).to_bytes(4, "little") + body)
         except OSError as e:
             raise Exhausted(f"{self._path}: could not be written: {e}") from e
         self.at, self.notes, self.last = at, notes, int(at.max())

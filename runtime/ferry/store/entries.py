@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +34,14 @@ from ferry.kernels.places import ints_of, ordered_int, parsed, texts
 from ferry.store import mapped
 from ferry.store.entry_scan import EntryScan, keys_from
 from ferry.store.expiry import EntryRemainder, Untouched
+from ferry.store.inventory import Inventory
+from ferry.store.sealing import sealed, unsealed
 
 MAP_BYTES = 1 << 38
 """Addresses, not bytes: the file is as large as what is in it. `require_room` looks at the disk."""
+
+VERIFY_ENTRIES = 2_000_000
+"""Entries that are looked at when the file is opened, some seconds; of all others damage is noticed when they are read."""
 
 WORK_ENTRIES = 2_000
 """EntryStore of a life that is over which one piece of work removes: some milliseconds."""
@@ -65,6 +70,11 @@ class EntryStore:
         self._directory = directory
         self._virtual_nodes = virtual_nodes
         directory.mkdir(parents=True, exist_ok=True)
+        inventory, path = Inventory(directory), directory / "data.mdb"
+        there = path.exists() and path.stat().st_size > 0
+        if inventory.digests and not there:
+            raise StateUnavailable(f"{path}: it is missing or empty; warm this instance again")
+        inventory.require_known([0]) if there else inventory.begins(0)
         try:
             self._env = lmdb.open(
                 str(directory), map_size=MAP_BYTES, max_dbs=8, sync=False, metasync=False, readahead=False
@@ -73,6 +83,8 @@ class EntryStore:
                 self._env.open_db(name) for name in (b"state", b"timers", b"emitted", b"removed", b"about", b"litter")
             )
             self._env.reader_check()
+            self._require_whole()
+            inventory.add(0)
         except lmdb.Error as e:
             raise StateUnavailable(f"{directory}: cannot be read ({e}); warm this instance again") from e
         self._lives = np.zeros(virtual_nodes, np.int64)
@@ -92,6 +104,21 @@ class EntryStore:
                     number = int.from_bytes(vnode)
                     self._lives[number], self._counts[number], self._used[number] = _ABOUT.unpack(about)
 
+    def _require_whole(self) -> None:
+        """Raises StateUnavailable when entries are not what was written, or the file is cut."""
+        path, pages = self._directory / "data.mdb", self._env.info()["last_pgno"] + 1
+        if (size := path.stat().st_size) < pages * self._env.stat()["psize"]:
+            raise StateUnavailable(f"{path}: it has {size} bytes, and {pages} pages; warm this instance again")
+        with self._env.begin(db=self._state) as txn, txn.cursor() as cursor:
+            before, count = b"", 0
+            for key, value in islice(cursor, VERIFY_ENTRIES):
+                unsealed(key[6:], value)
+                if key <= before:
+                    raise StateUnavailable(f"{path}: entries are not in order; warm this instance again")
+                before, count = key, count + 1
+            if count < min(VERIFY_ENTRIES, txn.stat(self._state)["entries"]):
+                raise StateUnavailable(f"{path}: entries are missing; warm this instance again")
+
     def close(self) -> None:
         """Nothing may be done with it afterwards."""
         self._env.close()
@@ -103,7 +130,8 @@ class EntryStore:
         lives = self._prefixes(hashes)
         with self._env.begin(db=self._state) as txn:
             get = txn.get
-            return [get(life + place) for life, place in zip(lives, places, strict=True)]
+            found = [(place, get(life + place)) for life, place in zip(lives, places, strict=True)]
+            return [None if value is None else unsealed(place, value) for place, value in found]
 
     def below(self, hashes: Hashes, places: Sequence[bytes]) -> tuple[Ints, list[bytes], list[bytes]]:
         """All entries whose places begin with one of these: (number of that one, rest of the place, value), in order."""
@@ -122,7 +150,7 @@ class EntryStore:
                         break
                     numbers.append(number)
                     rests.append(key[size:])
-                    values.append(value)
+                    values.append(unsealed(key[6:], value))
         return np.array(numbers, np.int64), rests, values
 
     def due(self, table: int, until: int, vnodes: Ints) -> Due:
@@ -138,7 +166,8 @@ class EntryStore:
                         break
                     if key[9:15] in lives:
                         found.append(item)
-        return Due(ints_of([k[1:9] for k, _ in found]), [k[15:] for k, _ in found], [v for _, v in found])
+        values = [unsealed(key[15:] + key[:9], value) for key, value in found]
+        return Due(ints_of([k[1:9] for k, _ in found]), [k[15:] for k, _ in found], values)
 
     def next_timer(self, table: int) -> int | None:
         """The earliest time of a table of timers; None: it has none."""
@@ -150,7 +179,7 @@ class EntryStore:
         for vnode in vnodes.tolist():
             at = begin = self._emitted_of(epoch, vnode)
             while (item := self._next(self._emitted, at, begin)) is not None:
-                yield item[1]
+                yield unsealed(item[0][14:], item[1])
                 at = item[0] + b"\0"
 
     def emitted_count(self, epoch: int, vnodes: Ints) -> int:
@@ -219,6 +248,7 @@ class EntryStore:
             keep = [not removed.set_key(life + place) for place, _ in items]
             timers = timers[keep]
             items = [item for item, kept in zip(items, keep, strict=True) if kept]
+        items = [(place, sealed(place, value)) for place, value in items]
         state = [(life + place, value) for place, value in items]
         before = txn.stat(self._state)["entries"]
         txn.cursor(self._state).putmulti(state, overwrite=not absent)
@@ -238,13 +268,13 @@ class EntryStore:
             if table >= EVENT_TIMERS:
                 txn.delete(_by_time(life, place), db=self._timers)
         if self._learning[vnode]:
-            txn.cursor(self._removed).putmulti([(life + place, b"") for place, _ in items])
+            txn.cursor(self._removed).putmulti([(life + place, sealed(place, b"")) for place, _ in items])
 
     def _emit(self, txn: Any, vnode: int, items: list[tuple[bytes, bytes]]) -> None:
         for place, value in items:
             epoch = int.from_bytes(place[:8])
             if epoch > self.released:
-                txn.put(self._emitted_of(epoch, vnode) + place[8:], value, db=self._emitted)
+                txn.put(self._emitted_of(epoch, vnode) + place[8:], sealed(place[8:], value), db=self._emitted)
 
     def release(self, epoch: int) -> None:
         """Forget the rows of epochs up to this one."""

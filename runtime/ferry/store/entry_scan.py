@@ -12,6 +12,7 @@ from ferry.contract import names
 from ferry.kernels.changes import EMIT, PUT, REMOVE, changes_of
 from ferry.kernels.grouping import Ints
 from ferry.kernels.places import parsed, texts
+from ferry.store.sealing import unsealed
 
 SCAN_VNODES = 256
 """Virtual nodes that one chunk of a snapshot looks at, at most: whoever asks has other things to do."""
@@ -71,7 +72,7 @@ class EntryScan:
                         break
                     if room <= 0:
                         return found, key[6:]
-                    found.append((key[6:], value))
+                    found.append((key[6:], unsealed(key[6:], value)))
                     room -= len(key) - 6 + len(value)
         return found, None
 
@@ -85,7 +86,8 @@ class EntryScan:
                     at = item[0] + b"\0"
                     hash_ = vnode << shift if shift < 64 else 0
                     place = item[0][:8] + item[0][14:]
-                    yield changes_of(np.array([hash_], np.uint64), EMIT, [place], [item[1]])
+                    value = unsealed(item[0][14:], item[1])
+                    yield changes_of(np.array([hash_], np.uint64), EMIT, [place], [value])
 
     def _next(self, at: bytes, begin: bytes) -> tuple[bytes, bytes] | None:
         with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:

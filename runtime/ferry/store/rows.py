@@ -24,6 +24,7 @@ from ferry.kernels.grouping import Ints
 from ferry.store import mapped, removals, segments
 from ferry.store.drops import Drops
 from ferry.store.expiry import Remainder, SliceRemainder
+from ferry.store.inventory import Inventory
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
 from ferry.store.removals import Removals
@@ -69,7 +70,8 @@ class RowState:
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
         removals.finish()
-        self._segments = segments.read_all(directory, virtual_nodes)
+        self._inventory = Inventory(directory)
+        self._segments = segments.read_all(directory, virtual_nodes, self._inventory)
         self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
@@ -149,15 +151,18 @@ class RowState:
 
     def _next(self) -> int:
         self._sequence += 1
+        self._inventory.begins(self._sequence)
         return self._sequence
 
     def _add(self, segment: Segment | None) -> None:
         if segment is not None:
+            self._inventory.add(segment.sequence, segment.digest)
             self._segments.append(segment)
             self._count(segment, 1)
 
     def _remove(self, gone: list[Segment]) -> None:
         numbers = {s.sequence for s in gone}
+        self._inventory.remove(numbers)
         for segment in self._segments:
             if segment.sequence in numbers:
                 self._count(segment, -1)
@@ -229,8 +234,8 @@ class RowState:
         self._fuel -= max(1, merge.step(self._still_there))
         if merge.finished:
             del self._merges[level]
+            self._add(merge.outcome)  # Before: a process that is killed in between has one or the other.
             self._remove(list(merge.inputs))
-            self._add(merge.outcome)
             if merge.outcome is not None:
                 self._unclean.append(merge.outcome.sequence)
         return True

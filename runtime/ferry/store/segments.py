@@ -21,8 +21,10 @@ import pyarrow as pa
 from ferry.contract.errors import Exhausted, StateUnavailable
 from ferry.contract.names import vnode_shift
 from ferry.kernels import columns
+from ferry.kernels.digests import digest
 from ferry.kernels.grouping import Hashes, Ints
 from ferry.store import mapped
+from ferry.store.inventory import Inventory
 
 PART_BYTES = 1024 * 1024
 """About so much is read, merged or written at a time: a few milliseconds."""
@@ -79,6 +81,8 @@ class Segment:
     """distinct slices of its rows, in order"""
     rows: int
     bytes: int
+    digest: int
+    """of its file"""
 
     def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[SegmentPart]:
         """Those that may have rows in these ranges, which are in order."""
@@ -140,8 +144,9 @@ class Writer:
         os.replace(self._unfinished, self._path)
         slices = np.array(sorted(self._slices), np.int64)
         parts = tuple(SegmentPart.of(batch) for batch in _batches(self._path))
+        size, found = self._bytes, _digest(self._path)
         return Segment(
-            self._path, self._sequence, self._level, self._about, parts, self._counts, slices, self._rows, self._bytes
+            self._path, self._sequence, self._level, self._about, parts, self._counts, slices, self._rows, size, found
         )
 
     def _full_disk(self) -> _FullDisk:
@@ -190,10 +195,22 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         raise
 
 
-def read(path: Path, virtual_nodes: int) -> Segment:
-    """Open a segment; raises StateUnavailable when it cannot be read."""
+def _digest(path: Path) -> int:
+    try:
+        with pa.memory_map(str(path)) as source:
+            return digest(np.frombuffer(source.read_buffer(), np.uint8))
+    except OSError as e:
+        if e.errno == errno.ENOMEM:
+            raise mapped.no_maps_left(path) from e
+        raise
+
+
+def read(path: Path, virtual_nodes: int, expected: int) -> Segment:
+    """Open a segment; raises StateUnavailable when it is not what was written."""
     sequence, level, _ = path.name.split(".")
     try:
+        if _digest(path) != expected:
+            raise ValueError("its content is not what was written")
         batches = list(_batches(path))
         described = json.loads(batches[0].schema.metadata[_METADATA])
         about = About(described["epoch"], tuple(described["sources"]), tuple(described["replaces"]), described["last"])
@@ -207,16 +224,25 @@ def read(path: Path, virtual_nodes: int) -> Segment:
     parts = tuple(SegmentPart.of(batch) for batch in batches)
     rows, size = sum(b.num_rows for b in batches), sum(b.nbytes for b in batches)
     return Segment(
-        path, int(sequence), int(level), about, parts, counts, np.array(sorted(slices), np.int64), rows, size
+        path, int(sequence), int(level), about, parts, counts, np.array(sorted(slices), np.int64), rows, size, expected
     )
 
 
-def read_all(directory: Path, virtual_nodes: int) -> list[Segment]:
-    """All segments in order; unfinished files and replaced segments are removed."""
+def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[Segment]:
+    """All segments in order; unfinished files and replaced segments are removed.
+
+    Raises StateUnavailable when one is missing, or is not what was written.
+    """
     for path in directory.glob("*.tmp"):
         path.unlink()
-    found = [read(path, virtual_nodes) for path in sorted(directory.glob("*.arrow"))]
+    there = {int(path.name.partition(".")[0]): path for path in sorted(directory.glob("*.arrow"))}
+    if missing := inventory.digests.keys() - there.keys():
+        raise StateUnavailable(f"{directory}: segment {min(missing)} is missing; warm this instance again")
+    for number in inventory.require_known(there):
+        there.pop(number).unlink()
+    found = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
     replaced = {name for segment in found for name in segment.about.replaces}
+    inventory.remove(segment.sequence for segment in found if segment.path.name in replaced)
     for segment in found:
         if segment.path.name in replaced:
             segment.path.unlink()

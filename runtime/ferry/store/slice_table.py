@@ -14,16 +14,29 @@ from pathlib import Path
 
 import numpy as np
 
-from ferry.contract.errors import Bug
+from ferry.contract.errors import Bug, StateUnavailable
 from ferry.kernels import grouping, table
 from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Hashes, Ints
 from ferry.store import mapped
 from ferry.store.drops import Drops
 from ferry.store.garbage import Garbage, Range
+from ferry.store.table_header import (
+    DIRTY,
+    DROPS,
+    DROPS_AGAIN,
+    END,
+    HEADER_WORDS,
+    HEAP_BEGIN,
+    HEAP_END,
+    MAGIC,
+    MAGIC_NUMBER,
+    PARTS,
+    PARTS_ARRAYS,
+    WIDTH,
+    header_bytes,
+    require_whole,
+)
 
-MAGIC = 0x32454C4241545246
-_MAGIC, _PARTS, _WIDTH, _DIRTY, _END, _HEAP_BEGIN, _HEAP_END, _DROPS = range(8)
-_HEADER_WORDS = 16
 _ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
 PARTS_MIN = 1024
@@ -64,8 +77,13 @@ class RowArrays:
 class SliceTable:
     """The table of one slice. `drops` says what of it is not there any more."""
 
-    def __init__(self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: Drops) -> None:
-        """Open or create `SLICE.table`. `width` is words per row (4 and the state columns)."""
+    def __init__(
+        self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: Drops, verify: bool = False
+    ) -> None:
+        """Open or create `SLICE.table`. `width` is words per row (4 and the state columns).
+
+        `verify`: look at all of it, for it may have been damaged since it was written. Raises StateUnavailable then.
+        """
         self.directory = directory
         self.slice_start = slice_start
         self.width = width
@@ -84,27 +102,35 @@ class SliceTable:
         self._garbage = Garbage()
         self._moving: tuple[int, int] | None = None
         """(part, mark): keys before the mark are being moved, up to this part they were"""
+        if verify:
+            require_whole(self.path, self.heap_path if by_bytes else None, width, self.virtual_nodes, drops.last)
         self._map(_ROWS_MIN)
         if by_bytes:
             self._map_heap(max(_HEAP_BYTES_MIN, int(self._heap_end[0])))
-        if self._header[_DIRTY]:
-            table.recount(self.slots, self.heap, self.places, self._counts, self._key_bytes, by_bytes)
-            self._header[_DIRTY] = 0
+        if verify:
+            self._require_whole_rows()
+        if self._header[DIRTY]:
+            table.recount(*self._arrays, by_bytes)
+            self._header[DIRTY] = 0
         self._measure()
-
-    @staticmethod
-    def is_complete(path: Path) -> bool:
-        """True for a table file that was finished."""
-        with path.open("rb") as f:
-            return f.read(8) == MAGIC.to_bytes(8, "little")
 
     def _count_parts(self) -> int:
         """As many as the file was made with, if there is one."""
         if self.path.exists():
-            words = np.frombuffer(mapped.open_mapped(self.path, 8 * _HEADER_WORDS), np.int64, _HEADER_WORDS)
-            if words[_MAGIC] == MAGIC:
-                return int(words[_PARTS])
+            words = np.frombuffer(mapped.open_mapped(self.path, 8 * HEADER_WORDS), np.int64, HEADER_WORDS)
+            if words[MAGIC] == MAGIC_NUMBER:
+                return int(words[PARTS])
         return max(self.virtual_nodes, PARTS_MIN)
+
+    @property
+    def _arrays(self) -> tuple[Ints, Bytes, Ints, Ints, Ints, Ints]:
+        return self.slots, self.heap, self.places, self._counts, self._key_bytes, self._sums
+
+    def _require_whole_rows(self) -> None:
+        ends = int(self._end[0]), int(self._heap_end[0])
+        part = table.verify(*self._arrays, *ends, self._part_bits, self.by_bytes, bool(self._header[DIRTY]))
+        if part >= 0:
+            raise StateUnavailable(f"{self.path}: rows of virtual node {part // self._each} are not what was written")
 
     def _parts_of(self, vnodes: Ints) -> Ints:
         return (vnodes[:, None] * self._each + np.arange(self._each)).ravel()
@@ -116,8 +142,7 @@ class SliceTable:
 
     @property
     def _header_bytes(self) -> int:
-        size = 8 * (_HEADER_WORDS + 3 * self._parts)
-        return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
+        return header_bytes(self._parts)
 
     @property
     def _used_bytes(self) -> int:
@@ -127,16 +152,16 @@ class SliceTable:
     def _map(self, rows: int) -> None:
         mapping = mapped.open_growing(self.path, self._header_bytes + self.row_bytes * rows)
         words = np.frombuffer(mapping, np.int64)
-        if words[_MAGIC] == 0:
-            words[[_PARTS, _WIDTH, _DROPS]] = self._parts, self.width, self._drops.last
-            words[_MAGIC] = MAGIC
-        found = words[[_MAGIC, _PARTS, _WIDTH]].tolist()
-        if found != [MAGIC, self._parts, self.width] or not self._each:
+        if words[MAGIC] == 0:
+            words[[PARTS, WIDTH, DROPS, DROPS_AGAIN]] = self._parts, self.width, self._drops.last, self._drops.last
+            words[MAGIC] = MAGIC_NUMBER
+        found = words[[MAGIC, PARTS, WIDTH]].tolist()
+        if found != [MAGIC_NUMBER, self._parts, self.width] or not self._each:
             raise Bug(f"{self.path}: header (magic, parts, width) is {found}: it belongs to another operator")
-        self._mapping, self._header = mapping, words[:_HEADER_WORDS]
-        parts = words[_HEADER_WORDS : _HEADER_WORDS + 3 * self._parts]
-        self.places, self._counts, self._key_bytes = parts.reshape(3, self._parts)
-        self._end, self._heap_end = words[_END : _END + 1], words[_HEAP_END : _HEAP_END + 1]
+        self._mapping, self._header = mapping, words[:HEADER_WORDS]
+        parts = words[HEADER_WORDS : HEADER_WORDS + PARTS_ARRAYS * self._parts]
+        self.places, self._counts, self._key_bytes, self._sums = parts.reshape(PARTS_ARRAYS, self._parts)
+        self._end, self._heap_end = words[END : END + 1], words[HEAP_END : HEAP_END + 1]
         mapped.read_singly(mapping, self._used_bytes)
         rows = (words.size - self._header_bytes // 8) // self.width
         self.slots = words[self._header_bytes // 8 :][: rows * self.width].reshape(rows, self.width)
@@ -156,7 +181,7 @@ class SliceTable:
     def totals(self) -> tuple[Ints, Ints]:
         """Rows and bytes of each virtual node, as they are now; without what was dropped, also when it is not `settle`d."""
         counts, key_bytes = self.counts, self._key_bytes.reshape(-1, self._each).sum(1)
-        gone = self._drops.gone(int(self._header[_DROPS]) + 1)
+        gone = self._drops.gone(int(self._header[DROPS]) + 1)
         if gone is not None:
             counts[gone] = key_bytes[gone] = 0
         return counts, self.bytes_of(counts, key_bytes)
@@ -170,7 +195,7 @@ class SliceTable:
     @property
     def mapped_bytes(self) -> int:
         """Of the regions in use and of the heap: what may take memory."""
-        return self._region_bytes + int(self._heap_end[0] - self._header[_HEAP_BEGIN])
+        return self._region_bytes + int(self._heap_end[0] - self._header[HEAP_BEGIN])
 
     def _measure(self) -> None:
         used = self.places[self.places != 0] & 63
@@ -190,13 +215,9 @@ class SliceTable:
         step = min(GRANT_BYTES // self.row_bytes, order.size << table.BITS_MIN)
         granted = start = 0
         while True:
-            self._header[_DIRTY] = 1
+            self._header[DIRTY] = 1
             start, need = table.put(
-                self.slots,
-                self.heap,
-                self.places,
-                self._counts,
-                self._key_bytes,
+                *self._arrays,
                 self._end,
                 self._heap_end,
                 granted,
@@ -213,7 +234,7 @@ class SliceTable:
                 absent,
                 start,
             )
-            self._header[_DIRTY] = 0
+            self._header[DIRTY] = 0
             if need == table.DONE:
                 break
             if need == table.HEAP_FULL:
@@ -250,20 +271,8 @@ class SliceTable:
         """Remove rows of these virtual nodes, as the kernel says; parts that have few left get a smaller region."""
         parts = self._parts_of(vnodes)
         parts = parts[self._counts[parts] > 0]
-        self._header[_DIRTY] = 1
-        table.remove(
-            self.slots,
-            self.heap,
-            self.places,
-            self._counts,
-            self._key_bytes,
-            self.by_bytes,
-            parts,
-            newest,
-            until,
-            changed,
-            epoch,
-        )
+        self._header[DIRTY] = 1
+        table.remove(*self._arrays, self.by_bytes, parts, newest, until, changed, epoch)
         bits = np.maximum(np.frexp(SPARE_TIMES * self._counts[parts])[1], table.BITS_MIN)
         now = self.places[parts] & 63
         few = (bits + SHRINK_BITS <= now) & (self.row_bytes << now >= SHRINK_BYTES)
@@ -273,21 +282,22 @@ class SliceTable:
             before = self.places.copy()
             table.shrink(self.slots, self.places, self._end, parts[few], bits[few])
             self._left(before)
-        self._header[_DIRTY] = 0
+        self._header[DIRTY] = 0
 
     def settle(self) -> None:
         """Forget what was dropped. When interrupted, do it again."""
-        gone = self._drops.gone(int(self._header[_DROPS]) + 1)
+        gone = self._drops.gone(int(self._header[DROPS]) + 1)
         if gone is None:
             return
         gone = np.repeat(gone, self._each)
         before = self.places.copy()
-        self._header[_DIRTY] = 1
+        self._header[DIRTY] = 1
         self.places[gone] = 0
         self._counts[gone] = 0
         self._key_bytes[gone] = 0
-        self._header[_DROPS] = self._drops.last
-        self._header[_DIRTY] = 0
+        self._sums[gone] = 0
+        self._header[[DROPS, DROPS_AGAIN]] = self._drops.last
+        self._header[DIRTY] = 0
         self._left(before)
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
@@ -303,8 +313,8 @@ class SliceTable:
             at = first + (1 << (place & 63))
         if self._end[0] > at:
             self._garbage.add([self._bytes_of_rows(at, int(self._end[0]) - at)])
-        if self._header[_HEAP_BEGIN]:
-            self._garbage.add([(self.heap_path, 0, int(self._header[_HEAP_BEGIN]))])
+        if self._header[HEAP_BEGIN]:
+            self._garbage.add([(self.heap_path, 0, int(self._header[HEAP_BEGIN]))])
 
     def tidy(self) -> bool:
         """Give back a little of what is not needed; False when there is nothing of that kind, or it is too soon."""
@@ -317,7 +327,7 @@ class SliceTable:
 
     def _move_keys(self) -> bool:
         """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
-        begin, end = int(self._header[_HEAP_BEGIN]), int(self._heap_end[0])
+        begin, end = int(self._header[HEAP_BEGIN]), int(self._heap_end[0])
         if self._moving is None:
             if end - begin < max(DEAD_TIMES * KEYS_BYTES, 2 * int(self._key_bytes.sum())):
                 return False
@@ -338,7 +348,7 @@ class SliceTable:
         self._moving = part, mark
         if part == self._parts:
             self._moving = None
-            self._header[_HEAP_BEGIN] = mark
+            self._header[HEAP_BEGIN] = mark
             # With the page that it begins in, whose former half is dead, too: of a part of a page nothing is given back.
             self._garbage.add([(self.heap_path, begin - begin % mapped.PAGE_BYTES, mark)])
         return True

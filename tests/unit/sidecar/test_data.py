@@ -25,9 +25,9 @@ from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
-from ferry.sidecar import data
-from ferry.sidecar.data import Data
-from ferry.sidecar.signs import Signs, look
+from ferry.sidecar import reads
+from ferry.sidecar.data import BeginsAnew, Data
+from ferry.sidecar.signs import Signs, look, write_end
 from ferry.spark.fragment import Fragmenter
 from ferry.store.process import ProcessState
 from tests.unit.store.processes import COLUMNS, Everything, Fragile
@@ -269,7 +269,7 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(data, "time", SimpleNamespace(sleep=sleep))  # of this module: other threads sleep, too
+    monkeypatch.setattr(reads, "time", SimpleNamespace(sleep=sleep))  # of this module: other threads sleep, too
     _, read = one.data.read(ReadTicket(1, 1, 0, (1, 1), 0, 1000, ALL), lambda: True)
     assert list(read) == [row] and let_in == [True] * 3
 
@@ -284,3 +284,34 @@ def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: P
     again = One(tmp_path, ME, 0)
     assert again.data.saved() == saved
     assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]
+
+
+def test_damaged_files_are_given_up_by_name_and_the_next_life_begins_with_nothing(tmp_path: Path) -> None:
+    one = One(tmp_path, ME, 0)
+    one.compute()
+    for chain in ((ME, NEXT),):
+        one.data.perform(core.LogDelta(delta_of(chain, ALL)))
+    one.data.perform(core.Apply(CommitId(STEP, ATTEMPT)))
+    saved = core.Saved(generation=7, committed=CommitId(STEP, ATTEMPT), holds=ALL)
+    one.data.perform(core.Save(saved))
+    (table,) = tmp_path.glob("state-0/*.table")
+    words = np.fromfile(table, np.int64)
+    words[np.flatnonzero(words == 1)[-1]] ^= 1 << 20
+    words.tofile(table)
+    with pytest.raises(BeginsAnew, match=f"its state is damaged.*{table.name}: rows of virtual node"):
+        One(tmp_path, ME, 0)
+    again = One(tmp_path, ME, 0).data
+    assert again._record.saved == core.Saved(generation=7), "it is no copy, and obeys whom it has obeyed"
+    assert table.name in again.damage and not table.exists() and not again.sizes().any()
+    assert not One(tmp_path, ME, 0).data.damage, "that is over"
+
+
+@pytest.mark.parametrize(("code", "damaged"), [(-11, True), (-7, True), (-9, False), (-15, False), (1, False)])
+def test_files_that_crash_whoever_opens_them_are_damaged(tmp_path: Path, code: int, damaged: bool) -> None:
+    """But not those of a process that somebody has killed meanwhile."""
+    record = One(tmp_path, ME, 0).data._record
+    record.write(core.Saved(generation=3, holds=ALL, committed=CommitId(STEP, ATTEMPT)))
+    record.opens()
+    write_end(tmp_path, code)
+    found = One(tmp_path, ME, 0).data
+    assert (found._record.saved.holds == ()) == damaged and bool(found.damage) == damaged

@@ -15,14 +15,14 @@ from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
 from ferry.contract.documents import SYNCING
 from ferry.contract.errors import Exhausted, Unreachable
-from ferry.contract.names import Attempt, InstanceId, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import ALIVE, node
 from ferry.sidecar.data import BeginsAnew
 from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.inbox import Inbox
-from ferry.sidecar.signs import Signs
+from ferry.sidecar.signs import Computing, EndedLife, Signs
 
 ME = InstanceId("0.0")
 
@@ -89,6 +89,24 @@ def test_an_instance_begins_anew_when_the_driver_has_another_program(
     else:
         one._handle(m.Ask(4), None)
     assert taken == [m.Ask(3)] + [m.Ask(4)] * (not ends)
+
+
+@pytest.mark.parametrize(("users", "code", "how"), [(True, -11, "SIGSEGV"), (True, 3, "exit code 3"), (False, -11, "")])
+def test_a_life_that_died_in_the_users_code_is_told_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, users: bool, code: int, how: str
+) -> None:
+    one, sent = node.Node.__new__(node.Node), []
+    commit_id = CommitId(Step(14, 2), Attempt(3, 4))
+    one.me, one._end_before = ME, EndedLife(code, Computing(commit_id, "operator 'w' in epoch 14", users))
+    one._registry, one._descriptors = SimpleNamespace(descriptors=lambda: None), []  # type: ignore[assignment]
+    monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
+    machine = SimpleNamespace(step=lambda event: [], saved=core.Saved())
+    monkeypatch.setattr(one, "_machine", machine, raising=False)
+    monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send.message))
+    for generation in (4, 5):
+        one._handle(m.Ask(generation), None)
+    text = f"user code: it ended the process of instance 0.0 ({how}), operator 'w' in epoch 14"
+    assert sent == [m.CodeFailed(ME, *commit_id, text)] * users
 
 
 def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:

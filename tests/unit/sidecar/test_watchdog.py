@@ -9,7 +9,7 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract.names import Attempt, CommitId, Step
-from ferry.sidecar.signs import Computing, Signs, look
+from ferry.sidecar.signs import Computing, EndedLife, Signs, look, read_end, write_end
 from ferry.sidecar.watchdog import Watchdog
 
 AT = CommitId(Step(14, 2), Attempt(3, 4))
@@ -94,3 +94,15 @@ def test_what_is_computed_can_be_read_while_it_lasts_and_after_a_sudden_end(tmp_
     assert computing.what.startswith(seen.computing.what) and len(seen.computing.what) > 500
     seen = look(tmp_path / "alive")
     assert seen is not None and seen.computing is None
+
+
+def test_how_a_life_ended_is_kept_for_the_next_one(tmp_path: Path) -> None:
+    assert read_end(tmp_path) is None
+    life = Life(tmp_path)
+    write_end(tmp_path, 3)
+    assert read_end(tmp_path) == EndedLife(3, None)
+    with life.signs.computes(Computing(AT, "operator 'w' in epoch 14", users=True)):
+        write_end(tmp_path, -11)
+    assert read_end(tmp_path) == EndedLife(-11, Computing(AT, "operator 'w' in epoch 14", True))
+    (tmp_path / "ended").write_text("{")
+    assert read_end(tmp_path) is None

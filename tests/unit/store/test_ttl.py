@@ -242,7 +242,7 @@ def test_what_was_torn_while_it_was_forgotten_is_counted_again(tmp_path: Path) -
     run(state, 0, [(t, k, 0) for t, k in enumerate(range(60))], WATERMARK_NONE, 0)
     table = state._table(0)
     table._counts[:] = 7
-    table._header[slice_table._DIRTY] = 1
+    table._header[slice_table.DIRTY] = 1
     state = opened(state.descriptor, 4, tmp_path)
     assert fired(state, EpochTimes(40, WATERMARK_END, 1)).keys() == {key_of(state.descriptor, k) for k in range(31, 60)}
 

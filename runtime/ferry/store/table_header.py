@@ -1,0 +1,47 @@
+"""The head of a slice's table file: some words, then an array for each thing that is known of every part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ferry.contract.errors import StateUnavailable
+from ferry.store import mapped
+
+MAGIC_NUMBER = 0x32454C4241545246
+MAGIC, PARTS, WIDTH, DIRTY, END, HEAP_BEGIN, HEAP_END, DROPS, DROPS_AGAIN = range(9)
+"""Words. Two hold the last drop that the table has heard of: nothing else would show that it is another number."""
+HEADER_WORDS = 16
+PARTS_ARRAYS = 4
+"""Places of regions, rows, bytes of keys, sums of rows."""
+
+
+def header_bytes(parts: int) -> int:
+    """Bytes before the first row."""
+    size = 8 * (HEADER_WORDS + PARTS_ARRAYS * parts)
+    return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
+
+
+def require_whole(path: Path, heap: Path | None, width: int, virtual_nodes: int, last_drop: int) -> None:
+    """Raise StateUnavailable unless the words can be what was written; nothing is mapped or made by what they say before."""
+    if not path.exists():
+        raise StateUnavailable(f"{path}: it is missing")
+    size = path.stat().st_size
+    heap_size = heap.stat().st_size if heap is not None and heap.exists() else 0
+    with path.open("rb") as file:
+        words = np.frombuffer(file.read(8 * HEADER_WORDS).ljust(8 * HEADER_WORDS, b"\0"), np.int64).tolist()
+    parts = words[PARTS]
+    whole = (
+        words[MAGIC] == MAGIC_NUMBER
+        and parts >= virtual_nodes
+        and parts & (parts - 1) == 0
+        and words[WIDTH] == width
+        and words[DIRTY] in (0, 1)
+        and 0 <= words[END] <= (size - header_bytes(parts)) // (8 * width)
+        and 0 <= words[HEAP_BEGIN] <= words[HEAP_END] <= heap_size
+        and words[DROPS] <= last_drop
+        and (words[DROPS] == words[DROPS_AGAIN] or words[DIRTY] == 1)
+    )
+    if not whole:
+        raise StateUnavailable(f"{path}: its head is not what was written; it has {size} bytes, its keys {heap_size}")
