@@ -313,7 +313,7 @@ class Status:
     """The last epoch that was committed before this driver, -1 for none; None: not known yet."""
     notices: tuple[ReportedProblem, ...] = ()
     """What the coordinator works around, or should be mended: the job goes on. InstanceFailed, InstancesApart, MovesGivenUp,
-    JournalNotSafe, BeganAgain."""
+    JournalNotSafe, BeganAgain, StateDamaged."""
     moves_given_up: int = 0
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
     checkpoint: CheckpointStatus | None = None

@@ -23,7 +23,7 @@ from ferry.contract.errors import (
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
-from ferry.driver.ends import Halted, Stopped
+from ferry.driver.ends import Halted, Stopped, end_of
 from ferry.protocol.coordinator import Halt
 
 
@@ -102,7 +102,7 @@ def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Pa
         (SpecRefused("x"), 2), (DataRefused("x"), 3), (Final("x"), 3), (StateUnavailable("x"), 3), (Superseded("x"), 3),
         (Halted(Halt("superseded", "x")), 3), (Halted(Halt("unavailable", "x")), 3), (Halted(Halt("lost-epoch", "x")), 3),
         (Halted(Halt("away", "x")), 1), (Halted(Halt("failed", "x")), 1), (Halted(Halt("bug", "x")), 1),
-        (Exhausted("x"), 1), (Bug("x"), 1),
+        (Exhausted("x"), 1), (Bug("x"), 1), (end_of(Halt("user-code", "x")), 3), (end_of(Halt("away", "x")), 1),
     ],
     ids=lambda one: str(one) if isinstance(one, int) else f"{type(one).__name__} {one}",
 )  # fmt: skip

@@ -70,7 +70,7 @@ def test_no_step_waits_for_a_file_to_go(tmp_path: Path, slow: Slow) -> None:
         slow.goes.release()
         removals.finish()
     upkeep(state)
-    assert [p.suffixes[0] for p in tmp_path.iterdir()] == [".1"]
+    assert [p.suffixes[0] for p in tmp_path.glob("*.arrow")] == [".1"]
 
 
 def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ answers. The coordinator alone takes events, has tables journaled, and decides w
     Checkpointing                   what the store gets
     Commits | Reachability          what is committed, who has applied it | who cannot reach whom
     Membership                      who is there
-    Journaling                      the table in force, and the next one
+    Journaling | FailingCode        the table in force, and the next one | the code of the user that fails
     DriverState                     settings, generation, time, phase, effects
 """
 
