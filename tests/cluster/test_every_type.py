@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import ferry
 from ferry.driver import session
 from ferry.spark import compile, emit, feeds, frames
-from tests.unit.spark import test_every_type as every
+from tests.unit import every_type as every
 
 pytestmark = [
     pytest.mark.cluster,
