@@ -34,6 +34,8 @@ OURS = {
     # Over TCP every job waits 40 ms for an acknowledgement that is delayed.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # Columns of times of the day pass through like others.
+    "spark.sql.timeType.enabled": "true",
     # A batch is a few splits: nothing to gain from adaptive planning or wide shuffles.
     "spark.sql.adaptive.enabled": "false",
     # Each task is one of an input alone, and stages one fragment: partitions of several inputs must not become one.

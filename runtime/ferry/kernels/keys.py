@@ -14,13 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.user_code import KEY_MAX
 from ferry.kernels import columns, hashing, row_codec
 from ferry.kernels.columns import same_floats
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Hashes, Ints
 
 NULL_HASH = np.uint64(0x7AB40E090F363A7D)
 """Of the null among single integers: that of its bytes. Fixed for ever."""
+
+
+KEY_MAX = 120
+"""Characters of a key that are shown."""
 
 
 class KeyArrays(NamedTuple):

@@ -321,6 +321,15 @@ def _coded(aggregate: Aggregate) -> Aggregate:
 
 
 @contextmanager
+def of_operator(name: str) -> Iterator[None]:
+    """What data has made of an operator's sums says of which operator it is."""
+    try:
+        yield
+    except DataRefused as refused:
+        raise DataRefused(str(refused).replace(OVERFLOW, f"{OVERFLOW}operator {name}: ", 1)) from refused
+
+
+@contextmanager
 def _named(place: PlacedAggregate) -> Iterator[None]:
     """Sums that are too great say of which column they are."""
     try:

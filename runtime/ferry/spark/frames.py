@@ -44,7 +44,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
     fields = []
     for column in schema:
         try:
-            fields.append(column.with_type(_taken(column.type)).remove_metadata())
+            fields.append(column.with_type(_taken(column.type)))
         except _NotInSpark as missing:
             raise SpecRefused(_no_type(column, missing)) from None
     return from_arrow_schema(pa.schema(fields))

@@ -17,6 +17,7 @@ from ferry.contract.limits import WATERMARK_END
 from ferry.kernels import columns, schemas
 from ferry.kernels.grouping import NO_BYTES, NO_INTS
 from ferry.kernels.numbering import numbered
+from ferry.process.aggregator import of_operator
 from ferry.process.api import SideRows
 from ferry.process.condensing import condensed
 from ferry.process.shapes import process_of
@@ -120,7 +121,8 @@ class ProcessRows:
         )
         (schema,) = self._inputs
         batch = pa.RecordBatch.from_arrays(values, schema=schema)
-        parts = condense(SideRows.arranged(batch, number, columns.integers(time)))
+        with of_operator(self._descriptor.name):
+            parts = condense(SideRows.arranged(batch, number, columns.integers(time)))
         of, start, side = pa.array(firsts[parts.key]), pa.array(parts.times), np.zeros(parts.key.size, np.int8)
         out = [hashes.take(of), key.take(of), start, start, pa.array(side), *parts.batch.columns]
         return pa.RecordBatch.from_arrays(out, schema=schemas.records_schema(self._descriptor))

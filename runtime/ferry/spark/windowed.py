@@ -231,7 +231,7 @@ def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None)
     if wrong := [one for one in given if not isinstance(one, Sink | None)]:
         raise SpecRefused(
             f"operator {descriptor.name!r}: late={wrong[0]!r} is not a sink; late= is where late records go, such as "
-            "ferry.parquet(...). An output column of this name is given in a dict: "
+            "ferry.parquet(...): an output column needs another name, or a dict: "
             'aggregator={"late": ferry.max("column")}'
         )
     if given and len(given) != sides:

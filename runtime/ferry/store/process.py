@@ -22,6 +22,7 @@ from ferry.contract.user_code import calling
 from ferry.kernels import columns, schemas
 from ferry.kernels.changes import CHANGES, EMIT, EVENT_TIMERS, PROCESSING_TIMERS, emission
 from ferry.kernels.grouping import Ints
+from ferry.process.aggregator import of_operator
 from ferry.process.api import Clocks, Process, SideRows
 from ferry.process.rounds import ProcessChanges, Touched, run
 from ferry.process.tables import Entries
@@ -88,7 +89,8 @@ class ProcessState:
         if not rows.num_rows and not any(d.keys for d in due):
             return columns.empty(CHANGES), 0
         keys = TouchedKeys.of(self.descriptor, rows, due)
-        changes = self._run(self._touched(keys, rows, due, times))
+        with of_operator(self.descriptor.name):
+            changes = self._run(self._touched(keys, rows, due, times))
         batches = [
             changed(keys, self._numbers[name], self._process.tables[name], table)
             for name, table in changes.tables.items()

@@ -17,6 +17,7 @@ from pyspark import cloudpickle
 import ferry
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.errors import DataRefused
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels.kinds import type_of
 from ferry.process.aggregator import Aggregator, Functions
@@ -24,8 +25,10 @@ from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
 from ferry.spark import process_rows
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.pipeline import Build, Input
 from ferry.spark.process_rows import condensing
 from ferry.spark.processes import EACH_TIME
+from ferry.spark.stream import Stream
 from ferry.store.process import ProcessState
 from tests.unit.process.test_aggregator import Joined
 
@@ -170,3 +173,15 @@ def test_many_records_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_rows, "HELD_ROWS", 100)
     monkeypatch.setattr(process_rows, "HELD_BYTES", 1)
     assert len(sent_of(SOME)) == 4
+
+
+def test_a_sum_that_is_too_great_in_a_task_names_its_operator() -> None:
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", pa.int64())])
+    build = Build(lambda function, schema, where: schema)
+    keyed = Stream(build, Input("in", (), schema, None, 0)).event_time("t").key_by("k")
+    keyed.window(ferry.session("1s")).aggregate("visits", total=ferry.sum("x"))
+    visits = build.operators[0].descriptor
+    fragmenter = Fragmenter(visits, condense=condensing(visits, WATERMARK_NONE))
+    fragmenter.add(pa.record_batch({"k": [1, 1], "t": [0, 1], "x": [2**62, 2**62]}), ["k"], "t")
+    with pytest.raises(DataRefused, match=r"^integer overflow: operator visits: a sum is beyond .* take the mean$"):
+        fragmenter.drain()
