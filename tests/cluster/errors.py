@@ -136,7 +136,7 @@ def document(name: str, shown: str) -> str:
 
 def shown_now(name: str) -> str:
     """What a person sees of a program today."""
-    with TemporaryDirectory(prefix=f"{name}-") as folder:
+    with TemporaryDirectory(prefix="e-") as folder:
         return screen(name, Path(folder))
 
 
