@@ -45,6 +45,7 @@ spec:
 """
 
 ALIKE = [
+    (re.escape(f"{ROOT}/"), ""),
     (r"\d\d:\d\d:\d\d", "12:00:00"),
     (r"\b[a-z-]+-[0-9a-f]{6}\b", "RUN"),
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
