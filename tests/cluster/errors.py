@@ -45,6 +45,7 @@ spec:
 """
 
 ALIKE = [
+    (re.escape(f"{ROOT}/"), ""),
     (r"\d\d:\d\d:\d\d", "12:00:00"),
     (r"\b[a-z-]+-[0-9a-f]{6}\b", "RUN"),
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
@@ -136,7 +137,7 @@ def document(name: str, shown: str) -> str:
 
 def shown_now(name: str) -> str:
     """What a person sees of a program today."""
-    with TemporaryDirectory(prefix=f"{name}-") as folder:
+    with TemporaryDirectory(prefix="e-") as folder:
         return screen(name, Path(folder))
 
 

@@ -61,6 +61,10 @@ def words_of(error: BaseException) -> str:
             return of_user
         seen.append(one)
         one = one.__cause__ or one.__context__
+    if _TRACEBACK in str(error):  # of another process: its error is the one
+        whole = str(error).replace(_TRACEBACK, f"\n{_TRACEBACK}").split("\n")
+        if inner := [text for kind, text in _messages(whole) if kind == "error"]:
+            return inner[-1]
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     java = next((i for i, line in enumerate(lines) if line.startswith(("at ", "JVM stacktrace:"))), len(lines))
     text = " ".join(lines[:java])

@@ -87,3 +87,8 @@ def test_an_error_is_told_with_the_error_of_the_user_behind_it() -> None:
     assert words_of(SpecRefused("no column\nanywhere")) == "SpecRefused: no column anywhere"
     assert words_of(RuntimeError("Job aborted.\n\tat java.base/x\n\tat y")) == "RuntimeError: Job aborted."
     assert words_of(KeyError()) == "KeyError"
+    other = (
+        'Traceback (most recent call last):\n  File "/x.py", line 1, in f\n    f()\n    ^^^\nOSError: no room\nmore\n'
+    )
+    assert words_of(RuntimeError(other)) == "OSError: no room"
+    assert words_of(RuntimeError(f"a task failed: {other}\tat java.base/x")) == "OSError: no room"

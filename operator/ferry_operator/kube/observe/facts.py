@@ -289,7 +289,10 @@ def _problems(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
         if kind is not None:
             text = str(one.waiting.get("message") or one.waiting["reason"])
             if kind == "CrashLoop":
-                log = str(one.before.get("message") or "")
-                parts = why_ended(one.name, str(one.before.get("reason") or "")), last_words(log.split("\n")) or log
+                message = str(one.before.get("message") or "")
+                parts = (
+                    why_ended(one.name, str(one.before.get("reason") or "")),
+                    last_words(message.split("\n")) or message,
+                )
                 text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, parts)) or 'no log'}"
             yield Problem(kind, f"{name}, {one.name}: {text.strip()}")
