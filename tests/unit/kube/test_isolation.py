@@ -148,6 +148,20 @@ def test_a_pass_that_never_ends_is_one_jobs_trouble(monkeypatch: pytest.MonkeyPa
     assert len(late) <= 1, "the call that was under way, and no other"
 
 
+def test_what_was_edited_while_nobody_led_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi(Clock())
+    for name in ("a", "b", "c", "edited"):
+        api.create(JOBS, job(name))
+        api.patch(JOBS, name, {"status": {"observedGeneration": 1}}, "status")
+    api.edit(JOBS, "edited", {"spec": {"workers": 3}})
+    leader = leader_of(api, monkeypatch)
+    leader._list_all()
+    assert taken(leader.queue) == ["edited", "a", "b", "c"]
+    api.edit(JOBS, "b", {"spec": {"workers": 3}})
+    leader._list_all()
+    assert taken(leader.queue)[0] == "b", "and what the watch has missed"
+
+
 def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi(Clock())
     api.create(JOBS, job("good"))
