@@ -182,4 +182,4 @@ class Leader:
 
 def _is_unseen(job: Doc) -> bool:
     """Whether the spec was changed since an operator last looked at the job."""
-    return (job.get("status") or {}).get("observedGeneration") != job["metadata"].get("generation")
+    return bool((job.get("status") or {}).get("observedGeneration") != job["metadata"].get("generation"))
