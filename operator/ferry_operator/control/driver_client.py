@@ -82,6 +82,7 @@ class DriverClient:
 
     def __init__(self) -> None:
         self._open = lru_cache(RUNS_MAX)(_client)
+        self._closed = False
 
     def status(self, url: str, secret: str) -> Status | None:
         """What the driver says of itself; None: nobody is there. Raises BadAnswer."""
@@ -132,7 +133,8 @@ class DriverClient:
         self._asked("POST", f"{url}/suspend", secret, "to be suspended", None)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; nobody is asked any more."""
+        self._closed = True
         self._open.cache_clear()
 
     def _read(self, url: str, secret: str, read: Callable[[bytes], Answer | None]) -> Answer | None:
@@ -163,6 +165,8 @@ class DriverClient:
         return answer
 
     def _ask(self, method: str, url: str, secret: str, document: dict[str, Any] | None = None) -> httpx.Response:
+        if self._closed:
+            raise httpx.NetworkError("the connections to drivers are closed")
         return self._open(secret).request(method, url, json=document)
 
 

@@ -51,13 +51,13 @@ from ferry_operator.kube.plan import (
     ForgetAsked,
     KeepSpec,
     MakeBudget,
+    MakePlaceholder,
     NoteWithoutSurge,
     Refuse,
     Rescale,
     Step,
     Suspend,
     TakeOwnership,
-    TryDriver,
     WriteSettings,
 )
 from ferry_operator.kube.store import Store
@@ -114,8 +114,8 @@ class KubeCluster:
                 self._delete(pod, exact=True)
             case EndDriver(pod, why):
                 self._end_driver(pod, why)
-            case TryDriver():
-                self._try_driver()
+            case MakePlaceholder():
+                self._make_placeholder()
             case NoteWithoutSurge(pod):
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case WriteSettings(fingerprint):
@@ -170,9 +170,9 @@ class KubeCluster:
         self._make_journal()
         self._make(PODS, self._kept_away(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
 
-    def _try_driver(self) -> None:
+    def _make_placeholder(self) -> None:
         notes = {**self._notes(0), names.REVISION: self._revisions().driver}
-        document = pods.trial(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
+        document = pods.placeholder(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
         self._make(PODS, self._kept_away(document))
 
     def _kept_away(self, pod: Doc) -> Doc:

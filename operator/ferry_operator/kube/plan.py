@@ -10,7 +10,7 @@
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | it hangs; or its pod is out of date, no worker's is, and the next one has a place |
-| TryDriver | the next driver asks for more than the one before: a pod that does nothing looks for its place |
+| MakePlaceholder | the next driver asks for more than the one before: a pod that does nothing looks for its place |
 | AskCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
 | Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
 | EndRun | it has: what pods hold is not needed any more, and they go |
@@ -31,7 +31,7 @@ from ferry_operator.control.restarts import meaning
 from ferry_operator.control.scaling_sizes import ClusterSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint, pending
-from ferry_operator.kube.observe import trials
+from ferry_operator.kube.observe import placeholders
 from ferry_operator.kube.observe.asked import of_another_size
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
@@ -92,7 +92,7 @@ class EndDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class TryDriver:
+class MakePlaceholder:
     """Make the pod that looks for a place for the next driver."""
 
 
@@ -156,7 +156,7 @@ class Rescale:
 
 Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | TryDriver | DeletePod | EndRun | ForgetAsked | Rescale
+Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
 
 QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
@@ -176,7 +176,7 @@ def plan(view: JobView, token: int) -> list[Step]:
         return steps + list(claims)  # pods change by it: what is decided next has to know the new version
     if view.stage is Stage.OVER:
         return steps + ([DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [BeginRun()])
-    steps += [DeletePod(pod, why) for pod, why in trials.over(view, here)]
+    steps += [DeletePod(pod, why) for pod, why in placeholders.over(view, here)]
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
     if view.stage is Stage.GOING:
@@ -263,11 +263,11 @@ def _replace_workers(view: JobView) -> Iterator[Step]:
         if view.hangs is not None:
             yield EndDriver(driver, view.hangs)
         elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
-            trial = None if view.in_place.driver else trials.trial(view)
-            if view.in_place.driver or (trial is not None and trials.has_place(trial)):
+            placeholder = None if view.in_place.driver else placeholders.placeholder(view)
+            if view.in_place.driver or (placeholder is not None and placeholders.has_place(placeholder)):
                 yield EndDriver(driver, "its pod is out of date")
-            elif trial is None:
-                yield TryDriver()
+            elif placeholder is None:
+                yield MakePlaceholder()
 
 
 def _refusal(view: JobView) -> Refuse | None:
@@ -344,7 +344,7 @@ def describe(step: Step) -> str:
             return f"copies may use {f'{bandwidth} bytes a second' if bandwidth else 'what they can'}"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
-        case TryDriver():
+        case MakePlaceholder():
             return "look for a node for the next driver"
         case Refuse(_, message):
             return f"refuse the new spec: {message}"

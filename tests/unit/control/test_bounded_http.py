@@ -144,6 +144,14 @@ def test_a_connection_is_kept(link: DriverClient) -> None:
     assert BOUNDS.keep_seconds > 30
 
 
+def test_what_is_closed_asks_nobody(link: DriverClient) -> None:
+    """A pass of an operator that leads no more may come to itself."""
+    with peer(says(whole(GOOD))) as url:
+        assert link.status(url, "s") is not None
+        link.close()
+        assert link.status(url, "s") is None and not link.stop(url, "s")
+
+
 def with_field(**fields: object) -> bytes:
     return json.dumps({**json.loads(GOOD), **fields}).encode()
 

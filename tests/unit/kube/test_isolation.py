@@ -16,7 +16,15 @@ from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.process import leader as leading
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeListing
-from ferry_operator.kube.process.queue import EDIT, PASSES_MAX, SLOW_PASSES_MAX, SLOW_SECONDS, URGENT, WorkQueue
+from ferry_operator.kube.process.queue import (
+    EDIT,
+    PASSES_MAX,
+    ROUTINE,
+    SLOW_PASSES_MAX,
+    SLOW_SECONDS,
+    URGENT,
+    WorkQueue,
+)
 from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX, Memory
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
@@ -46,6 +54,17 @@ def test_an_edit_goes_before_trouble_and_trouble_before_routine() -> None:
     queue.add("edited", ahead=EDIT)
     queue.add("edited")
     assert taken(queue) == ["edited", "calm-1", "calm-0", "calm-2"]
+
+
+def test_an_edit_stays_one_until_its_job_has_nothing_more_to_do() -> None:
+    queue = WorkQueue(Clock())
+    queue.add("edited", ahead=EDIT)
+    queue.take()
+    queue.done("edited", 0.0, URGENT)
+    queue.add("urgent", ahead=URGENT)
+    assert queue.take() == "edited"
+    queue.done("edited", 5.0)
+    assert queue._due["edited"].ahead == ROUTINE
 
 
 def test_routine_is_late_by_a_minute_and_never_forgotten() -> None:
@@ -146,6 +165,20 @@ def test_a_pass_that_never_ends_is_one_jobs_trouble(monkeypatch: pytest.MonkeyPa
         thread.join(10)
     late = [call for call in api.calls[count:] if call[0] not in ("get", "list")]
     assert len(late) <= 1, "the call that was under way, and no other"
+
+
+def test_what_was_edited_while_nobody_led_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi(Clock())
+    for name in ("a", "b", "c", "edited"):
+        api.create(JOBS, job(name))
+        api.patch(JOBS, name, {"status": {"observedGeneration": 1}}, "status")
+    api.edit(JOBS, "edited", {"spec": {"workers": 3}})
+    leader = leader_of(api, monkeypatch)
+    leader._list_all()
+    assert taken(leader.queue) == ["edited", "a", "b", "c"]
+    api.edit(JOBS, "b", {"spec": {"workers": 3}})
+    leader._list_all()
+    assert taken(leader.queue)[0] == "b", "and what the watch has missed"
 
 
 def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,21 +91,21 @@ def test_a_mistake_that_is_mended_leaves_nothing_behind(change: Any) -> None:
     assert uids(world) == before and world.condition("Degraded")["status"] == "False"
 
 
-def test_a_trial_goes_when_its_job_does_not_need_it() -> None:
+def test_a_placeholder_goes_when_its_job_does_not_need_it() -> None:
     for end in ({"spec": {"suspend": True}}, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}):
         world, _ = edited(DRIVER)
-        world.until(lambda w: any("-trial-" in name for name in w.pods()), 20)
+        world.until(lambda w: any("-placeholder-" in name for name in w.pods()), 20)
         world.api.edit(JOBS, "nbq5", end)
         world.rounds(10)
-        assert not any("-trial-" in name for name in world.pods())
+        assert not any("-placeholder-" in name for name in world.pods())
 
 
 def test_a_driver_that_has_ended_is_tried_no_more() -> None:
     world, _ = edited(DRIVER)
-    world.until(lambda w: any("-trial-" in name for name in w.pods()), 20)
+    world.until(lambda w: any("-placeholder-" in name for name in w.pods()), 20)
     world.driver_ends(1)
     world.rounds(5)
-    assert not any("-trial-" in name for name in world.pods()), "the next one looks for its place itself"
+    assert not any("-placeholder-" in name for name in world.pods()), "the next one looks for its place itself"
     world.until(lambda w: w.condition("Degraded").get("reason") == "DoesNotFit", 100)
     world.until(lambda w: w.condition("Ready").get("status") == "True", 60)
 

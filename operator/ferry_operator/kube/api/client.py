@@ -27,6 +27,9 @@ TIMEOUT = (3.0, 8.0)
 USER_TIMEOUT = (5.0, 30.0)
 """The same for people, who may be far away."""
 
+CONNECTIONS_MAX = 40
+"""That are kept: as many as passes may wait at a time, and a few for listings."""
+
 RECORD = "FERRY_RECORD_CALLS"
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -47,6 +50,7 @@ class KubeApi:
         """Without a configuration: of the pod's service account, or else of the user's kubeconfig."""
         configuration = configuration or _of_this_process()
         configuration.retries = False
+        configuration.connection_pool_maxsize = CONNECTIONS_MAX
         self._client = kubernetes.client.ApiClient(configuration)
         self._namespace = namespace
         self._count = count

@@ -16,7 +16,7 @@ MANAGER = "ferry"
 JOB = "ferry.dev/job"
 ROLE = "ferry.dev/role"
 WORKER = "ferry.dev/worker"
-DRIVER_ROLE, WORKER_ROLE, TRIAL_ROLE = "driver", "worker", "trial"
+DRIVER_ROLE, WORKER_ROLE, PLACEHOLDER_ROLE = "driver", "worker", "placeholder"
 
 # On pods, written by the operator.
 INSTANCES = "ferry.dev/instances"
@@ -73,9 +73,9 @@ def driver_pod(job: str) -> str:
     return f"{job}-driver"
 
 
-def trial_pod(job: str, revision: str) -> str:
+def placeholder_pod(job: str, revision: str) -> str:
     """Name of the pod that looks for a node for a driver of this revision."""
-    return f"{job}-trial-{crc32(revision.encode())}"
+    return f"{job}-placeholder-{crc32(revision.encode())}"
 
 
 def worker_pod(job: str, index: int) -> str:

@@ -68,19 +68,19 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     return pod
 
 
-def trial(job: Doc, spec: StreamJob, release: Installation, revision: str, annotations: Mapping[str, str]) -> Doc:
+def placeholder(job: Doc, spec: StreamJob, release: Installation, revision: str, annotations: Mapping[str, str]) -> Doc:
     """A pod that does nothing, and asks of a node what the driver does; but for ports of the host, which the old one has."""
     one = driver(job, spec, release, annotations)
     (main,) = one["spec"]["containers"]
     idle = [PYTHON, "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
     kept = {key: main[key] for key in ("image", "imagePullPolicy", "securityContext", "resources")}
     one["spec"] |= {
-        "containers": [{"name": names.TRIAL_ROLE, "args": idle, **kept}],
+        "containers": [{"name": names.PLACEHOLDER_ROLE, "args": idle, **kept}],
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
     }
-    one["metadata"]["name"] = names.trial_pod(spec.metadata.name, revision)
-    one["metadata"]["labels"][names.ROLE] = names.TRIAL_ROLE
+    one["metadata"]["name"] = names.placeholder_pod(spec.metadata.name, revision)
+    one["metadata"]["labels"][names.ROLE] = names.PLACEHOLDER_ROLE
     return one
 
 

@@ -15,6 +15,7 @@ from ferry.contract.errors import Fault
 from ferry_operator.control.driver_client import DriverClient
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import Fenced
+from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import BUDGETS, JOBS, NOT_FOUND, PODS, Api, ApiError, Deposed
 from ferry_operator.kube.api.redis import RedisApart
 from ferry_operator.kube.manifests.release import Installation
@@ -139,9 +140,9 @@ class Leader:
             known = {one["metadata"]["name"]: self.store.job(one["metadata"]["name"]) for one in found}
             self.store.listed(kind, found, before)
             for one in found if kind == JOBS else ():
-                old = known[one["metadata"]["name"]]
-                if old is not None and changed(old, one):
-                    self.queue.add(one["metadata"]["name"], ahead=EDIT)
+                name = one["metadata"]["name"]
+                if changed(known[name], one) if known[name] is not None else _is_unseen(one):
+                    self.queue.add(name, ahead=EDIT)
         jobs, seconds = self.store.jobs(), RESYNC_SECONDS if self._watch.started else 0.0
         for number, name in enumerate(jobs):
             self.queue.add(name, seconds * number / len(jobs))
@@ -177,3 +178,8 @@ class Leader:
             self._metrics.count_error(type(error).__name__)
             self.queue.failed(name)
         self._metrics.count_pass(time.monotonic() - began)
+
+
+def _is_unseen(job: Doc) -> bool:
+    """Whether the spec was changed since an operator last looked at the job."""
+    return bool((job.get("status") or {}).get("observedGeneration") != job["metadata"].get("generation"))

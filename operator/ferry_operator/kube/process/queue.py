@@ -18,6 +18,9 @@ BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.5, 30.0
 EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
 """Seconds by which a name goes before what is due at the same time; so routine is late by a minute, and never forgotten."""
 
+AT_ONCE_SECONDS = 1.0
+"""What is due again sooner than this goes on with what it has begun, and goes before others as it did."""
+
 PASSES_MAX, SLOW_SECONDS = 4, 0.5
 """So many passes at a time; one that has lasted so long waits for somebody, and another one begins beside it."""
 
@@ -40,6 +43,8 @@ class WorkQueue:
         self._clock = clock
         self._due: dict[str, DueTime] = {}
         self._busy: dict[str, float] = {}
+        self._ahead: dict[str, float] = {}
+        """of names that are worked on"""
         self._failures: dict[str, int] = {}
         self._moved_at = clock()
         """when a name was last taken, or given back"""
@@ -62,7 +67,7 @@ class WorkQueue:
                     ready = [(due.at - due.ahead, name) for name, due in self._waiting() if due.at <= now]
                     if ready:
                         name = min(ready)[1]
-                        del self._due[name]
+                        self._ahead[name] = self._due.pop(name).ahead
                         self._busy[name] = self._moved_at = now
                         return name
                     wait = min((due.at - now for _, due in self._waiting()), default=1.0)
@@ -73,7 +78,8 @@ class WorkQueue:
         """A pass went well; `again`: seconds until the next one, None: when it is asked for."""
         with self._changed:
             self._failures.pop(name, None)
-            self._release(name, again, ahead)
+            goes_on = again is not None and again < AT_ONCE_SECONDS
+            self._release(name, again, max(ahead, self._ahead.get(name, ROUTINE)) if goes_on else ahead)
 
     def failed(self, name: str) -> None:
         """A pass did not go well: the next one comes after a while."""
@@ -124,6 +130,7 @@ class WorkQueue:
 
     def _release(self, name: str, again: float | None, ahead: float) -> None:
         self._busy.pop(name, None)
+        self._ahead.pop(name, None)
         self._moved_at = self._clock()
         if again is not None:
             self._ask(name, again, ahead)

@@ -145,7 +145,10 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
         return UntimedCondition("Progressing", "True", "Moving", "state is on its way")
     observed = view.observed
     if observed is not None and view.seen.status is not None:
-        if not any(pod.deleting or pod.role == names.TRIAL_ROLE for pod in view.seen.pods) and not observed.missing:
+        if (
+            not any(pod.deleting or pod.role == names.PLACEHOLDER_ROLE for pod in view.seen.pods)
+            and not observed.missing
+        ):
             if len(view.seen.workers) == observed.wanted.workers:
                 return UntimedCondition("Progressing", "False", "Settled")
     return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")

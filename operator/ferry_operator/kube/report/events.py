@@ -27,13 +27,13 @@ from ferry_operator.kube.plan import (
     ForgetAsked,
     KeepSpec,
     MakeBudget,
+    MakePlaceholder,
     NoteWithoutSurge,
     Refuse,
     Rescale,
     Step,
     Suspend,
     TakeOwnership,
-    TryDriver,
     WriteSettings,
     describe,
 )
@@ -146,8 +146,8 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "DriverStarted", describe(step))
         case d.SubmitDesired():
             return Notice("Normal", "Placed", describe(step))
-        case TryDriver():
-            return Notice("Normal", "DriverTried", describe(step))
+        case MakePlaceholder():
+            return Notice("Normal", "PlaceholderMade", describe(step))
         case EndDriver():
             return Notice("Normal", "DriverReplaced", describe(step))
         case DropPod():

@@ -1,4 +1,4 @@
-"""A driver that asks for more than the one before is first given a place by a pod that does nothing: its trial. Pure.
+"""A driver that asks for more than the one before is first given a place by a pod that does nothing: its placeholder. Pure.
 
 There is one driver, and it ends before the next one begins. Where no node has room for the next one, the old one stays.
 """
@@ -13,10 +13,10 @@ from ferry_operator.kube.observe.suspension import Stage
 from ferry_operator.kube.observe.view import JobView
 
 
-def trial(view: JobView) -> Pod | None:
-    """The trial of the driver that is made now."""
+def placeholder(view: JobView) -> Pod | None:
+    """The placeholder of the driver that is made now."""
     assert view.revisions is not None
-    name = names.trial_pod(view.seen.name, view.revisions.driver)
+    name = names.placeholder_pod(view.seen.name, view.revisions.driver)
     return next((pod for pod in view.seen.pods if pod.name == name and pod.deleting is None), None)
 
 
@@ -26,14 +26,14 @@ def has_place(pod: Pod) -> bool:
 
 
 def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
-    """Pods to delete, and why: trials that nobody waits for, and pods that wait for a node and avoid one that stays."""
+    """Pods to delete, and why: placeholders that nobody waits for; pods that wait, and avoid a node that stays."""
     driver, mine = view.seen.driver, view.revisions
     waited_for = ""
     if view.stage is Stage.RUNS and view.lifecycle.end is None and mine is not None and not view.in_place.driver:
         if driver is not None and driver.ended is None and driver.annotations.get(names.REVISION) != mine.driver:
-            waited_for = names.trial_pod(view.seen.name, mine.driver)
+            waited_for = names.placeholder_pod(view.seen.name, mine.driver)
     for pod in here:
-        if pod.role == names.TRIAL_ROLE and pod.name != waited_for:
+        if pod.role == names.PLACEHOLDER_ROLE and pod.name != waited_for:
             yield pod, "nobody waits for its place"
         elif pod.unschedulable and pod.node is None and not avoided(pod) <= frozenset(view.closed):
             yield pod, "it avoids a node that stays"
