@@ -54,7 +54,7 @@ class Hostility:
 
 
 RAISES = r"ValueError: bad record.*job\.py:\d+"
-DIES = r"(?i)(died|killed|crash|exit).*in/\S+\.json|in/\S+\.json.*(died|killed|crash|exit)"
+DIES = r"dies of record \d+ .*'in', \d\.json.*touch \(job\.py:\d+\)"
 
 WAYS = [
     Hostility("none", "return batch", ""),
@@ -62,7 +62,7 @@ WAYS = [
     Hostility("raises at first", 'if first(batch): raise ConnectionError("not yet")\nreturn batch', ""),
     Hostility("signal", "if bad(batch): os.kill(os.getpid(), 11)\nreturn batch", DIES),
     Hostility("exits", "if bad(batch): os._exit(3)\nreturn batch", DIES),
-    Hostility("sys.exit", "if bad(batch): sys.exit(3)\nreturn batch", rf"{DIES}|SystemExit"),
+    Hostility("sys.exit", "if bad(batch): sys.exit(3)\nreturn batch", r"SystemExit: 3 \(job\.py:\d+"),
     Hostility("dies at first", "if first(batch): os._exit(0)\nreturn batch", ""),
     Hostility("other columns", 'return batch.select(["user", "ts"]) if bad(batch) else batch', r"job\.py|touch"),
     Hostility("no batch", "return None if bad(batch) else batch", r"job\.py|touch"),
@@ -131,7 +131,7 @@ def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"hostile {seed}")
     way = draw.choice(WAYS)
-    deadly = way.name in ("signal", "exits", "sys.exit")
+    deadly = way.name in ("signal", "exits")
     set_aside = deadly and draw.random() < 0.6
     files: dict[str, list[str]] = {}
     good: list[tuple[str | None, int]] = []
