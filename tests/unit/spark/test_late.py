@@ -138,7 +138,7 @@ def test_rows_that_an_operator_fired_have_the_time_of_their_window(rows: Stream)
 def test_what_is_no_sink_is_refused_and_one_sink_is_not_enough_for_a_join(rows: Stream) -> None:
     key: Any = rows.key_by("k")
     minutes = key.window(ferry.tumbling("1m"))
-    with pytest.raises(SpecRefused, match=r"operator 'n': late=.*An output column of this name is given in a dict"):
+    with pytest.raises(SpecRefused, match=r"operator 'n': late=.*an output column needs another name"):
         minutes.aggregate("n", m=ferry.count(), late=ferry.count())
     with pytest.raises(SpecRefused, match="late= of a join is a pair of sinks"):
         minutes.join("j", key, ["k"], {"theirs": "k"}, late=SINK)
