@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark.flow_pattern import FlowPattern
-from ferry.spark.json_lines import parse
+from ferry.spark.json_lines import checked, parse
 from ferry.spark.splits import BATCH_ROWS, WHOLE, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
@@ -305,10 +305,15 @@ class JsonSplits(DirectorySplits):
     """See `json_files`."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema,
+        finite: bool = False,
+        flow: str | None = None,
+        epoch: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, finite, flow)
-        self._schema = schema
+        self._schema, self._epochs = schema, checked("json_files", schema, epoch)
 
     def schema(self) -> pa.Schema:
         """The given schema."""
@@ -333,12 +338,12 @@ class JsonSplits(DirectorySplits):
                 data = file.read(min(JSON_BLOCK_BYTES, high - at))
                 if not data.endswith(b"\n"):
                     data += file.readline()
-                table, bad, reason = parse(data, self._schema)
+                table, bad, reasons = parse(data, self._schema, self._epochs)
                 for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                     yield batch if columns is None else batch.select(list(columns))
                 if bad:
-                    where = f"{name}, bytes {at} to {at + len(data)}: {reason}"
-                    yield Malformed(len(bad), [line.decode("utf-8", "replace") for line in bad], where)
+                    why = [f"{name}, bytes {at} to {at + len(data)}: {reason}" for reason in reasons]
+                    yield Malformed(len(bad), [line.decode("utf-8", "replace") for line in bad], why[0], why)
 
 
 def parquet_files(
@@ -369,7 +374,11 @@ def parquet_files(
 
 
 def json_files(
-    directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+    directory: str | os.PathLike[str],
+    schema: pa.Schema,
+    finite: bool = False,
+    flow: str | None = None,
+    epoch: Mapping[str, str] | None = None,
 ) -> JsonSplits:
     """A directory of files with one JSON object per line; new files are new records.
 
@@ -380,12 +389,13 @@ def json_files(
         schema: the columns; fields that it does not name are ignored.
         finite: the input is what the directory held when the job began, and then it ends.
         flow: what comes in order for itself, as for `parquet_files`.
+        epoch: the unit of numbers in a column of timestamps, "s", "ms", "us" or "ns" since 1970: {"ts": "ms"}.
     Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the directory is not there, when the job begins; or if `flow` is no pattern.
+    Raises: SpecRefused, if a type is not read from JSON, `flow` is no pattern, or, later, there is no such directory.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
         >>> ferry.json_files("/data/clicks", columns, flow="{flow}-*.json").has_flows  # eu-0001.json, us-0001.json, ...
         True
     """
-    return JsonSplits(directory, schema, finite, flow)
+    return JsonSplits(directory, schema, finite, flow, epoch)

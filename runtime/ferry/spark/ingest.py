@@ -37,6 +37,7 @@ from ferry.kernels.schemas import fragment_schema
 from ferry.spark import flight
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.json_text import json_text
 from ferry.spark.pipeline import Batches
 from ferry.spark.process_rows import Condense
 from ferry.spark.records import EVENT_TIME_MAX
@@ -211,7 +212,7 @@ class IngestTask:
         for records in feed.splits.read(split, feed.columns):
             if isinstance(records, Malformed):
                 if feed.counted:
-                    self._set_aside(records.count, records.records, records.reason)
+                    self._set_aside(records.count, records.records, records.reasons or records.reason)
             elif isinstance(records, Flow):
                 flow = records.name
             else:
@@ -247,15 +248,16 @@ class IngestTask:
         self.sender.send(fragmenter.take_full())
         refused = fragmenter.malformed()
         if refused is not None:
-            rows = [json.dumps(row, default=str) for row in refused.to_pylist()]
+            rows = json_text(refused)
             self._set_aside(
                 len(rows), rows, f"null or unusable key, event time (too far ahead?) or value from {name!r}"
             )
 
-    def _set_aside(self, count: int, records: list[str], reason: str) -> None:
+    def _set_aside(self, count: int, records: list[str], reasons: str | list[str]) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
         self.malformed += count
-        lines = [json.dumps({"reason": reason, "record": record}) for record in records]
+        own = [reasons] * len(records) if isinstance(reasons, str) else reasons
+        lines = [json.dumps({"reason": why, "record": record}) for record, why in zip(records, own, strict=True)]
         w = self.work
         if w.dead_letter is None:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
