@@ -1,15 +1,18 @@
-"""The grammar of JSON on bytes: strings, numbers, words, and values that are only checked, at any depth.
+"""The grammar of JSON on bytes: whether a text is an object, nested to any depth, and nothing more.
 
 Strict (RFC 8259), but for NaN, Infinity and -Infinity, which Python and Java write. Must never read a byte at `stop` or
-behind it.
+behind it. `_nrt=False`: else Numba counts references to arrays at each call, which takes most of the time.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from ferry.kernels.grouping import Bytes
+from ferry.kernels.grouping import Bytes, Ints
+
+Slots = npt.NDArray[np.int32]
 
 NULL, STRING, ESCAPED, INTEGER, DECIMAL, TRUE, FALSE, NAN, INFINITE, MINUS_INFINITE, OBJECT, ARRAY = range(12)
 """Kinds of values. NULL is a field that is missing, too; ESCAPED is a string with a backslash in it; DECIMAL is a number
@@ -18,27 +21,24 @@ with a point or an exponent."""
 FINE, BLANK, ENDS, NO_OBJECT, UNEXPECTED, CONTROL, ESCAPE, SURROGATE, TWICE, UNFIT, MORE = range(11)
 """Verdicts on a text."""
 
-quick = njit(cache=True, nogil=True, _nrt=False)
-"""For functions that make no arrays: else Numba counts references to arrays at each call, which takes most of the time."""
-
 _VALUE, _FIRST_KEY, _KEY, _FIRST_ELEMENT, _AFTER = range(5)
 
 
-@quick
-def blanks(data: Bytes, i: int, stop: int) -> int:
+@njit(cache=True, nogil=True, _nrt=False)
+def _blanks(data: Bytes, i: int, stop: int) -> int:
     while i < stop and (data[i] == 32 or data[i] == 10 or data[i] == 13 or data[i] == 9):
         i += 1
     return i
 
 
-@quick
+@njit(cache=True, nogil=True, _nrt=False)
 def _hex(data: Bytes, i: int, stop: int) -> int:
     """The number that four hexadecimal digits are, -1: they are none."""
     if i + 4 > stop:
         return -1
     value = 0
     for k in range(4):
-        c = np.int64(data[i + k])
+        c = int(np.int64(data[i + k]))
         if 48 <= c <= 57:
             digit = c - 48
         elif 97 <= c <= 102:
@@ -51,8 +51,8 @@ def _hex(data: Bytes, i: int, stop: int) -> int:
     return value
 
 
-@quick
-def string(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
+@njit(cache=True, nogil=True, _nrt=False)
+def _string(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
     """(verdict, place of the closing quote or of the fault, kind) of the string whose first byte inside is at `i`."""
     kind = STRING
     while i < stop:
@@ -87,7 +87,7 @@ def string(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
     return ENDS, stop, kind
 
 
-@quick
+@njit(cache=True, nogil=True, _nrt=False)
 def _word(data: Bytes, i: int, stop: int, word: Bytes) -> bool:
     if i + len(word) > stop:
         return False
@@ -101,9 +101,9 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(one, np.uint8) for one in (b"true", b"fals
 _NAN, _INFINITY, _MINUS = (np.frombuffer(one, np.uint8) for one in (b"NaN", b"Infinity", b"-Infinity"))
 
 
-@quick
+@njit(cache=True, nogil=True, _nrt=False)
 def _number(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
-    """As `scalar`, of a number."""
+    """As `_scalar`, of a number."""
     kind = INTEGER
     if data[i] == 45:
         i += 1
@@ -137,12 +137,12 @@ def _number(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
     return FINE, i, kind
 
 
-@quick
-def scalar(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
+@njit(cache=True, nogil=True, _nrt=False)
+def _scalar(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
     """(verdict, place behind the value or of the fault, kind) of what begins at `i` and is no object and no array."""
     c = data[i]
     if c == 34:
-        verdict, end, kind = string(data, i + 1, stop)
+        verdict, end, kind = _string(data, i + 1, stop)
         return verdict, (end + 1 if verdict == FINE else end), kind
     if c == 116 and _word(data, i, stop, _TRUE):
         return FINE, i + 4, TRUE
@@ -161,13 +161,13 @@ def scalar(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
     return UNEXPECTED, i, NULL
 
 
-@quick
-def pass_over(data: Bytes, i: int, stop: int, open_: Bytes) -> tuple[int, int]:
+@njit(cache=True, nogil=True, _nrt=False)
+def _pass_over(data: Bytes, i: int, stop: int, open_: Bytes) -> tuple[int, int]:
     """(verdict, place behind the value or of the fault) of any value; `open_` has room for as many brackets as bytes."""
     depth = 0
     state = _VALUE
     while True:
-        i = blanks(data, i, stop)
+        i = _blanks(data, i, stop)
         if i >= stop:
             return ENDS, stop
         c = data[i]
@@ -182,16 +182,16 @@ def pass_over(data: Bytes, i: int, stop: int, open_: Bytes) -> tuple[int, int]:
                 i += 1
                 state = _FIRST_KEY if c == 123 else _FIRST_ELEMENT
                 continue
-            verdict, i, _ = scalar(data, i, stop)
+            verdict, i, _ = _scalar(data, i, stop)
             if verdict != FINE:
                 return verdict, i
         elif state == _KEY:
             if c != 34:
                 return UNEXPECTED, i
-            verdict, i, _ = string(data, i + 1, stop)
+            verdict, i, _ = _string(data, i + 1, stop)
             if verdict != FINE:
                 return verdict, i
-            i = blanks(data, i + 1, stop)
+            i = _blanks(data, i + 1, stop)
             if i >= stop:
                 return ENDS, stop
             if data[i] != 58:
@@ -213,53 +213,40 @@ def pass_over(data: Bytes, i: int, stop: int, open_: Bytes) -> tuple[int, int]:
         state = _AFTER
 
 
-@quick
-def unescape(data: Bytes, i: int, stop: int, out: Bytes, at: int) -> int:
-    """Write the text of a string's bytes to `out`; where it ends there. It is never longer than its bytes."""
-    while i < stop:
-        c = data[i]
-        if c != 92:
-            out[at] = c
-            i += 1
-            at += 1
-            continue
-        c = data[i + 1]
-        i += 2
-        if c == 117:
-            code = _hex(data, i, stop)
-            i += 4
-            if 0xD800 <= code <= 0xDBFF:
-                code = 0x10000 + ((code - 0xD800) << 10) + (_hex(data, i + 2, stop) - 0xDC00)
-                i += 6
-            if code < 0x80:
-                out[at] = code
-                at += 1
-            elif code < 0x800:
-                out[at] = 0xC0 | code >> 6
-                out[at + 1] = 0x80 | code & 63
-                at += 2
-            elif code < 0x10000:
-                out[at] = 0xE0 | code >> 12
-                out[at + 1] = 0x80 | code >> 6 & 63
-                out[at + 2] = 0x80 | code & 63
-                at += 3
-            else:
-                out[at] = 0xF0 | code >> 18
-                out[at + 1] = 0x80 | code >> 12 & 63
-                out[at + 2] = 0x80 | code >> 6 & 63
-                out[at + 3] = 0x80 | code & 63
-                at += 4
-            continue
-        if c == 98:
-            c = 8
-        elif c == 102:
-            c = 12
-        elif c == 110:
-            c = 10
-        elif c == 114:
-            c = 13
-        elif c == 116:
-            c = 9
-        out[at] = c
-        at += 1
-    return at
+@njit(cache=True, nogil=True, _nrt=False)
+def _judge(data: Bytes, starts: Ints, stops: Ints, open_: Bytes, verdicts: Ints, places: Ints) -> None:
+    for row in range(len(starts)):
+        i, stop = starts[row], stops[row]
+        if i + 3 <= stop and data[i] == 0xEF and data[i + 1] == 0xBB and data[i + 2] == 0xBF:
+            i += 3
+        i = _blanks(data, i, stop)
+        if i >= stop:
+            verdict = BLANK
+        elif data[i] != 123:
+            verdict = NO_OBJECT
+        else:
+            verdict, i = _pass_over(data, i, stop, open_)
+            if verdict == FINE:
+                i = _blanks(data, i, stop)
+                verdict = FINE if i >= stop else MORE
+        verdicts[row] = verdict
+        places[row] = i - starts[row]
+
+
+def judge(data: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """(verdicts, bytes at which the faults are) on the texts data[starts[i]:stops[i]]: each has to be a JSON object."""
+    verdicts, places = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    _judge(data, starts, stops, np.empty(int((stops - starts).max(initial=0)), np.uint8), verdicts, places)
+    return verdicts, places
+
+
+@njit(cache=True, nogil=True)
+def unquoted(data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Slots:
+    """Kinds of the names in objects, where those stand for values: what is all of it a number or a word is of that kind."""
+    out = kinds.copy()
+    for k in range(len(kinds)):
+        if kinds[k] == STRING and starts[k] < stops[k]:
+            verdict, end, kind = _scalar(data, starts[k], stops[k])
+            if verdict == FINE and end == stops[k] and kind != STRING and kind != ESCAPED and kind != NULL:
+                out[k] = kind
+    return out

@@ -9,15 +9,14 @@ import numpy as np
 from numba import njit
 
 from ferry.kernels.grouping import Bytes, Ints
-from ferry.kernels.json_grammar import DECIMAL, INTEGER
-from ferry.kernels.json_scan import Slots
+from ferry.kernels.json_grammar import DECIMAL, INTEGER, Slots
 from ferry.kernels.json_values import Flags
 
 DAY = 86_400
-DAYS_MAX = 106_000_000_000_000
+DAYS_MAX = 106_751_991_167_301
 """No seconds of 64 bits are further from 1970."""
 
-LEAST, GREATEST = np.int64(-(2**63)), np.int64(2**63 - 1)
+LEAST, GREATEST = -(2**63), 2**63 - 1
 YEAR_DIGITS = 12
 """A year has four digits, or a sign and up to this many: enough for 64-bit seconds."""
 
@@ -27,7 +26,7 @@ def _digits(data: Bytes, i: int, stop: int, least: int, most: int) -> tuple[int,
     """(number, place behind it) of so many digits; -1: there are fewer."""
     value, begin = 0, i
     while i < stop and i < begin + most and 48 <= data[i] <= 57:
-        value = value * 10 + np.int64(data[i]) - 48
+        value = value * 10 + int(np.int64(data[i])) - 48
         i += 1
     return (value if i - begin >= least else -1), i
 
@@ -35,9 +34,9 @@ def _digits(data: Bytes, i: int, stop: int, least: int, most: int) -> tuple[int,
 @njit(cache=True, nogil=True)
 def _whole(data: Bytes, i: int, stop: int) -> tuple[int, int]:
     """(number, place behind it) of any digits; -1: there are none, or more than 64 bits hold."""
-    value, begin = np.int64(0), i
+    value, begin = 0, i
     while i < stop and 48 <= data[i] <= 57:
-        digit = np.int64(data[i]) - 48
+        digit = int(np.int64(data[i])) - 48
         if value > (GREATEST - digit) // 10:
             return -1, i
         value = value * 10 + digit
@@ -87,7 +86,7 @@ def _fraction(data: Bytes, i: int, stop: int) -> tuple[int, int]:
     value, count = 0, 0
     while i < stop and 48 <= data[i] <= 57:
         if count < 9:
-            value = value * 10 + np.int64(data[i]) - 48
+            value = value * 10 + int(np.int64(data[i])) - 48
         count += 1
         i += 1
     if count == 0:
@@ -167,8 +166,12 @@ def timestamps(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
                 fine, seconds, nanos, i = _clock(data, i + 1, stop)
             if fine:
                 fine, east, i = _zone(data, i, stop)
-        if fine and i == stop and -DAYS_MAX < days < DAYS_MAX:
-            fit[k], values[k] = _united(days * DAY + seconds - east, nanos, unit)
+        if fine and i == stop and -DAYS_MAX <= days < DAYS_MAX:
+            # Towards 1970 first, so that no sum leaves 64 bits.
+            near = (days + 1) * DAY if days < 0 else days * DAY
+            rest = seconds - east - (DAY if days < 0 else 0)
+            if LEAST - min(near, 0) <= rest <= GREATEST - max(near, 0):
+                fit[k], values[k] = _united(near + rest, nanos, unit)
     return values, fit
 
 

@@ -10,33 +10,10 @@ import numpy.typing as npt
 from numba import njit
 
 from ferry.kernels.grouping import Bytes, Ints
-from ferry.kernels.json_grammar import DECIMAL, ESCAPED, FINE, INTEGER, NULL, STRING, scalar, unescape
-from ferry.kernels.json_scan import Slots
+from ferry.kernels.json_grammar import INTEGER, Slots
 
 Flags = npt.NDArray[np.bool_]
 Limbs = npt.NDArray[np.uint32]
-
-
-@njit(cache=True, nogil=True)
-def texts(data: Bytes, kinds: Slots, starts: Slots, stops: Slots, numbers: bool) -> tuple[Bytes, Ints]:
-    """(bytes, offsets) of the strings without their escapes, with `numbers` of numbers as well; others are empty."""
-    size = 0
-    for k in range(len(kinds)):
-        if kinds[k] == STRING or kinds[k] == ESCAPED or (numbers and (kinds[k] == INTEGER or kinds[k] == DECIMAL)):
-            size += stops[k] - starts[k]
-    out = np.empty(size, np.uint8)
-    offsets = np.zeros(len(kinds) + 1, np.int64)
-    at = 0
-    for k in range(len(kinds)):
-        kind = kinds[k]
-        if kind == ESCAPED:
-            at = unescape(data, starts[k], stops[k], out, at)
-        elif kind == STRING or (numbers and (kind == INTEGER or kind == DECIMAL)):
-            for i in range(starts[k], stops[k]):
-                out[at] = data[i]
-                at += 1
-        offsets[k + 1] = at
-    return out[:at], offsets
 
 
 @njit(cache=True, nogil=True)
@@ -99,7 +76,7 @@ def decimals(data: Bytes, offsets: Ints, precision: int, scale: int, limbs: int)
             fine = i < stop
             while i < stop and 48 <= data[i] <= 57:
                 if exponent < 1_000_000_000:
-                    exponent = exponent * 10 + np.int64(data[i]) - 48
+                    exponent = exponent * 10 + int(np.int64(data[i])) - 48
                 i += 1
             if minus:
                 exponent = -exponent
@@ -163,10 +140,10 @@ def base64(data: Bytes, offsets: Ints) -> tuple[Bytes, Ints, Flags]:
         begin, fine = at, (stop - i) % 4 == 0
         padding = 0
         while fine and i < stop:
-            word = np.int64(0)
+            word = 0
             for j in range(4):
                 c = data[i + j]
-                six = np.int64(_BASE64[c])
+                six = int(np.int64(_BASE64[c]))
                 if c == 61 and i + 4 == stop and (j == 3 or (j == 2 and data[i + 3] == 61)):
                     padding += 1
                     six = 0
@@ -190,15 +167,3 @@ def limits(bits: int, signed: bool) -> tuple[np.uint64, np.uint64]:
         if signed
         else (np.uint64(0), np.uint64(2**bits - 1))
     )
-
-
-@njit(cache=True, nogil=True)
-def unquoted(data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Slots:
-    """Kinds of the names in objects, where those stand for values: what is all of it a number or a word is of that kind."""
-    out = kinds.copy()
-    for k in range(len(kinds)):
-        if kinds[k] == STRING and starts[k] < stops[k]:
-            verdict, end, kind = scalar(data, starts[k], stops[k])
-            if verdict == FINE and end == stops[k] and kind != STRING and kind != ESCAPED and kind != NULL:
-                out[k] = kind
-    return out

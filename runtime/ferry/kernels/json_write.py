@@ -78,9 +78,9 @@ def base64(data: Bytes, offsets: Ints) -> tuple[Bytes, Ints]:
         i, stop = offsets[k], offsets[k + 1]
         while i < stop:
             many = min(stop - i, 3)
-            word = np.int64(0)
+            word = 0
             for j in range(3):
-                word = word << 8 | (np.int64(data[i + j]) if j < many else 0)
+                word = word << 8 | (int(np.int64(data[i + j])) if j < many else 0)
             for j in range(4):
                 out[at + j] = _WORDS[word >> (18 - 6 * j) & 63] if j <= many else 61
             at += 4

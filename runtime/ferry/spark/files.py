@@ -2,8 +2,7 @@
 
 A file is taken when it is found, whatever its time: it must be complete when it appears (write it under a name that begins
 with "_" or ".", then rename it), and stay as it is until it was read. Which files were taken is in `ferry.spark.taken`; an
-epoch's files are in its position, and every one of them is there and unchanged when it is read, or that is an error. With
-``finite=True`` the input is what the directory held when the job began. Must never import pyspark.
+epoch's files are in its position: each is there, as it was, when it is read, or it is an error. Must never import pyspark.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark.flow_pattern import FlowPattern
 from ferry.spark.json_lines import checked, parse
-from ferry.spark.splits import BATCH_ROWS, WHOLE, Flow, Malformed, Position, Split
+from ferry.spark.splits import BATCH_ROWS, WHOLE, Flow, Malformed, Position, Split, malformed
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
 EPOCH_FILES = 500
@@ -313,7 +312,8 @@ class JsonSplits(DirectorySplits):
         epoch: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, finite, flow)
-        self._schema, self._epochs = schema, checked("json_files", schema, epoch)
+        self._schema = schema
+        self._epochs = checked("json_files", schema, epoch)
 
     def schema(self) -> pa.Schema:
         """The given schema."""
@@ -342,8 +342,7 @@ class JsonSplits(DirectorySplits):
                 for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                     yield batch if columns is None else batch.select(list(columns))
                 if bad:
-                    why = [f"{name}, bytes {at} to {at + len(data)}: {reason}" for reason in reasons]
-                    yield Malformed(len(bad), [line.decode("utf-8", "replace") for line in bad], why[0], why)
+                    yield malformed(bad, reasons, f"{name}, bytes {at} to {at + len(data)}: ")
 
 
 def parquet_files(
@@ -380,9 +379,9 @@ def json_files(
     flow: str | None = None,
     epoch: Mapping[str, str] | None = None,
 ) -> JsonSplits:
-    """A directory of files with one JSON object per line; new files are new records.
+    """A directory of files with one JSON object per line; new files are new records. A missing field is null.
 
-    A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null.
+    A line that is no object, or does not fit the schema, is reported as Malformed (docs/jobs.md, "What JSON may hold").
 
     Parameters:
         directory: where every worker sees the files under the same path.

@@ -246,12 +246,8 @@ class IngestTask:
             mine = self.maxima.setdefault(feed.number, {})
             mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
-        refused = fragmenter.malformed()
-        if refused is not None:
-            rows = json_text(refused)
-            self._set_aside(
-                len(rows), rows, f"null or unusable key, event time (too far ahead?) or value from {name!r}"
-            )
+        for refused, reason in fragmenter.malformed():
+            self._set_aside(refused.num_rows, json_text(refused), f"{name}: {reason}")
 
     def _set_aside(self, count: int, records: list[str], reasons: str | list[str]) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""

@@ -18,8 +18,8 @@ import pyarrow.types as types
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import json_grammar, json_scan, json_times, json_values
 from ferry.kernels.grouping import Bytes, Ints
-from ferry.kernels.json_grammar import ARRAY, ESCAPED, NULL, OBJECT, STRING
-from ferry.kernels.json_scan import LEAF, LIST, MAP, STRUCT, Slots
+from ferry.kernels.json_grammar import ARRAY, ESCAPED, NULL, OBJECT, STRING, Slots
+from ferry.kernels.json_scan import LEAF, LIST, MAP, STRUCT
 from ferry.kernels.json_values import Flags
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -33,7 +33,7 @@ Built: TypeAlias = tuple[pa.Array, Flags]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """A column, or what is inside of one."""
 
     path: str
@@ -46,7 +46,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class JsonFault:
     """What is wrong with a text."""
 
     text: int
@@ -55,7 +55,7 @@ class Fault:
     """of the scan; FINE: a value does not fit"""
     place: int
     """byte of the text"""
-    node: Node
+    node: JsonNode
     """what is read there"""
     reason: str = ""
     """of a value that does not fit"""
@@ -67,7 +67,7 @@ class JsonColumns:
     def __init__(self, schema: pa.Schema, epoch: Mapping[str, str]) -> None:
         """Raises SpecRefused for what no JSON value can be."""
         self._schema = schema
-        self._nodes: list[Node] = []
+        self._nodes: list[JsonNode] = []
         self._kinds: list[int] = []
         self._sizes: list[int] = []
         for name, unit in epoch.items():
@@ -80,17 +80,16 @@ class JsonColumns:
                 raise SpecRefused(
                     f"epoch={{{name!r}: {unit!r}}}: the column is {schema.field(name).type}, no timestamp"
                 )
-        self._depth = self._add(pa.field("", pa.struct(list(schema)), nullable=False), "", dict(epoch), 0)
+        depth = self._add(pa.field("", pa.struct(list(schema)), nullable=False), "", dict(epoch), 0)
         names = [node.field.name.encode() for node in self._nodes]
-        self._names = np.frombuffer(b"".join(names), np.uint8)
-        self._name_at = np.cumsum([0, *map(len, names)])
-        self._tree = np.array(self._kinds), np.array(self._sizes)
+        heap, name_at = np.frombuffer(b"".join(names), np.uint8), np.cumsum([0, *map(len, names)])
+        self._tree = np.array(self._kinds), np.array(self._sizes), heap, name_at, depth
 
     def _add(self, field: pa.Field, path: str, epoch: Mapping[str, str], per_second: int, is_name: bool = False) -> int:
         """Number a field and what is inside of it; how many objects and arrays are open in it at most."""
         inside = _inside(field.type, path)
         node, kind = len(self._nodes), _node_kind(field.type)
-        self._nodes.append(Node(path, field, (), per_second))
+        self._nodes.append(JsonNode(path, field, (), per_second))
         self._kinds.append(kind)
         self._sizes.append(1)
         children, depth = [], 0
@@ -100,26 +99,30 @@ class JsonColumns:
             children.append(len(self._nodes))
             of = per_second if path else UNITS.get(epoch.get(child.name, ""), 0)
             depth = max(depth, self._add(child, below, epoch, of, kind == MAP and k == 0))
-        self._nodes[node] = Node(path, field, tuple(children), per_second, is_name)
+        self._nodes[node] = JsonNode(path, field, tuple(children), per_second, is_name)
         self._sizes[node] = len(self._nodes) - node
         return depth + (kind != LEAF)
 
-    def read(self, data: Bytes, starts: Ints, stops: Ints) -> tuple[pa.Table, list[Fault]]:
+    def read(self, data: Bytes, starts: Ints, stops: Ints) -> tuple[pa.Table, list[JsonFault]]:
         """(records, what is wrong with the others) of the texts data[starts[i]:stops[i]]."""
-        tape, top, verdicts, places, unfit = json_scan.scan(
-            data, starts, stops, *self._tree, self._names, self._name_at, self._depth
-        )
+        verdicts, places = json_grammar.judge(data, starts, stops)
+        fine = np.flatnonzero(verdicts == json_grammar.FINE)
+        tape, top, verdicts[fine], places[fine], unfit = json_scan.scan(data, starts[fine], stops[fine], *self._tree)
+        nodes = np.zeros(len(starts), np.int64)
+        nodes[fine] = unfit
         reading = _Reading(self._nodes, data, *json_scan.sorted_by_node(tape, top, len(self._nodes)))
         columns = [reading.column(child, None) for child in self._nodes[0].children]
         bad = np.flatnonzero(verdicts)
-        faults = [Fault(int(i), int(verdicts[i]), int(places[i]), self._nodes[unfit[i]]) for i in bad]
+        faults = [JsonFault(int(i), int(verdicts[i]), int(places[i]), self._nodes[nodes[i]]) for i in bad]
         if not reading.wrong:
             rows = len(starts) - len(bad)
             return pa.Table.from_arrays(columns, schema=self._schema) if columns else _no_columns(
                 self._schema, rows
             ), faults
         # Not all types can be filtered, so what fits is read again alone.
-        faults += [Fault(i, json_grammar.FINE, 0, self._nodes[0], why) for i, why in reading.wrong.items()]
+        faults += [
+            JsonFault(int(fine[i]), json_grammar.FINE, 0, self._nodes[0], why) for i, why in reading.wrong.items()
+        ]
         fit = np.setdiff1d(np.arange(len(starts)), [fault.text for fault in faults])
         return self.read(data, starts[fit], stops[fit])[0], faults
 
@@ -132,7 +135,7 @@ def _no_columns(schema: pa.Schema, rows: int) -> pa.Table:
 class _Reading:
     """One pass over the values of one scan."""
 
-    def __init__(self, nodes: list[Node], data: Bytes, slots: Slots, begins: Ints) -> None:
+    def __init__(self, nodes: list[JsonNode], data: Bytes, slots: Slots, begins: Ints) -> None:
         self._nodes = nodes
         self._data = data
         self._slots = slots
@@ -151,7 +154,7 @@ class _Reading:
         there = kinds != NULL
         kind = _node_kind(node.field.type)
         if node.is_name and not (_is_text(node.field.type) or _is_bytes(node.field.type)):
-            kinds = json_values.unquoted(self._data, kinds, starts, stops)
+            kinds = json_grammar.unquoted(self._data, kinds, starts, stops)
         if kind == LEAF:
             made, unfit = _leaf(node, self._data, kinds, starts, stops)
         else:
@@ -165,13 +168,15 @@ class _Reading:
             self.wrong.setdefault(int(texts[k]), f"field {node.path!r}: {found} does not fit {_wanted(node, kinds[k])}")
         return made
 
-    def _nested(self, node: Node, kind: int, kinds: Slots, starts: Slots) -> Built:
+    def _nested(self, node: JsonNode, kind: int, kinds: Slots, starts: Slots) -> Built:
         there, type_ = kinds != NULL, node.field.type
         bitmap = _bitmap(there)
         nulls = len(kinds) - int(there.sum())
         if kind == STRUCT:
             children = [self.column(child, there) for child in node.children]
-            return pa.Array.from_buffers(type_, len(kinds), [bitmap], nulls, children=children), _none(kinds)
+            return pa.Array.from_buffers(type_, len(kinds), [bitmap], nulls, children=children), np.zeros(
+                len(kinds), np.bool_
+            )
         counts = np.where(there, starts, 0).astype(np.int64)
         children = [self.column(child, None) for child in node.children]
         if types.is_fixed_size_list(type_):
@@ -181,10 +186,12 @@ class _Reading:
         if not types.is_large_list(type_):
             offsets = offsets.astype(np.int32)
         if kind == MAP:
+            if children[0].null_count:  # A key does not fit: the texts are read again without its own.
+                return pa.nulls(len(kinds), type_), np.zeros(len(kinds), np.bool_)
             entries = pa.struct([type_.key_field.with_nullable(False), type_.item_field])
             children = [pa.Array.from_buffers(entries, len(children[0]), [None], 0, children=children)]
         made = pa.Array.from_buffers(type_, len(kinds), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
-        return made, _none(kinds)
+        return made, np.zeros(len(kinds), np.bool_)
 
 
 def _fixed(type_: pa.DataType, there: Flags, counts: Ints, values: pa.Array) -> Built:
@@ -200,12 +207,12 @@ def _fixed(type_: pa.DataType, there: Flags, counts: Ints, values: pa.Array) -> 
     return made, there & ~fine
 
 
-def _leaf(node: Node, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Built:
+def _leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Built:
     """A column of plain values, and which of them do not fit it."""
     type_ = node.field.type
     there = kinds != NULL
     if types.is_dictionary(type_):
-        plain = Node(node.path, pa.field("", type_.value_type), (), node.per_second)
+        plain = JsonNode(node.path, pa.field("", type_.value_type), (), node.per_second)
         made, unfit = _leaf(plain, data, kinds, starts, stops)
         return made.dictionary_encode().cast(type_), unfit
     if types.is_null(type_):
@@ -215,14 +222,15 @@ def _leaf(node: Node, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) ->
         return pa.array(kinds == json_grammar.TRUE, mask=~fit), there & ~fit
     if types.is_integer(type_):
         limits = json_values.limits(type_.bit_width, types.is_signed_integer(type_))
-        return _plain(type_, *json_values.integers(data, kinds, starts, stops, *limits), there)
+        values, fit = json_values.integers(data, kinds, starts, stops, *limits)
+        return _plain(type_, values, fit, there)
     if types.is_floating(type_):
         return _floats(type_, data, kinds, starts, stops, there)
     if types.is_decimal(type_):
-        bytes_, offsets = json_values.texts(data, kinds, starts, stops, True)
+        bytes_, offsets = json_scan.texts(data, kinds, starts, stops, True)
         limbs, fit = json_values.decimals(bytes_, offsets, type_.precision, type_.scale, type_.byte_width // 4)
         return _from(type_, limbs, fit), there & ~fit
-    bytes_, offsets = json_values.texts(data, kinds, starts, stops, False)
+    bytes_, offsets = json_scan.texts(data, kinds, starts, stops, False)
     text = (kinds == STRING) | (kinds == ESCAPED)
     if _is_text(type_):
         return _strings(type_, bytes_, offsets, text), there & ~text
@@ -236,7 +244,7 @@ def _leaf(node: Node, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) ->
     return _times(node, bytes_, offsets, text, (data, kinds, starts, stops))
 
 
-def _times(node: Node, bytes_: Bytes, offsets: Ints, text: Flags, slots: Any) -> Built:
+def _times(node: JsonNode, bytes_: Bytes, offsets: Ints, text: Flags, slots: Any) -> Built:
     """Texts of ISO 8601, and numbers where those have a meaning."""
     type_ = node.field.type
     there = slots[1] != NULL
@@ -267,7 +275,7 @@ def _times(node: Node, bytes_: Bytes, offsets: Ints, text: Flags, slots: Any) ->
 
 def _floats(type_: pa.DataType, data: Bytes, kinds: Slots, starts: Slots, stops: Slots, there: Flags) -> Built:
     number = (kinds == json_grammar.INTEGER) | (kinds == json_grammar.DECIMAL)
-    bytes_, offsets = json_values.texts(data, np.where(number, kinds, NULL), starts, stops, True)
+    bytes_, offsets = json_scan.texts(data, np.where(number, kinds, NULL), starts, stops, True)
     wide = pa.float32() if type_ == pa.float32() else pa.float64()
     texts = _strings(pa.string(), bytes_, offsets, number)
     values = np.array(texts.cast(wide).fill_null(0))
@@ -280,7 +288,8 @@ def _floats(type_: pa.DataType, data: Bytes, kinds: Slots, starts: Slots, stops:
         values[kinds == kind] = value
         fit |= kinds == kind
     if not fit.all() and (kinds == STRING).any():
-        words = _strings(pa.string(), *json_values.texts(data, kinds, starts, stops, False), kinds == STRING)
+        bytes_, offsets = json_scan.texts(data, kinds, starts, stops, False)
+        words = _strings(pa.string(), bytes_, offsets, kinds == STRING)
         for word, value in (("NaN", np.nan), ("Infinity", np.inf), ("-Infinity", -np.inf)):
             same = np.array(pc.equal(words, word).fill_null(False))
             values[same] = value
@@ -311,10 +320,6 @@ def _bitmap(valid: Flags) -> pa.Buffer | None:
     return None if valid.all() else pa.array(valid).buffers()[1]
 
 
-def _none(kinds: Slots) -> Flags:
-    return np.zeros(len(kinds), np.bool_)
-
-
 def _shown(data: Bytes, kind: int, start: int, stop: int) -> str:
     """The beginning of a value, as it stands in its text."""
     if kind in (OBJECT, ARRAY):
@@ -327,7 +332,7 @@ def _shown(data: Bytes, kind: int, start: int, stop: int) -> str:
     return f'"{text}"' if kind in (STRING, ESCAPED) else text
 
 
-def _wanted(node: Node, kind: int) -> str:
+def _wanted(node: JsonNode, kind: int) -> str:
     """What a node takes, with what to do where that is likely."""
     type_ = node.field.type
     if types.is_timestamp(type_) and kind in (json_grammar.INTEGER, json_grammar.DECIMAL) and not node.per_second:
@@ -372,7 +377,7 @@ def _inside(type_: pa.DataType, path: str) -> list[pa.Field]:
         return fields
     if kind == MAP:
         key = type_.key_type
-        if _node_kind(key) != LEAF:
+        if _node_kind(key) != LEAF or types.is_null(key):
             raise SpecRefused(f"{what}but names in a JSON object are texts; give its keys as a string")
         return [type_.key_field, type_.item_field]
     if kind == LIST:
@@ -383,16 +388,8 @@ def _inside(type_: pa.DataType, path: str) -> list[pa.Field]:
         if _node_kind(type_.value_type) != LEAF or types.is_null(type_.value_type):
             raise SpecRefused(f"{what}which is not read from JSON; leave the dictionary out")
         return _inside(type_.value_type, path)
-    plain = (
-        types.is_boolean,
-        types.is_integer,
-        types.is_floating,
-        types.is_decimal,
-        types.is_null,
-        _is_text,
-        _is_bytes,
-    )
-    timed = (types.is_date, types.is_time, types.is_timestamp, types.is_duration)
-    if isinstance(type_, pa.BaseExtensionType) or not any(is_(type_) for is_ in (*plain, *timed)):
+    numbers = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal
+    others = types.is_date, types.is_time, types.is_timestamp, types.is_duration, types.is_null, _is_text, _is_bytes
+    if isinstance(type_, pa.BaseExtensionType) or not any(is_(type_) for is_ in (*numbers, *others)):
         raise SpecRefused(f"{what}which no JSON value is read as; docs/jobs.md lists the types")
     return []

@@ -1,7 +1,7 @@
 """JSON texts to records of a schema. A text that is no record is set aside with its own reason, and never stops the job.
 
-Each text is judged by its own bytes alone: `ferry.kernels.json_scan` finds the values, `ferry.spark.json_columns` makes the
-columns. Must never touch files, nor give a text to a parser that may die of it.
+Each text is judged by its own bytes alone (`ferry.kernels.json_grammar`, `json_scan`), and so are its values
+(`ferry.spark.json_columns`). Must never touch files, nor give a text to a parser that may die of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import json_grammar
 from ferry.kernels.grouping import Bytes, Ints
-from ferry.spark.json_columns import Fault, JsonColumns
+from ferry.spark.json_columns import JsonColumns, JsonFault
 
 PIECE_BYTES = 256 << 20
 """Texts are read in pieces of at most this size, or one text: places in a piece are counted in 32 bits."""
@@ -124,7 +124,7 @@ def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns) -> tup
     return table, dict(sorted(bad.items()))
 
 
-def _reason(fault: Fault, rest: Bytes) -> str:
+def _reason(fault: JsonFault, rest: Bytes) -> str:
     """What is wrong, where the text goes on so."""
     begin = chr(rest[0]) if len(rest) else ""
     return VERDICTS[fault.verdict].format(

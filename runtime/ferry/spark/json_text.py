@@ -88,8 +88,8 @@ def _strings(column: pa.Array, quote: bool) -> pa.Array:
     if _is_bytes(kind):
         made = json_write.base64(*_heap(column.cast(pa.binary()).cast(pa.large_binary())))
     elif types.is_decimal(kind):
-        limbs = np.frombuffer(column.buffers()[1], np.uint32).reshape(-1, kind.byte_width // 4)
-        made = json_write.decimals(limbs[column.offset : column.offset + len(column)], kind.scale)
+        limbs = _held(column, 32).view(np.uint32).reshape(-1, kind.byte_width // 4)
+        made = json_write.decimals(limbs, kind.scale)
     elif types.is_timestamp(kind):
         made = json_write.timestamps(_numbers(column), DIGITS[kind.unit], kind.tz is not None)
     elif types.is_date(kind):
@@ -163,17 +163,23 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _heap(column: pa.Array) -> tuple[Any, Any]:
     """(bytes, offsets) of a column with 64-bit offsets."""
     _, offsets, data = column.buffers()
-    edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    if not len(edges):
-        edges = np.zeros(1, np.int64)
+    if not len(column):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    edges = np.frombuffer(offsets, np.int64, len(column) + 1, 8 * column.offset)
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), edges
 
 
+def _held(column: pa.Array, bits: int) -> Any:
+    """The values of a column of a fixed width, as whole numbers of so many bits."""
+    width = column.type.bit_width // 8
+    if not len(column):
+        return np.empty(0, f"i{bits // 8}")
+    return np.frombuffer(column.buffers()[1], f"i{bits // 8}", len(column) * 8 * width // bits, column.offset * width)
+
+
 def _numbers(column: pa.Array) -> Any:
-    """The 64-bit numbers of a column of times."""
-    width = column.type.bit_width
-    held = np.frombuffer(column.buffers()[1], f"i{width // 8}")[column.offset : column.offset + len(column)]
-    return held.astype(np.int64)
+    """The numbers of a column of times."""
+    return _held(column, column.type.bit_width).astype(np.int64)
 
 
 def _made(made: tuple[Any, Any], like: pa.Array) -> pa.Array:

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark.kafka_client import NoTopic, TopicEnds, lent_reader, library
+from ferry.spark.kafka_client import NoTopic, TopicEnds, library
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_readers import lent_reader
 from ferry.spark.kafka_records import Decoder
 from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -12,7 +13,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.spark.json_lines import checked, parse_each
 from ferry.spark.json_text import json_text, plain_text
 from ferry.spark.kafka_registry import SchemaRegistry
-from ferry.spark.splits import Malformed
+from ferry.spark.splits import Malformed, malformed
 
 BESIDE = {
     "key": pa.binary(),
@@ -29,6 +30,31 @@ PLAIN = {"bytes": pa.binary(), "string": pa.string()}
 
 Outgoing: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 """(key, value, headers) of a record to be written."""
+
+
+SHOWN = 80
+"""Bytes of a key that an error shows."""
+
+
+def size_of(record: Outgoing) -> int:
+    """Bytes of key and value."""
+    return len(record[0] or b"") + len(record[1] or b"")
+
+
+def described(record: Outgoing) -> str:
+    """Which record it is, for a user: key, size, and the column that has most of it; and what to do."""
+    key, value, _ = record
+    shown = "no key" if key is None else f"key {key[:SHOWN].decode('utf-8', 'backslashreplace')!r}"
+    try:
+        columns = json.loads(value or b"")
+        greatest = max(columns, key=lambda name: len(json.dumps(columns[name])))
+        where = f", most of them in column {greatest!r}"
+    except (ValueError, TypeError, RecursionError):
+        where = ""
+    return (
+        f"the row with {shown} has {size_of(record)} bytes{where}, and can never be written so. Make it smaller, or "
+        "let brokers and topic take it (max.message.bytes; message.max.bytes in options=); a compacted topic needs keys"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +125,8 @@ class Decoder:
         if table.num_rows:
             yield from table.select(wanted).combine_chunks().to_batches()
         if bad:
-            texts = [(values[i] or b"").decode("utf-8", "replace") for i in sorted(bad)]
             reasons = [f"partition {all_[i].partition()}, offset {all_[i].offset()}: {bad[i]}" for i in sorted(bad)]
-            yield Malformed(len(bad), texts, reasons[0], reasons)
+            yield malformed([values[i] for i in sorted(bad)], reasons)
 
     def _values(self, values: Sequence[bytes | None]) -> tuple[pa.Table, dict[int, str]]:
         """(what the values hold, what is wrong with the others by their place)."""

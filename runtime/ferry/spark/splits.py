@@ -46,6 +46,12 @@ class Malformed:
     reasons: list[str] = field(default_factory=list)
 
 
+def malformed(records: Sequence[bytes | None], reasons: Sequence[str], where: str = "") -> Malformed:
+    """Records that could not be parsed, each with its reason; all of them lie `where`."""
+    whole = [f"{where}{reason}" for reason in reasons]
+    return Malformed(len(records), [(one or b"").decode("utf-8", "replace") for one in records], whole[0], whole)
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """What a source reads from here on, to the end of the split or the next of these, is of the flow of this name.
