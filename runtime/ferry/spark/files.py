@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 
@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import Fault, InputAway
 from ferry.spark.directory import DirectorySplits, Piece, naming
 from ferry.spark.hive import inferred, with_constants
-from ferry.spark.json_lines import parse
+from ferry.spark.json_lines import checked, parse
 from ferry.spark.listing import named, partitions
 from ferry.spark.parquet_types import FileTypes, converted, refuse_misfits
-from ferry.spark.splits import BATCH_ROWS, Malformed
+from ferry.spark.splits import BATCH_ROWS, Malformed, malformed
 from ferry.spark.taken import File
 from ferry.spark.text_files import blocks, hint, opened, packing
 
@@ -114,10 +114,16 @@ class JsonSplits(DirectorySplits):
     """See `json_files`."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema,
+        finite: bool = False,
+        flow: str | None = None,
+        epoch: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, finite, flow)
         self._schema = schema
+        self._epochs = checked("json_files", schema, epoch)
 
     def schema(self) -> pa.Schema:
         """The declared schema."""
@@ -143,15 +149,13 @@ class JsonSplits(DirectorySplits):
         wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
         packed = packing(path)
         for at, data in blocks(path, packed, low, high, JSON_BLOCK_BYTES):
-            table, bad, reason = parse(data, mine)
+            table, bad, reasons = parse(data, mine, self._epochs)
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 whole = with_constants(batch, self._schema, values)
                 yield whole if columns is None else whole.select(wanted.names)
             if bad:
-                where = (
-                    f"{name}, bytes {at} to {at + len(data)}{' unpacked' if packed else ''}: {hint(path, data)}{reason}"
-                )
-                yield Malformed(len(bad), [line.decode("utf-8", "replace") for line in bad], where)
+                place = f"{name}, bytes {at} to {at + len(data)}{' unpacked' if packed else ''}: {hint(path, data)}"
+                yield malformed(bad, reasons, place)
 
 
 def parquet_files(
@@ -184,11 +188,16 @@ def parquet_files(
 
 
 def json_files(
-    directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+    directory: str | os.PathLike[str],
+    schema: pa.Schema,
+    finite: bool = False,
+    flow: str | None = None,
+    epoch: Mapping[str, str] | None = None,
 ) -> JsonSplits:
     """A directory of files with one JSON object per line, and of its folders COLUMN=VALUE; new files are new records.
 
-    A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null. A file may be
+    A missing field is null. A line that is no object, or does not fit the schema, is
+    reported as Malformed (docs/jobs.md, "What JSON may hold"). A file may be
     compressed (gzip, bz2, zstd, lz4); one that cannot be read is named in the status, and waited for.
 
     Parameters:
@@ -196,13 +205,14 @@ def json_files(
         schema: the columns; fields that it does not name are ignored.
         finite: the input is what the directory held when the job began, and then it ends.
         flow: what comes in order for itself, as for `parquet_files`.
+        epoch: the unit of numbers in a column of timestamps, "s", "ms", "us" or "ns" since 1970: {"ts": "ms"}.
     Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the directory is not there, or holds folders that would not be read, when the job begins; or if
-        `flow` is no pattern.
+    Raises: SpecRefused, if a type is not read from JSON, `flow` is no pattern, or, when the job begins, the directory is not
+        there or holds folders that would not be read.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
         >>> ferry.json_files("/data/clicks", columns, flow="{flow}-*.json").has_flows  # eu-0001.json, us-0001.json, ...
         True
     """
-    return JsonSplits(directory, schema, finite, flow)
+    return JsonSplits(directory, schema, finite, flow, epoch)

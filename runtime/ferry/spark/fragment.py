@@ -95,6 +95,6 @@ class Fragmenter:
         """All remaining output; the fragmenter is empty afterwards."""
         return self._contribution.drain()
 
-    def malformed(self) -> pa.Table | None:
-        """Records refused since the last call, as they came."""
+    def malformed(self) -> list[tuple[pa.RecordBatch, str]]:
+        """Records refused since the last call, as they came, and why."""
         return self._reader.malformed()

@@ -38,6 +38,7 @@ from ferry.spark import cuts, flight
 from ferry.spark.attempts import died_before
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.json_text import json_text
 from ferry.spark.pipeline import Batches
 from ferry.spark.process_rows import Condense
 from ferry.spark.records import EVENT_TIME_MAX
@@ -227,11 +228,11 @@ class IngestTask:
             if isinstance(records, Malformed):
                 if feed.counted:
                     self.unread += records.count
-                    self._set_aside(records.count, records.records, records.reason)
+                    self._set_aside(records.count, records.records, records.reasons or records.reason)
             elif isinstance(records, cuts.Aside):
                 if feed.counted:
                     self.unread += 1
-                    self._set_aside(1, _texts(records.records), KILLS)
+                    self._set_aside(1, json_text(records.records), KILLS)
             elif isinstance(records, Flow):
                 flow = records.name
             else:
@@ -265,18 +266,15 @@ class IngestTask:
             mine = self.maxima.setdefault(feed.number, {})
             mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
-        refused = fragmenter.malformed()
-        if refused is not None:
-            rows = [json.dumps(row, default=str) for row in refused.to_pylist()]
-            self._set_aside(
-                len(rows), rows, f"null or unusable key, event time (too far ahead?) or value from {name!r}"
-            )
+        for refused, reason in fragmenter.malformed():
+            self._set_aside(refused.num_rows, json_text(refused), f"{name}: {reason}")
 
-    def _set_aside(self, count: int, records: list[str], reason: str) -> None:
+    def _set_aside(self, count: int, records: list[str], reasons: str | list[str]) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
         self.malformed += count
-        self.first_malformed = self.first_malformed or reason[:REASON_MAX]
-        lines = [json.dumps({"reason": reason, "record": record}) for record in records]
+        own = [reasons] * len(records) if isinstance(reasons, str) else reasons
+        self.first_malformed = self.first_malformed or next(iter(own), "")[:REASON_MAX]
+        lines = [json.dumps({"reason": why, "record": record}) for record, why in zip(records, own, strict=True)]
         w = self.work
         if w.dead_letter is None:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
@@ -285,13 +283,6 @@ class IngestTask:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
-
-
-def _texts(records: pa.RecordBatch) -> list[str]:
-    """Each record as a text that needs no values of Python, which has not all that Arrow has."""
-    names, columns = records.schema.names, records.columns
-    rows = ({name: str(column[i]) for name, column in zip(names, columns, strict=True)} for i in range(len(records)))
-    return [json.dumps(row) for row in rows]
 
 
 def hidden_dead_letters(directory: Path, epoch: int) -> Path:

@@ -1,79 +1,144 @@
-"""JSON to records of a schema. What does not parse is set aside one by one, and never stops the job.
+"""JSON texts to records of a schema. A text that is no record is set aside with its own reason, and never stops the job.
 
-One parser decides, Arrow's, so that a line is judged the same alone and among others. Must never touch files.
+Each text is judged by its own bytes alone (`ferry.kernels.json_grammar`, `json_scan`), and so are its values
+(`ferry.spark.json_columns`). Must never touch files, nor give a text to a parser that may die of it.
 """
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
+
+from ferry.contract.errors import SpecRefused
+from ferry.kernels import json_grammar
+from ferry.kernels.grouping import Bytes, Ints
+from ferry.spark.json_columns import JsonColumns, JsonFault
+
+PIECE_BYTES = 256 << 20
+"""Texts are read in pieces of at most this size, or one text: places in a piece are counted in 32 bits."""
+
+TEXT_MAX = 1 << 30
+"""Bytes of one text."""
+
+Epochs = tuple[tuple[str, str], ...]
+"""(column, unit) of the columns whose numbers are times since 1970."""
+
+VERDICTS = {
+    json_grammar.BLANK: "no value",
+    json_grammar.ENDS: "the text ends within the JSON object",
+    json_grammar.NO_OBJECT: "no JSON object",
+    json_grammar.UNEXPECTED: "no JSON: unexpected {byte!r} at byte {place}",
+    json_grammar.CONTROL: "no JSON: a control character, {byte!r}, in a string at byte {place}",
+    json_grammar.ESCAPE: "no JSON: a wrong escape in a string at byte {place}",
+    json_grammar.SURROGATE: "no Unicode: half of a surrogate pair in a string at byte {place}",
+    json_grammar.TWICE: "field {field!r} comes twice in an object",
+    json_grammar.UNFIT: "field {field!r}: {found} at byte {place} does not fit {type}",
+    json_grammar.MORE: "more than a JSON object: {byte!r} at byte {place}",
+}
+
+FOUND = {"{": "an object", "[": "an array", '"': "a text", "t": "true", "f": "false", "N": "NaN", "I": "an infinity"}
+"""What a value is, by its first byte; else it is a number."""
 
 
-def parse(data: bytes, schema: pa.Schema) -> tuple[pa.Table, list[bytes], str]:
-    """(records, lines that are none, what is wrong with the first of them) of whole lines."""
-    lines = [line for line in data.split(b"\n") if line.strip()]
+@lru_cache(64)
+def columns_of(schema: pa.Schema, epochs: Epochs = ()) -> JsonColumns:
+    """How records of a schema are made. Raises SpecRefused for a type that no JSON value can be."""
+    return JsonColumns(schema, dict(epochs))
+
+
+def checked(what: str, schema: pa.Schema, epoch: Mapping[str, str] | None) -> Epochs:
+    """`epoch` as `parse` takes it; `what` names the source. Raises SpecRefused, if it or the schema does not fit JSON."""
+    if not isinstance(schema, pa.Schema):
+        raise SpecRefused(f"{what}: schema {schema!r}; give a pyarrow.schema")
+    epochs = tuple(sorted((epoch or {}).items()))
     try:
-        return _strictly(data, len(lines), schema), [], ""
-    except (pa.ArrowException, ValueError):
-        pass
-    table, bad = _one_by_one(lines, schema)
-    return table, [lines[i] for i in sorted(bad)], bad[min(bad)] if bad else ""
+        columns_of(schema, epochs)
+    except SpecRefused as refused:
+        raise SpecRefused(f"{what}: {refused}") from None
+    return epochs
 
 
-def parse_each(values: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
-    """(records, what is wrong with the values that are none, by their place); a value may have several lines."""
-    lines = [b"" if one is None else one.replace(b"\n", b" ") for one in values]
-    if all(map(bytes.strip, lines)):
-        try:
-            return _strictly(b"\n".join(lines), len(lines), schema), {}
-        except (pa.ArrowException, ValueError):
-            pass
-    return _one_by_one(lines, schema)
+def parse(data: bytes, schema: pa.Schema, epochs: Epochs = ()) -> tuple[pa.Table, list[bytes], list[str]]:
+    """(records, lines that are none, what is wrong with each of these) of whole lines; blank ones are passed over."""
+    if len(data) > PIECE_BYTES:
+        lines = [line for line in data.split(b"\n") if line.strip(b" \t\r")]
+        table, bad = parse_each(lines, schema, epochs)
+        return table, [lines[i] for i in bad], [*bad.values()]
+    whole = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(whole == ord("\n"))
+    starts, stops = np.append(0, ends + 1), np.append(ends, len(data))
+    table, bad = _judged(whole, starts, stops, columns_of(schema, epochs))
+    found = [(data[starts[i] : stops[i]], why) for i, why in bad.items() if why != VERDICTS[json_grammar.BLANK]]
+    return table, [line for line, _ in found], [why for _, why in found]
 
 
-def _one_by_one(lines: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+def parse_each(
+    values: Sequence[bytes | None], schema: pa.Schema, epochs: Epochs = ()
+) -> tuple[pa.Table, dict[int, str]]:
+    """(records, what is wrong with the values that are none, by their place in order); a value may have several lines."""
+    columns = columns_of(schema, epochs)
+    tables, bad = [schema.empty_table()], {}
+    for first, piece in _pieces(values):
+        held = pa.array([b"" if one is None or len(one) > TEXT_MAX else one for one in piece], pa.binary())
+        _, offsets, data = held.buffers()
+        edges = np.frombuffer(offsets, np.int32)[: len(piece) + 1].astype(np.int64)
+        whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        table, wrong = _judged(whole, edges[:-1], edges[1:], columns)
+        tables.append(table)
+        for i, why in wrong.items():
+            long = len(piece[i] or b"") > TEXT_MAX
+            bad[first + i] = f"longer than {TEXT_MAX} bytes" if long else why
+    return pa.concat_tables(tables), bad
+
+
+def _pieces(values: Sequence[bytes | None]) -> Iterator[tuple[int, Sequence[bytes | None]]]:
+    """(place of the first, values) of pieces that have few bytes, or one value."""
+    begin = size = 0
+    for i, value in enumerate(values):
+        more = len(value or b"")
+        if size + more > PIECE_BYTES and i > begin:
+            yield begin, values[begin:i]
+            begin, size = i, 0
+        size += more
+    if begin < len(values):
+        yield begin, values[begin:]
+
+
+def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns) -> tuple[pa.Table, dict[int, str]]:
+    """(records, what is wrong with the texts that are none, by their place in order)."""
     bad: dict[int, str] = {}
-    objects = []
-    for i, line in enumerate(lines):
-        try:
-            if not isinstance(json.loads(line.decode("utf-8")), dict):
-                raise ValueError("not a JSON object")
-            objects.append((i, line))
-        except (ValueError, RecursionError) as wrong:
-            bad[i] = str(wrong)
-    tables = _halved(objects, schema, bad)
-    return pa.concat_tables([schema.empty_table(), *tables]), bad
+    texts = np.arange(len(starts))
+    data.flags.writeable = False  # so that functions are compiled for one kind of array
+    if not _is_utf8(data):
+        for i in range(len(starts)):
+            if not _is_utf8(data[starts[i] : stops[i]]):
+                bad[i] = "no UTF-8"
+        texts = np.setdiff1d(texts, [*bad])
+    table, faults = columns.read(data, starts[texts], stops[texts])
+    for fault in faults:
+        i = int(texts[fault.text])
+        bad[i] = fault.reason or _reason(fault, data[starts[i] + fault.place : stops[i]])
+    return table, dict(sorted(bad.items()))
 
 
-def _halved(lines: Sequence[tuple[int, bytes]], schema: pa.Schema, bad: dict[int, str]) -> list[pa.Table]:
-    """Tables of the lines that fit the schema, in order; halves what does not parse until single lines are left."""
-    if not lines:
-        return []
-    try:
-        return [_strictly(b"\n".join(line for _, line in lines), len(lines), schema)]
-    except (pa.ArrowException, ValueError) as wrong:
-        if len(lines) == 1:
-            bad[lines[0][0]] = str(wrong)
-            return []
-    middle = len(lines) // 2
-    return _halved(lines[:middle], schema, bad) + _halved(lines[middle:], schema, bad)
-
-
-def _strictly(data: bytes, rows: int, schema: pa.Schema) -> pa.Table:
-    """All `rows` lines as records of the schema, or ValueError or ArrowException."""
-    if not rows:
-        return schema.empty_table()
-    data.decode("utf-8")  # Arrow's parser lets bytes through that are no UTF-8.
-    table = pj.read_json(
-        io.BytesIO(data),
-        pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+def _reason(fault: JsonFault, rest: Bytes) -> str:
+    """What is wrong, where the text goes on so."""
+    begin = chr(rest[0]) if len(rest) else ""
+    return VERDICTS[fault.verdict].format(
+        byte=begin,
+        place=fault.place,
+        field=fault.node.path,
+        type=fault.node.field.type,
+        found=FOUND.get(begin, "a number"),
     )
-    if table.num_rows != rows:
-        # Arrow's parser takes two objects from one line, and one from two.
-        raise ValueError(f"{rows} lines hold {table.num_rows} JSON objects")
-    return table.cast(schema)
+
+
+def _is_utf8(data: Bytes) -> bool:
+    try:
+        data.tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark.kafka_client import NoTopic, TopicEnds, lent_reader, library
+from ferry.spark.kafka_client import NoTopic, TopicEnds, library
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_readers import lent_reader
 from ferry.spark.kafka_records import Decoder
 from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
@@ -240,6 +241,7 @@ def kafka(
     finite: bool = False,
     registry: str | None = None,
     options: Mapping[str, Any] | None = None,
+    epoch: Mapping[str, str] | None = None,
 ) -> KafkaSplits:
     """A topic of Kafka, read inside the tasks; every partition is a flow, and those that are added later are found.
 
@@ -261,9 +263,10 @@ def kafka(
             "https://${REGISTRY_LOGIN}@registry:8081".
         options: of librdkafka, such as {"security.protocol": "SASL_SSL"}. Secrets are names of environment variables
             of driver and workers: {"sasl.password": "${KAFKA_PASSWORD}"}.
+        epoch: the unit of numbers in columns of timestamps, as for `json_files`: {"ts": "ms"}.
     Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if an argument is none of these, the library is not installed, or, when the job begins, there is no
-        such topic.
+    Raises: SpecRefused, if an argument is none of these, a column is of a type that is not read from JSON, the library is
+        not installed, or, when the job begins, there is no such topic.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
@@ -277,4 +280,4 @@ def kafka(
     if not topic or not isinstance(topic, str):
         raise SpecRefused(f"kafka: topic {topic!r}; give its name")
     schemas = None if registry is None else SchemaRegistry(registry)
-    return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside, schemas), starting, finite)
+    return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside, schemas, epoch), starting, finite)

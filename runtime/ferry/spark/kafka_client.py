@@ -7,18 +7,17 @@ are the job's.
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ferry.contract.errors import RECORDS_LOST, FerryError, SpecRefused, Unreachable
+from ferry.contract.errors import RECORDS_LOST, FerryError, Final, SpecRefused, Unreachable
 from ferry.spark.kafka_place import KafkaPlace
-from ferry.spark.kafka_records import Marker, Outgoing
+from ferry.spark.kafka_records import Marker, Outgoing, described, size_of
 from ferry.spark.kafka_waiting import within
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ CONSUME_MAX = 10_000
 AHEAD_MAX = 20_000
 """Records of a partition beyond what was asked for that are held at most, but for those of one takeover."""
 
-IDLE_MAX = 2  # readers of one topic that a process keeps for later
-
 CONNECT_SECONDS = 0.05  # from when a producer has heard of its brokers
 TRANSACTION_SECONDS = 15.0
 """Each step of a transaction takes at most this time, else all of it is tried anew."""
+
+PARTITIONER = "murmur2_random"  # as Java's clients; the library's own sends keys to other partitions
 
 READER = {
     "group.id": "ferry",  # the library wants one; nothing joins it, and nothing is committed
@@ -65,7 +64,6 @@ def failure(error: Any, what: str) -> FerryError:
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError._INVALID_ARG,
     )
     kind = SpecRefused if error.code() in refusals else Unreachable
@@ -256,35 +254,62 @@ def _offset(message: Message) -> int:
     return offset
 
 
-_idle: dict[tuple[int, KafkaPlace, str], list[RangeReader]] = {}
-"""Readers that nobody uses now, by process."""
+class _Writer:
+    """Hands records over to the brokers. Those that they will never take are known by their delivery reports."""
+
+    def __init__(self, place: KafkaPlace, topic: str, where: str, more: Mapping[str, Any]) -> None:
+        from confluent_kafka import Producer
+
+        self._where = where
+        self._topic = topic
+        self._failed: list[tuple[Any, Outgoing]] = []
+        more = {"linger.ms": 5, "partitioner": PARTITIONER, **more, "enable.idempotence": True}
+        settings = place.settings({**more, "on_delivery": self._delivered, "delivery.report.only.error": True})
+        self._producer = Producer({k: v for k, v in settings.items() if k != "isolation.level"})
+
+    def _delivered(self, error: Any, record: Message) -> None:
+        if error is not None:
+            self._failed.append((error, (record.key(), record.value(), [])))
+
+    def _put(self, record: Outgoing) -> None:
+        """Hand over a record, as soon as there is room."""
+        from confluent_kafka import KafkaException
+
+        key, value, headers = record
+        end = time.monotonic() + TRANSACTION_SECONDS
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, headers=headers)
+                self._producer.poll(0)
+                return
+            except BufferError as full:
+                if time.monotonic() > end:
+                    raise Unreachable(f"{self._where}: no room for a record for {TRANSACTION_SECONDS:g} s") from full
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise self._failure(error.args[0], record) from error
+
+    def _failure(self, error: Any, record: Outgoing | None = None) -> FerryError:
+        """The error of ours; Final, if it or the report of a delivery says that a record can never be written."""
+        from confluent_kafka import KafkaError
+
+        never = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE)
+        reported = [(error, record)] if record is not None else []
+        if bad := [(why, one) for why, one in [*reported, *self._failed] if why.code() in never]:
+            # A broker refuses all that come together with a record that is too large.
+            why, record = max(bad, key=lambda one: size_of(one[1]))
+            return Final(f"{self._where}: {why.str()}: {described(record)}")
+        return failure(self._failed[0][0] if self._failed else error, self._where)
 
 
-@contextmanager
-def lent_reader(place: KafkaPlace, topic: str) -> Iterator[RangeReader]:
-    """A reader of this process, kept for the next one who asks; closed after an error."""
-    idle = _idle.setdefault((os.getpid(), place, topic), [])
-    one = idle.pop() if idle else RangeReader(place, topic)
-    try:
-        yield one
-    except BaseException:
-        one.close()
-        raise
-    if len(idle) < IDLE_MAX:
-        idle.append(one)
-    else:
-        one.close()
-
-
-class TransactionWriter:
+class TransactionWriter(_Writer):
     """Writes epochs to a topic, each in a transaction with its marker. A new one fences those of the same name before it."""
 
     def __init__(self, place: KafkaPlace, topic: str, name: str) -> None:
         from confluent_kafka import KafkaException
 
-        self._where = f"kafka {place.servers}, topic {topic!r}, transactions of {name!r}"
-        self._topic = topic
-        self._producer = _producer(place, {"transactional.id": name, "transaction.timeout.ms": 60_000})
+        where = f"kafka {place.servers}, topic {topic!r}, transactions of {name!r}"
+        super().__init__(place, topic, where, {"transactional.id": name, "transaction.timeout.ms": 60_000})
         self._group = _group(place, name)
         try:
             # Before it has a connection it looks for who knows its transactions twice a second only.
@@ -295,19 +320,22 @@ class TransactionWriter:
             raise failure(error.args[0], self._where) from error
 
     def publish(self, records: Iterable[Outgoing], marker: Marker) -> None:
-        """All of them and the marker, or nothing; after an error nobody knows which, and this writer is of no more use."""
+        """All of them and the marker, or nothing; after an error nobody knows which, and this writer is of no more use.
+
+        Raises Final for a record that can never be written.
+        """
         from confluent_kafka import KafkaException, TopicPartition
 
         note = TopicPartition(self._topic, 0, marker.epoch + 1, marker.about())
         try:
             self._producer.begin_transaction()
             for record in records:
-                _produce(self._producer, self._topic, record)
+                self._put(record)
             group = self._group.consumer_group_metadata()
             self._within(partial(self._producer.send_offsets_to_transaction, [note], group))
             self._within(self._producer.commit_transaction)
         except KafkaException as error:
-            raise failure(error.args[0], self._where) from error
+            raise self._failure(error.args[0]) from error
 
     def _within(self, step: Callable[[float], Any]) -> None:
         within(TRANSACTION_SECONDS + 1, partial(step, TRANSACTION_SECONDS), self._where)
@@ -349,51 +377,23 @@ def _group(place: KafkaPlace, name: str, isolation: str = "read_committed") -> A
     return Consumer(settings | {"isolation.level": isolation})
 
 
-class PlainWriter:
+class PlainWriter(_Writer):
     """Writes records without a transaction: all have arrived, or an error says that some may have."""
 
     def __init__(self, place: KafkaPlace, topic: str) -> None:
-        self._where = f"kafka {place.servers}, topic {topic!r}"
-        self._topic = topic
-        self._producer = _producer(place, {"delivery.timeout.ms": int(TRANSACTION_SECONDS * 1000)})
-        self._failed: list[Any] = []
+        more = {"delivery.timeout.ms": int(TRANSACTION_SECONDS * 1000)}
+        super().__init__(place, topic, f"kafka {place.servers}, topic {topic!r}", more)
 
     def publish(self, records: Iterable[Outgoing]) -> None:
-        """Returns when the brokers have them."""
+        """Returns when the brokers have them. Raises Final for a record that can never be written."""
         for record in records:
-            _produce(self._producer, self._topic, record, self._delivered)
+            self._put(record)
         left = self._producer.flush(TRANSACTION_SECONDS)
         if self._failed:
-            raise failure(self._failed[0], self._where)
+            raise self._failure(self._failed[0][0])
         if left:
             raise Unreachable(f"{self._where}: {left} records were not taken within {TRANSACTION_SECONDS:g} s")
-
-    def _delivered(self, error: Any, record: Any) -> None:
-        if error is not None:
-            self._failed.append(error)
 
     def close(self) -> None:
         """Forget what was not taken."""
         self._producer.purge()
-
-
-def _producer(place: KafkaPlace, more: Mapping[str, Any]) -> Any:
-    from confluent_kafka import Producer
-
-    settings = place.settings({"linger.ms": 5, **more, "enable.idempotence": True})
-    return Producer({k: v for k, v in settings.items() if k != "isolation.level"})
-
-
-def _produce(producer: Any, topic: str, record: Outgoing, delivered: Any = None) -> None:
-    """Hand over a record, as soon as there is room."""
-    key, value, headers = record
-    end = time.monotonic() + TRANSACTION_SECONDS
-    while True:
-        try:
-            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
-            producer.poll(0)
-            return
-        except BufferError as full:
-            if time.monotonic() > end:
-                raise Unreachable(f"topic {topic!r}: no room for a record for {TRANSACTION_SECONDS:g} s") from full
-            producer.poll(0.1)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ferry.contract.errors import SpecRefused
-from ferry.spark.json_lines import parse_each
+from ferry.spark.json_lines import checked, parse_each
+from ferry.spark.json_text import json_text, plain_text
 from ferry.spark.kafka_registry import SchemaRegistry
-from ferry.spark.splits import Malformed
+from ferry.spark.splits import Malformed, malformed
 
 BESIDE = {
     "key": pa.binary(),
@@ -31,6 +30,31 @@ PLAIN = {"bytes": pa.binary(), "string": pa.string()}
 
 Outgoing: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 """(key, value, headers) of a record to be written."""
+
+
+SHOWN = 80
+"""Bytes of a key that an error shows."""
+
+
+def size_of(record: Outgoing) -> int:
+    """Bytes of key and value."""
+    return len(record[0] or b"") + len(record[1] or b"")
+
+
+def described(record: Outgoing) -> str:
+    """Which record it is, for a user: key, size, and the column that has most of it; and what to do."""
+    key, value, _ = record
+    shown = "no key" if key is None else f"key {key[:SHOWN].decode('utf-8', 'backslashreplace')!r}"
+    try:
+        columns = json.loads(value or b"")
+        greatest = max(columns, key=lambda name: len(json.dumps(columns[name])))
+        where = f", most of them in column {greatest!r}"
+    except (ValueError, TypeError, RecursionError):
+        where = ""
+    return (
+        f"the row with {shown} has {size_of(record)} bytes{where}, and can never be written so. Make it smaller, or "
+        "let brokers and topic take it (max.message.bytes; message.max.bytes in options=); a compacted topic needs keys"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +91,22 @@ class Record(Protocol):
 class Decoder:
     """Makes batches of one schema; a value that does not fit is set aside."""
 
-    def __init__(self, value: str | pa.Schema, beside: Sequence[str], registry: SchemaRegistry | None = None) -> None:
+    def __init__(
+        self,
+        value: str | pa.Schema,
+        beside: Sequence[str],
+        registry: SchemaRegistry | None = None,
+        epoch: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(value, pa.Schema) and value not in PLAIN:
             raise SpecRefused(
                 f"kafka: value={value!r}: give the schema of JSON objects (pyarrow.schema), or one of {', '.join(PLAIN)}"
             )
         if registry is not None and isinstance(value, str):
             raise SpecRefused(f"kafka: value={value!r} with a registry: give the columns (pyarrow.schema)")
+        if epoch is not None and isinstance(value, str):
+            raise SpecRefused(f"kafka: epoch={epoch!r} with value={value!r}: it is for columns of JSON values")
+        self._epochs = () if isinstance(value, str) else checked("kafka", value, epoch)
         self._registry = registry
         self._plain: str | None = value if isinstance(value, str) else None
         self._fields: pa.Schema = pa.schema([("value", PLAIN[value])]) if isinstance(value, str) else value
@@ -93,7 +126,7 @@ class Decoder:
 
     def decode(self, records: Sequence[Record], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed]:
         """A batch of the records whose values fit, and what does not."""
-        values = [one.value() for one in records]
+        all_, values = records, [one.value() for one in records]
         table, bad = self._values(values)
         if bad:
             records = [one for i, one in enumerate(records) if i not in bad]
@@ -104,15 +137,15 @@ class Decoder:
         if table.num_rows:
             yield from table.select(wanted).combine_chunks().to_batches()
         if bad:
-            texts = [(values[i] or b"").decode("utf-8", "replace") for i in sorted(bad)]
-            yield Malformed(len(bad), texts, bad[min(bad)])
+            reasons = [f"partition {all_[i].partition()}, offset {all_[i].offset()}: {bad[i]}" for i in sorted(bad)]
+            yield malformed([values[i] for i in sorted(bad)], reasons)
 
     def _values(self, values: Sequence[bytes | None]) -> tuple[pa.Table, dict[int, str]]:
         """(what the values hold, what is wrong with the others by their place)."""
         if self._registry is not None:
-            return self._registry.table(values, self._fields)
+            return self._registry.table(values, self._fields, self._epochs)
         if self._plain is None:
-            return parse_each(values, self._fields)
+            return parse_each(values, self._fields, self._epochs)
         bad: dict[int, str] = {}
         if self._plain == "string":
             bad = {i: "no UTF-8" for i, one in enumerate(values) if one is not None and not _is_text(one)}
@@ -149,35 +182,24 @@ class Encoder:
         self._value = value
 
     def encode(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
-        """(key, value) of each row. Raises SpecRefused when it lacks a column."""
+        """(key, value) of each row. Raises SpecRefused when it lacks a column, or has two of one name."""
+        names = rows.column_names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecRefused(
+                f"kafka_sink: the rows have two columns {twice[0]!r}; rename one of them with .transform(...)"
+            )
         wanted = [self._key] if self._key is not None else []
         wanted += [] if self._value == "json" else ["value"]
         if missing := [one for one in wanted if one not in rows.column_names]:
             raise SpecRefused(f"kafka_sink: the rows have no column {missing[0]!r}; they have {rows.column_names}")
-        keys = [None] * rows.num_rows if self._key is None else [_bytes(k) for k in rows.column(self._key).to_pylist()]
-        if self._value != "json":
-            values = [_bytes(one) for one in rows.column("value").to_pylist()]
-        else:
-            texts = (json.dumps(row, default=_plain, separators=(",", ":")) for row in _finite(rows).to_pylist())
-            values = [text.encode() for text in texts]
-        return list(zip(keys, values, strict=True))
+        keys = [None] * rows.num_rows if self._key is None else _bytes(rows.column(self._key))
+        if self._value == "json":
+            return list(zip(keys, map(str.encode, json_text(rows)), strict=True))
+        return list(zip(keys, _bytes(rows.column("value")), strict=True))
 
 
-def _bytes(value: Any) -> bytes | None:
-    return value if value is None or isinstance(value, bytes) else str(value).encode()
-
-
-def _finite(rows: pa.Table) -> pa.Table:
-    """JSON has no NaN and no infinity: they become null."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_floating(field.type):
-            column = rows.column(i)
-            rows = rows.set_column(i, field.name, pc.if_else(pc.is_finite(column), column, pa.scalar(None, field.type)))
-    return rows
-
-
-def _plain(value: Any) -> str:
-    """What JSON has no word for: bytes as base64, times as ISO 8601, decimals as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+    """Values as a key, or as what a record holds: bytes as they are, others as text."""
+    raw = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    values: list[bytes | None] = (column if raw else plain_text(column).cast(pa.large_binary())).to_pylist()
+    return values

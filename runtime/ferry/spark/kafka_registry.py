@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark.json_lines import parse_each
+from ferry.spark.json_lines import Epochs, parse_each
 
 ANSWER_SECONDS = 10.0
 
@@ -50,7 +50,9 @@ class SchemaRegistry:
         except ImportError as missing:
             raise SpecRefused("kafka: the package fastavro is not installed: ferry-stream[kafka]") from missing
 
-    def table(self, values: Sequence[bytes | None], fields: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+    def table(
+        self, values: Sequence[bytes | None], fields: pa.Schema, epochs: Epochs = ()
+    ) -> tuple[pa.Table, dict[int, str]]:
         """(what the values hold, what is wrong with the others by their place)."""
         bad: dict[int, str] = {}
         texts: dict[int, bytes] = {}
@@ -66,7 +68,7 @@ class SchemaRegistry:
             except _Unfit as wrong:
                 bad[i] = str(wrong)
         if not rows:
-            table, wrong_texts = parse_each([*texts.values()], fields)
+            table, wrong_texts = parse_each([*texts.values()], fields, epochs)
             places = [*texts]
             return table, bad | {places[i]: why for i, why in wrong_texts.items()}
         bad |= dict.fromkeys(texts, "JSON in a topic of Avro")

@@ -202,9 +202,10 @@ def kafka_sink(
     Parameters:
         servers: host:port of brokers to begin with, several with commas between.
         topic: its name; it must be there.
-        key: the column that is the record's key, as text if it holds no bytes; None: records have none.
-        value: "json" for an object of all columns (bytes as base64, times in ISO 8601, decimals as text, NaN as null); or
-            "bytes" or "string" for the column `value` alone.
+        key: the column that is the record's key, as text if it holds no bytes; None: records have none. Keys go to the
+            partitions to which Java's clients send them ("partitioner": "murmur2_random").
+        value: "json" for an object of all columns (bytes as base64, times in ISO 8601, decimals, NaN and infinities as text,
+            maps as objects), which `ferry.kafka` reads back; or "bytes" or "string" for the column `value` alone.
         exactly_once: each epoch is a transaction. False: records are there earlier, may come again after a failure, and have
             the headers `ferry-epoch` and `ferry-row`, by which a repetition is known.
         name: of the sink in its job, by which its transactions are known; None: that of the topic.

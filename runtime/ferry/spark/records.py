@@ -5,7 +5,7 @@ What is malformed is set aside as it came. Must never know what kind of operator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +69,7 @@ class RecordReader:
         self.descriptor = descriptor
         self._wanted = wanted
         self._numbers = numbers
-        self._malformed: list[pa.RecordBatch] = []
+        self._malformed: list[tuple[pa.RecordBatch, str]] = []
 
     def read(
         self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int
@@ -81,19 +81,21 @@ class RecordReader:
             raise SpecRefused(
                 f"operator {self.descriptor.name}: key has {len(self.descriptor.key)} elements, not {key_columns}"
             )
-        batch = self._without(batch, _too_great(batch, [*key_columns, *time_columns, *self._numbers]))
+        for name in dict.fromkeys([*key_columns, *time_columns, *self._numbers]):
+            batch = self._without(
+                batch, _too_great(batch, name), f"column {name!r}: more than a signed 64-bit integer holds"
+            )
         elements = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.descriptor.key, strict=True)]
         times = self._time(batch, time_column) if time_column is not None else pa.array(np.zeros(len(batch), np.int64))
-        bad = _bad(times, latest)
-        if bad is not None:
-            batch, good = self._without(batch, bad), pa.array(~bad)
+        for bad, reason in _bad(times, latest):
+            batch, good = self._without(batch, bad, f"event time {time_column!r} {reason}"), pa.array(~bad)
             elements, times = [e.filter(good) for e in elements], times.filter(good)
         return self._keyed(batch, elements, times, time_column is not None) if batch.num_rows else None
 
-    def malformed(self) -> pa.Table | None:
-        """Records refused since the last call: a null event time, one out of bounds, an integer beyond 64 bits."""
+    def malformed(self) -> list[tuple[pa.RecordBatch, str]]:
+        """Records refused since the last call, and why: a null event time, one out of bounds, an integer beyond 64 bits."""
         refused, self._malformed = self._malformed, []
-        return pa.Table.from_batches(refused) if refused else None
+        return refused
 
     def _keyed(self, batch: pa.RecordBatch, elements: list[pa.Array], times: pa.Array, timed: bool) -> KeyedRecords:
         slices, greatest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
@@ -104,11 +106,11 @@ class RecordReader:
             batch, times, slices, *stored, int(greatest) if timed else limits.WATERMARK_NONE, _nulls(elements)
         )
 
-    def _without(self, batch: pa.RecordBatch, bad: Flags | None) -> pa.RecordBatch:
+    def _without(self, batch: pa.RecordBatch, bad: Flags | None, reason: str) -> pa.RecordBatch:
         """Set these records aside as malformed; the others."""
         if bad is None or not bad.any():
             return batch
-        self._malformed.append(batch.filter(pa.array(bad)))
+        self._malformed.append((batch.filter(pa.array(bad)), reason))
         return batch.filter(pa.array(~bad))
 
     def _check(self, batch: pa.RecordBatch, wanted: list[str]) -> None:
@@ -140,15 +142,13 @@ class RecordReader:
         return pa.array(values, mask=np.asarray(raw.is_null()) if raw.null_count else None)
 
 
-def _too_great(batch: pa.RecordBatch, names: list[str]) -> Flags | None:
-    """Which records have an unsigned integer that no signed one can hold, where one is needed."""
-    bad: Flags | None = None
-    for column in (batch.column(name) for name in dict.fromkeys(names)):
-        if column.type == pa.uint64() and (pc.max(column).as_py() or 0) > INT_MAX:
-            great = pc.greater(column, pa.scalar(INT_MAX, pa.uint64())).fill_null(False)
-            values = great.to_numpy(zero_copy_only=False)
-            bad = values if bad is None else bad | values
-    return bad
+def _too_great(batch: pa.RecordBatch, name: str) -> Flags | None:
+    """Which records have an unsigned integer in this column that no signed one can hold."""
+    column = batch.column(name)
+    if column.type != pa.uint64() or (pc.max(column).as_py() or 0) <= INT_MAX:
+        return None
+    great: Flags = pc.greater(column, pa.scalar(INT_MAX, pa.uint64())).fill_null(False).to_numpy(zero_copy_only=False)
+    return great
 
 
 def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
@@ -170,13 +170,16 @@ def _nulls(elements: list[pa.Array]) -> Flags | None:
     return nulls
 
 
-def _bad(times: pa.Array, latest: int) -> Flags | None:
-    """Which records have no time, or one out of bounds."""
-    bad: Flags | None = times.is_null().to_numpy(zero_copy_only=False) if times.null_count else None
+def _bad(times: pa.Array, latest: int) -> Iterator[tuple[Flags, str]]:
+    """Which records have no time, which of the others one out of bounds; and what is to be said of them."""
+    if times.null_count:
+        yield times.is_null().to_numpy(zero_copy_only=False), "is null"
+        times = times.drop_null()
     latest = min(latest, EVENT_TIME_MAX)
     extremes = pc.min_max(times).as_py()
     if extremes["min"] is not None and (extremes["min"] < -EVENT_TIME_MAX or extremes["max"] > latest):
-        values = times.fill_null(0).to_numpy(zero_copy_only=False)
-        absurd = (values < -EVENT_TIME_MAX) | (values > latest)
-        bad = absurd if bad is None else bad | absurd
-    return bad
+        values = times.to_numpy(zero_copy_only=False)
+        ahead = (
+            "" if latest == EVENT_TIME_MAX else f", or later than {latest}, which is `ahead` of this machine's clock"
+        )
+        yield (values < -EVENT_TIME_MAX) | (values > latest), f"is out of bounds{ahead} (milliseconds since 1970)"

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, SpecRefused
 from ferry.spark.encodings import encodings, write_parts
+from ferry.spark.json_text import shown
 from ferry.spark.ownership import LIFE as LIFE
 from ferry.spark.ownership import Ownership
 from ferry.system import files
@@ -303,8 +304,8 @@ class Console(Sink):
         """Print."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
         print(f"-- epoch {epoch}: {table.num_rows} rows")
-        for row in table.slice(0, self.limit).to_pylist():
-            print("  ", ", ".join(f"{k}={v}" for k, v in row.items()))
+        for row in shown(table.slice(0, self.limit)):
+            print("  ", row)
 
     def truncate_after(self, epoch: int) -> None:
         """What was printed stays."""

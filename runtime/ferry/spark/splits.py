@@ -34,6 +34,7 @@ class Malformed:
         count: how many they are.
         records: as text, undecodable bytes replaced; at most `count` of them.
         reason: what was wrong with the first of them, and where it is.
+        reasons: of each record its own, in their order; empty: `reason` is that of all.
     Example:
         >>> ferry.Malformed(1, ["{oops"], "clicks.json, bytes 0 to 6: no object").count
         1
@@ -42,6 +43,13 @@ class Malformed:
     count: int
     records: list[str] = field(default_factory=list)
     reason: str = ""
+    reasons: list[str] = field(default_factory=list)
+
+
+def malformed(records: Sequence[bytes | None], reasons: Sequence[str], where: str = "") -> Malformed:
+    """Records that could not be parsed, each with its reason; all of them lie `where`."""
+    whole = [f"{where}{reason}" for reason in reasons]
+    return Malformed(len(records), [(one or b"").decode("utf-8", "replace") for one in records], whole[0], whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def fragments(descriptor: OperatorDescriptor, rows: list[tuple], times: list[int
     columns = {n: pa.array([r[i] for r in rows], type_of(kind)) for i, (n, kind) in enumerate(descriptor.key)}
     f = Fragmenter(descriptor, groups_max=3)
     f.add(pa.record_batch({**columns, "t": pa.array(times, pa.int64())}), [n for n, _ in descriptor.key], "t")
-    assert f.malformed() is None
+    assert not f.malformed()
     return [*f.take_full(), *f.drain()]
 
 
@@ -133,7 +133,7 @@ def test_null_keys_have_no_pairs(kinds: tuple[str, ...], tmp_path: Path) -> None
         f = Fragmenter(descriptor, number)
         batch = pa.record_batch({**columns, "t": [1, 12], "v": [10 + number, 20 + number]})
         # It belongs to nothing, but it says how late it is.
-        assert f.add(batch, [n for n, _ in key], "t") == 12 and f.malformed() is None
+        assert f.add(batch, [n for n, _ in key], "t") == 12 and not f.malformed()
         made += f.drain()
     assert sum(batch.num_rows for batch in made) == 2
     state.apply(state.delta([state.combine(made)], EpochTimes(-100, -100))[0], 0, "")

@@ -97,7 +97,7 @@ def run(where: Path, one: OperatorDescriptor, kind: pa.DataType, tasks: list[lis
             times, ys = pa.array([r[0] for r in records], pa.int64()), pa.array([r[2] for r in records], pa.int64())
             batch = pa.record_batch({"k": pa.array([7] * rows, pa.int64()), "t": times, "x": x, "y": ys})
             f.add(batch, ["k"], "t")
-            assert f.malformed() is None
+            assert not f.malformed()
             parts += f.drain()
         if parts:
             state.apply(state.delta([state.combine(parts)], FIRST)[0])

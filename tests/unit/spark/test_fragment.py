@@ -54,7 +54,7 @@ def test_count_equals_counter_whatever_the_bound(groups_max: int) -> None:
     out += f.drain()
     assert all(b.schema == schemas.partials_schema(COUNT) and b.num_rows <= groups_max for b in out)
     assert merged(out) == Counter((t // 10 * 10, k) for k, t in zip(keys.tolist(), times.tolist(), strict=True))
-    assert f.drain() == [] and f.malformed() is None
+    assert f.drain() == [] and not f.malformed()
 
 
 def test_values_and_encoded_keys() -> None:
@@ -92,10 +92,10 @@ def test_malformed_records_are_returned_as_they_came() -> None:
     )
     f = Fragmenter(WORDS)
     greatest = f.add(batch, ["word", "k"], "t")
-    refused = f.malformed()
-    assert refused is not None and refused.to_pylist() == batch.slice(2).to_pylist()
+    (null, _), (beyond, _) = f.malformed()
+    assert [*null.to_pylist(), *beyond.to_pylist()] == batch.slice(2).to_pylist()
     assert greatest == 2 and Fragmenter(WORDS).add(batch.slice(2), ["word", "k"], "t") == WATERMARK_NONE
-    assert taken(f) == 2 and f.malformed() is None
+    assert taken(f) == 2 and not f.malformed()
 
 
 @pytest.mark.parametrize(("unit", "per_ms"), [("s", 0.001), ("ms", 1), ("us", 1000), ("ns", 1_000_000)])
@@ -105,8 +105,8 @@ def test_timestamps_become_milliseconds_rounded_down(unit: str, per_ms: float) -
     greatest = f.add(pa.record_batch({"k": [1, 2, 3], "t": pa.array(raw, pa.timestamp(unit, "UTC"))}), ["k"], "t")
     (out,) = f.drain()
     assert out["slice"].to_pylist() == [-40_010 if per_ms > 1 else -40_000, 50_000]
-    refused = f.malformed()
-    assert refused is not None and refused.num_rows == 1 and greatest == 50_000
+    ((refused, reason),) = f.malformed()
+    assert refused.num_rows == 1 and reason == "event time 't' is null" and greatest == 50_000
 
 
 def test_join_rows_of_both_sides_have_one_schema() -> None:
@@ -117,7 +117,7 @@ def test_join_rows_of_both_sides_have_one_schema() -> None:
     assert a.schema == b.schema == schemas.rows_schema(JOIN)
     assert [a.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 0, 7, None]
     assert [b.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 1, None, None]
-    assert a["hash"] == b["hash"] and left.malformed() is None
+    assert a["hash"] == b["hash"] and not left.malformed()
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
@@ -162,16 +162,16 @@ def test_unsigned_integers_beyond_63_bits_are_malformed(column: str) -> None:
     f = Fragmenter(descriptor)
     f.add(pa.record_batch(data), ["k"], "t")
     refused = f.malformed()
-    assert refused is not None and 2**63 in refused[column].to_pylist()
+    assert refused[0][0][column].to_pylist() == [2**63] and repr(column) in refused[0][1]
     # A null is a key and no value, but a record without a time belongs nowhere.
-    assert refused.num_rows == (2 if column == "t" else 1)
-    assert taken(f) == 3 - refused.num_rows
+    assert len(refused) == (2 if column == "t" else 1)
+    assert taken(f) == 3 - len(refused)
 
 
 def test_event_times_ahead_of_what_may_be_do_not_move_the_watermark() -> None:
     batch = pa.record_batch({"k": [1, 2, 3], "t": [100, 101, 1_700_000_000_000_000]})
     f = Fragmenter(COUNT)
     greatest = f.add(batch, ["k"], "t", 100)
-    refused = f.malformed()
-    assert refused is not None and refused["k"].to_pylist() == [2, 3]
+    ((refused, reason),) = f.malformed()
+    assert refused["k"].to_pylist() == [2, 3] and "later than 100" in reason
     assert (taken(f), greatest) == (1, 100)

@@ -88,6 +88,25 @@ def test_a_task_judges_event_times_by_its_clock(
     assert (sum(b.num_rows for b in made.fragmenters[0].drain()), made.malformed) == (taken, 2 - taken)
 
 
+def test_a_dead_letter_holds_what_python_has_no_word_for_and_its_own_reason() -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, SimpleNamespace(send=lambda batches: None)  # type: ignore[assignment]
+    columns = {
+        "k": pa.array([1, 2, 3]),
+        "t": pa.array([None, 1_710_037_801_000_000_000, 5], pa.timestamp("s")),
+        "until": pa.array([253_402_300_799_000_000] * 3, pa.timestamp("us", "Europe/Berlin")),
+        "born": pa.array([3_700_000] * 3, pa.date32()),
+        "price": pa.array([float("nan")] * 3),
+        "raw": pa.array([{"x": b"\xff"}] * 3),
+    }
+    made._contribute("bids", Feed(0, (), ("k",), "t", None, None), pa.record_batch(columns))
+    null, beyond = map(json.loads, made.dead_letters)
+    assert null["reason"] == "bids: event time 't' is null" and "out of bounds" in beyond["reason"]
+    rest = '"until":"9999-12-31T23:59:59+00:00","born":"+12100-04-25","price":"NaN","raw":{"x":"/w=="}}'
+    assert null["record"] == '{"k":1,"t":null,' + rest
+    assert beyond["record"] == '{"k":2,"t":"+54189119190-09-10T04:26:40",' + rest
+
+
 def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) -> None:
     made = task(str(tmp_path / "letters"))
     made._set_aside(2, ["{", "}"], "no JSON")

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from ferry.driver.publisher import refuse_final
 from ferry.spark import kafka, kafka_client, kafka_registry, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import NoTopic, RangeReader, TopicEnds
+from ferry.spark.kafka_client import NoTopic, PlainWriter, RangeReader, TopicEnds, TransactionWriter
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Decoder, Encoder, Marker
 from ferry.spark.kafka_registry import SchemaRegistry
@@ -251,6 +252,19 @@ def test_values_that_do_not_fit_are_set_aside_and_what_is_beside_them_goes_along
     assert isinstance(some, pa.RecordBatch) and some.to_pylist() == [{"offset": 0, "ts": 1}]
 
 
+def test_each_value_that_does_not_fit_has_its_own_reason() -> None:
+    values = [b"null", b'{"ts": 1}', b"[1]", b'{"ts": "x"}', None, b'{"ts": 1}{"ts": 2}']
+    _, bad = Decoder(COLUMNS, ()).decode([Record(value, i) for i, value in enumerate(values)], None)
+    assert isinstance(bad, Malformed) and bad.reason == bad.reasons[0]
+    assert bad.reasons == [
+        "partition 3, offset 0: no JSON object",
+        "partition 3, offset 2: no JSON object",
+        "partition 3, offset 3: field 'ts': \"x\" does not fit int64",
+        "partition 3, offset 4: no value",
+        "partition 3, offset 5: more than a JSON object: '{' at byte 9",
+    ]
+
+
 def test_plain_values() -> None:
     records = [Record(b"a", 0), Record(None, 1), Record(b"\xff", 2)]
     (rows,) = Decoder("bytes", ()).decode(records, None)
@@ -362,12 +376,65 @@ def test_rows_are_records() -> None:
     rows = pa.table({"auction": [7, None], "price": [1.5, float("nan")], "raw": [b"\x00", None]})
     assert Encoder("auction", "json").encode(rows) == [
         (b"7", b'{"auction":7,"price":1.5,"raw":"AA=="}'),
-        (None, b'{"auction":null,"price":null,"raw":null}'),
+        (None, b'{"auction":null,"price":"NaN","raw":null}'),
     ]
     assert Encoder(None, "bytes").encode(pa.table({"value": [b"a", None]})) == [(None, b"a"), (None, None)]
     for encoder in (Encoder("seller", "json"), Encoder(None, "string")):
         with pytest.raises(SpecRefused, match="no column"):
             encoder.encode(rows)
+    with pytest.raises(SpecRefused, match="two columns 'v'"):
+        Encoder(None, "json").encode(pa.table([[1], [2]], names=["v", "v"]))
+
+
+def test_what_python_has_no_word_for_is_written() -> None:
+    beyond = pa.array([253_402_300_799_000_000], pa.timestamp("us", "Europe/Berlin"))
+    rows = pa.table({"user": pa.array([True]), "until": beyond, "seen": pa.array([{"at": 2**60}])})
+    assert Encoder("user", "json").encode(rows) == [
+        (b"true", b'{"user":true,"until":"9999-12-31T23:59:59+00:00","seen":{"at":1152921504606846976}}')
+    ]
+    assert Encoder("until", "json").encode(rows)[0][0] == b"9999-12-31T23:59:59+00:00"
+    assert Encoder("seen", "json").encode(rows)[0][0] == b'{"at":1152921504606846976}'
+
+
+class TooLarge:
+    """Stands in for the library's producer: takes no record beyond 1,000 bytes, at once or when it is delivered."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+    at_once = True
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        TooLarge.settings = settings
+
+    def produce(self, topic: str, value: bytes, key: bytes, headers: Any) -> None:
+        if len(value) > 1_000:
+            error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+            if self.at_once:
+                raise KafkaException(error)
+            self.settings["on_delivery"](error, SimpleNamespace(key=lambda: key, value=lambda: value))
+
+    def commit_transaction(self, *more: Any) -> None:
+        if not self.at_once:
+            raise KafkaException(KafkaError(KafkaError._FAIL))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *more: 0
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("kind", ["transaction", "plain"])
+def test_a_row_that_is_too_large_is_final_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool, kind: str
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Producer", TooLarge)
+    monkeypatch.setattr("confluent_kafka.Consumer", TooLarge)
+    monkeypatch.setattr(TooLarge, "at_once", at_once)
+    place = KafkaPlace.of("b:1", None)
+    rows = [(b"a", b'{"n":1}', []), (b"north", b'{"n":1,"text":"%s"}' % (b"x" * 2_000), [])]
+    writer: Any = TransactionWriter(place, "sums", "me") if kind == "transaction" else PlainWriter(place, "sums")
+    with pytest.raises(Final, match=r"'sums'.* key 'north' has 2024 bytes, most of them in column 'text'"):
+        writer.publish(rows, Marker(0, 0)) if kind == "transaction" else writer.publish(rows)
+    assert TooLarge.settings["partitioner"] == "murmur2_random"
+    assert KafkaPlace.of("b:1", {"partitioner": "random"}).settings(TooLarge.settings)["partitioner"] == "random"
 
 
 class Topic:
@@ -518,7 +585,7 @@ def test_repeated_records_have_the_same_numbers() -> None:
 
 
 def test_the_protocol_of_flows_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: FlowSplits = source(Brokers(p0=(0, 1)), monkeypatch)
+    made: FlowSplits = source(TooLarge(p0=(0, 1)), monkeypatch)
     assert made.has_flows
 
 
