@@ -156,8 +156,7 @@ def fired_of(
     for half in (batch.slice(0, batch.num_rows // 2), batch.slice(batch.num_rows // 2)):
         fragmenter = Fragmenter(descriptor)
         fragmenter.add(half, [key], "t")
-        if (found := fragmenter.malformed()) is not None:
-            malformed += found.num_rows
+        malformed += sum(refused.num_rows for refused, _ in fragmenter.malformed())
         parts += fragmenter.drain()
     delta = state.delta([state.combine(parts)], EpochTimes(-(2**62), -(2**62)))[0]
     state.apply(delta)

@@ -299,3 +299,12 @@ def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:
     bounds = np.zeros(distinct.size + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return distinct, bounds, order
+
+
+def taken(values: pa.Array, places: pa.Array) -> pa.Array:
+    """Values at these places, null where there is none. Arrow takes no views, and nothing that has some."""
+    try:
+        return values.take(places)
+    except pa.ArrowNotImplementedError:
+        each = (values.slice(i.as_py(), 1) if i.is_valid else pa.nulls(1, values.type) for i in places)
+        return pa.concat_arrays([*each, pa.nulls(0, values.type)])

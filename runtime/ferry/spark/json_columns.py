@@ -17,6 +17,7 @@ import pyarrow.types as types
 
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import json_grammar, json_scan, json_times, json_values
+from ferry.kernels.columns import taken
 from ferry.kernels.grouping import Bytes, Ints
 from ferry.kernels.json_grammar import ARRAY, ESCAPED, NULL, OBJECT, STRING, Slots
 from ferry.kernels.json_scan import LEAF, LIST, MAP, STRUCT
@@ -200,9 +201,9 @@ def _fixed(type_: pa.DataType, there: Flags, counts: Ints, values: pa.Array) -> 
     fine = there & (counts == size)
     firsts = np.cumsum(counts) - counts
     places = firsts[:, None] + np.arange(size)
-    taken = pa.array(places.reshape(-1), pa.int64(), mask=np.repeat(~fine, size))
+    at = pa.array(places.reshape(-1), pa.int64(), mask=np.repeat(~fine, size))
     made = pa.Array.from_buffers(
-        type_, len(there), [_bitmap(fine)], len(there) - int(fine.sum()), children=[values.take(taken)]
+        type_, len(there), [_bitmap(fine)], len(there) - int(fine.sum()), children=[taken(values, at)]
     )
     return made, there & ~fine
 

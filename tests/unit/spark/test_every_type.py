@@ -238,8 +238,7 @@ def test_an_event_time_is_rounded_down_to_its_millisecond(kind: pa.DataType) -> 
     assert [v for v in records.times.to_pylist() if abs(v) < EVENT_TIME_MAX] == [
         v for v in inside if abs(v) < EVENT_TIME_MAX
     ]
-    malformed = fragmenter.malformed()
-    assert malformed is not None and malformed.num_rows >= expected.count(None)
+    assert sum(refused.num_rows for refused, _ in fragmenter.malformed()) >= expected.count(None)
 
 
 @ALL
