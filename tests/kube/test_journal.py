@@ -57,7 +57,7 @@ class Place:
         return found
 
     def make(self) -> None:
-        self.kubectl.create(objects.journal(self.kubectl.get("sj", "a")))
+        self.kubectl.create(objects.journal(self.kubectl.get("sj", "a"), 1))
 
     def delete(self) -> None:
         self.kubectl.run("delete", "streamjobjournal", self.name)
@@ -73,7 +73,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 @pytest.fixture
 def place(kubectl: Kubectl, redis: Redis, tmp_path: Path) -> Place:
     kubectl.apply(job())
-    name = objects.journal(kubectl.get("sj", "a"))["metadata"]["name"]
+    name = objects.journal(kubectl.get("sj", "a"), 1)["metadata"]["name"]
     made = Place(kubectl, access(kubectl, tmp_path, "driver"), name, redis)
     made.make()
     return made
@@ -249,7 +249,7 @@ def test_operators_are_kept_where_the_table_is(place: Place) -> None:
     place.journal().settle([COUNTS])
     place.redis.end()
     place.journal().settle([COUNTS])
-    with pytest.raises(SpecRefused, match="they were counts, now they are counts"):
+    with pytest.raises(SpecRefused, match="counts: the window was"):
         place.journal().settle([WIDER])
     place.redis.start()
 

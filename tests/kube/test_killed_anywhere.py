@@ -157,6 +157,7 @@ class World:
         """Every object without what tells processes and moments apart, and where state is."""
         one, pods = self.plain.get(JOBS, "a"), self.plain.find(PODS, f"{names.JOB}=a")
         status = {key: value for key, value in one["status"].items() if key not in PASSING}
+        status["memory"]["good"] = status["memory"]["good"]["spec"]
         status["conditions"] = [[c["type"], c["status"], c["reason"], c["message"]] for c in status["conditions"]]
         return {
             "job": (one["spec"], status, notes(one)),

@@ -80,8 +80,11 @@ def test_scale_out_and_in_moves_state_before_pods_go(running: Running) -> None:
     kubectl.run("scale", "sj/a", "--replicas=4")
     running.wait_settled(4)
     assert running.driver.used() == {0, 1, 2, 3}
+    kubectl.patch("sj/a", {"metadata": {"annotations": {"ferry.dev/drain": "3"}}})
     kubectl.run("scale", "sj/a", "--replicas=2")
     running.wait_settled(2)
+    left = kubectl.get("sj", "a")["metadata"].get("annotations") or {}
+    assert "ferry.dev/drain" not in left, "a worker that is gone is not drained when another one has its number"
     assert running.driver.used() == {0, 1} and len(running.kubelets.lives) == 1
     assert running.status()["lastHandover"].endswith("s")
 
