@@ -31,12 +31,15 @@ from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.json_lines import checked, parse, parse_each
+from ferry.spark.json_text import json_text, plain_text
 from ferry.spark.processes import EACH_TIME
 from ferry.store import garbage, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
 from ferry.store.rows import RowState
 from ferry.store.state import open_state
+from ferry.store.table_header import DIRTY
 from ferry.store.unbounded import UnboundedAggregateState
 from ferry.workloads.arrivals import Arrivals
 from ferry.workloads.cm import CmGenerator
@@ -143,7 +146,7 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
         state.statistics(VNODES)
     for table in (directory / "leader").glob("*.table"):
         with table.open("r+b") as file:  # as a process leaves it that is killed in the middle of a write
-            file.seek(8 * slice_table._DIRTY)
+            file.seek(8 * DIRTY)
             file.write((1).to_bytes(8, "little"))
     opened("leader").release(1, 3_100)
 
@@ -183,6 +186,25 @@ def process(made: Process, key: tuple[tuple[str, KeyType], ...], directory: Path
         learner.apply_absent(carried(chunk))
 
 
+def json() -> None:
+    """Values of every type as JSON texts, and back, in files and in topics."""
+    zoned, clock = pa.timestamp("us", "Europe/Berlin"), pa.time64("us")
+    kinds = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("ms"), zoned, pa.date32(), clock, pa.duration("us"))
+    columns = [pa.array([1, 2, 3], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind) for kind in kinds]
+    columns += [pa.array(["1.5", "-2", None]).cast(pa.decimal128(20, 4)), pa.array([b"\xff\x00", b"", None])]
+    columns += [pa.array(["a", 'é"\\\n', None]), pa.array([[1], [], None]), pa.array([{"a": 1}, None, {"a": None}])]
+    for names, values in ((pa.string(), pa.int64()), (pa.int64(), pa.string())):
+        columns.append(pa.array([[(1, 2)], [], None], pa.map_(pa.int64(), pa.int64())).cast(pa.map_(names, values)))
+    rows = pa.table(columns, names=[f"c{i}" for i in range(len(columns))])
+    texts = [text.encode() for text in json_text(rows)]
+    for column in rows.columns:
+        plain_text(column)
+    table, bad, _ = parse(b"\n".join(texts), rows.schema)
+    assert table.equals(rows) and not bad
+    others = [b'{"\\u0063\\u0030": 1e2, "c3": 5, "c10": "\\ud83d\\ude00"}', b"null", b"[", None]
+    parse_each([*texts, *others], rows.schema, checked("json", rows.schema, {"c3": "ms"}))
+
+
 def left() -> list[str]:
     """Kernels that were not compiled."""
     modules = [
@@ -206,6 +228,7 @@ def main() -> None:
         processes = RunningAggregate(functions, {"at": "ts"}, ["ts"]), SessionAggregate(10, functions)
         for number, (made, key) in enumerate(product(processes, KEYS)):
             process(made, key, Path(directory) / f"process-{number}")
+    json()
     if missing := left():
         raise SystemExit(f"these kernels were not used: {missing}")
 
