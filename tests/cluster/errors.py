@@ -49,7 +49,7 @@ ALIKE = [
     (r"\d\d:\d\d:\d\d", "12:00:00"),
     (r"\b[a-z-]+-[0-9a-f]{6}\b", "RUN"),
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
-    (r"\b[\d,.]+ (ms|s|rows|times|lines|bytes)\b", r"N \1"),
+    (r"\b\d[\d,.]* (ms|s|rows|times|lines|bytes)\b", r"N \1"),
     (r"\b(signal N|tried|after) [\d,.]+", r"\1 N"),
     (r"/tmp/\S*/(?=home|jobs)", "/"),
 ]
