@@ -70,7 +70,7 @@ def put(base: Path, number: int) -> None:
 
 def counted(base: Path) -> int:
     """How often the shop was seen."""
-    files = list((base / "out").glob("seen/*/*.parquet"))
+    files = list((base / "out").glob("seen/epoch=*/*.parquet"))
     return duckdb.sql(f"SELECT max(n) FROM read_parquet({[str(f) for f in files]})").fetchall()[0][0] if files else 0
 
 

@@ -156,7 +156,7 @@ def test_a_job_that_is_replaced_while_it_is_suspended_keeps_its_state(kept: Runn
 def test_a_job_that_is_made_again_asks_where_it_begins(kept: Running, tenant: Tenant) -> None:
     """By hand, or from a backup: its checkpoints are there, and nothing in the object says so."""
     kubectl, backup = kept.kubectl, kept.kubectl.get("sj", "a")
-    kept.kubelets.over = True
+    kept.kubelets.over = True  # no state is needed on any pod: it is in the checkpoints
     tenant.run("delete", "sj", "a")
     wait_until(lambda: kept.pods() == [], "no pods", 60)
     metadata = {"name": "a", "annotations": notes(run={"number": 2, "over": True, "before": None})}
