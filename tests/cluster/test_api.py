@@ -124,7 +124,7 @@ def test_batch_functions_around_sql_on_splits_and_printed_rows(tmp_path: Path) -
     assert result.code == 0 and not result.left, result.story()
     assert result.directory is not None
     printed = (result.directory / "logs" / "driver.log").read_text()
-    line = r"^   region="(\w+)", window_end=(\d+), num=(\d+), tax=(\d+), prices=(\d+), mean=(\d+)$"
+    line = r'^   region="(\w+)", window_end=(\d+), num=(\d+), tax=(\d+), prices=(\d+), mean=(\d+)$'
     rows = re.findall(line, printed, re.MULTILINE)
     shown = {(int(end), region): [int(num), int(tax), int(mean)] for region, end, num, tax, _, mean in rows}
     # The input is always the same, and so is what is about right.
