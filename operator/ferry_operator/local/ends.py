@@ -48,8 +48,14 @@ class ProcessEnds:
         """Whether the back-off is over."""
         return self._restarts.may_start(time.monotonic())
 
-    def stopped(self, problems: Iterable[ReportedProblem]) -> None:
-        """The run is about to be stopped, and these are the problems that it has."""
+    def stopped(self, problems: Iterable[ReportedProblem], up: bool) -> None:
+        """The run is about to be stopped, and these are the problems that it has; `up`: its driver answers.
+
+        A job that has worked before, and whose driver came back from a single end, needs no epoch to prove it: there may be
+        nothing to read.
+        """
+        if up and self.worked and self._restarts.crashes <= 1:
+            self._failing = ""
         lasting = time.time() - LASTING_SECONDS
         if failing := [one.text for one in problems if one.reason in OF_USERS or one.since < lasting]:
             self._failing = failing[0]

@@ -368,6 +368,6 @@ class Supervisor:
     def _stop(self) -> None:
         if self.stopping is None:
             status = self._watch.latest(self._cluster.driver_pid())
-            self._ends.stopped(status.problems if status is not None else ())
+            self._ends.stopped(status.problems if status is not None else (), status is not None)
             self._note("stop")
             self.stopping = time.monotonic()

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from ferry.contract import documents, limits
+from ferry.contract import timeline as records
 from ferry.contract.latency import LatencyHistogram, bucket_of
 from ferry.contract.plans import Boundary
 from ferry_operator.local.timeline import plot, show, timeline
@@ -162,17 +163,17 @@ def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
 
 def test_a_timeline_has_a_bound_and_its_readers_miss_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 1000)
-    file = tmp_path / documents.TIMELINE
+    file = tmp_path / records.TIMELINE
     follows, late = timeline.TimelineTail(file), timeline.TimelineTail(file)
     seen: list[int] = []
     for n in range(200):
-        documents.append_record(tmp_path, {"kind": "epoch", "epoch": n})
+        records.append_record(tmp_path, {"kind": "epoch", "epoch": n})
         if n % 7 == 0:
             seen += [r["epoch"] for r in follows.read()]
         if n == 99:
             ends = timeline.TimelineTail(file, from_end=True)
     assert [*seen, *(r["epoch"] for r in follows.read())] == list(range(200))
-    assert {p.name for p in tmp_path.iterdir()} <= {documents.TIMELINE, documents.TIMELINE_BEFORE}
+    assert {p.name for p in tmp_path.iterdir()} <= {records.TIMELINE, records.TIMELINE_BEFORE}
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 2200
     kept = [r["epoch"] for r in late.read()]
     assert kept == [r["epoch"] for r in timeline.read(file)] == list(range(kept[0], 200))
@@ -182,25 +183,25 @@ def test_a_timeline_has_a_bound_and_its_readers_miss_nothing(tmp_path: Path, mon
 def test_two_processes_end_a_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 2000)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: documents.append_record(tmp_path, {"kind": "epoch", "epoch": n}), range(110)))
-    assert {r["epoch"] for r in timeline.read(tmp_path / documents.TIMELINE)} == set(range(110))
+        list(pool.map(lambda n: records.append_record(tmp_path, {"kind": "epoch", "epoch": n}), range(110)))
+    assert {r["epoch"] for r in timeline.read(tmp_path / records.TIMELINE)} == set(range(110))
 
 
 def test_a_part_that_another_process_has_ended_meanwhile_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 100)
-    file = tmp_path / documents.TIMELINE
+    file = tmp_path / records.TIMELINE
     numbers = iter(range(100, 200))
 
     def others_first(descriptor: int, operation: int) -> None:
-        file.rename(tmp_path / documents.TIMELINE_BEFORE)
+        file.rename(tmp_path / records.TIMELINE_BEFORE)
         file.write_text(json.dumps({"kind": "epoch", "epoch": next(numbers)}) + "\n")
 
-    monkeypatch.setattr(documents.fcntl, "flock", others_first)
+    monkeypatch.setattr(records.fcntl, "flock", others_first)
     written = 0
-    while not (tmp_path / documents.TIMELINE_BEFORE).exists():
-        documents.append_record(tmp_path, {"kind": "epoch", "epoch": written})
+    while not (tmp_path / records.TIMELINE_BEFORE).exists():
+        records.append_record(tmp_path, {"kind": "epoch", "epoch": written})
         written += 1
     assert [r["epoch"] for r in timeline.read(file)] == [*range(written), 100]
 
