@@ -161,7 +161,7 @@ def test_a_job_that_is_made_again_asks_where_it_begins(kept: Running, tenant: Te
     wait_until(lambda: kept.pods() == [], "no pods", 60)
     metadata = {"name": "a", "annotations": notes(run={"number": 2, "over": True, "before": None})}
     tenant.apply({**backup, "metadata": metadata}, "create")
-    wait_until(lambda: kubectl.find("pod", "a-driver"), "driver", 60)
+    wait_until(lambda: len(kept.kubelets.lives) == 2, "driver", 60)
     assert settings(kubectl)["restore_from"] is None
     kept.kubelets.end_driver(2, "refused: restoreFrom is not set: s3://x holds checkpoints; set latest or none\n")
     wait_until(lambda: "RestoreFromNeeded" in degraded(kubectl, "a"), "question", 60)

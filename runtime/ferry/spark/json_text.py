@@ -124,11 +124,15 @@ def _floats(column: pa.Array, mark: str) -> pa.Array:
 def _nested(column: pa.Array) -> pa.Array:
     """Lists as arrays; maps as objects, whose names are the texts of the keys."""
     kind = column.type
+    if not len(column):
+        return pa.array([], TEXT)
     if types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])
         column = column.cast(pa.list_(pa.field("entries", entries)))
     counts = np.array(pc.list_value_length(column).fill_null(0), np.int64)
-    elements = pc.list_flatten(column)
+    # Arrow dies of the elements of some lists that hold nothing but nulls.
+    empty = not types.is_map(kind) and types.is_null(kind.value_type)
+    elements = pa.nulls(int(counts.sum())) if empty else pc.list_flatten(column)
     if types.is_map(kind):
         keys, items = elements.flatten()
         names = _text(_text(keys, quote=False))
