@@ -142,28 +142,15 @@ def run_ingest(
 ) -> list[str]:
     """Run the ingest job: the receipt of every task. One that dies more often than `most` times says that it has."""
     with deaths(spark.sparkContext, most):
-        return _run(spark, batch, operator, plan, work, run, rows, planned)
-
-
-def _run(
-    spark: SparkSession,
-    batch: Batch,
-    operator: Operator,
-    plan: CompiledPipeline,
-    work: IngestWork,
-    run: IngestRun,
-    rows: Rows,
-    planned: Mapping[int, PlannedOnce],
-) -> list[str]:
-    once = planned.get(operator.descriptor.index)
-    shares = shares_of(batch, operator, plan, work, rows) if once or not through_spark(operator, plan, work) else []
-    if once and shares and (receipts := once.receipts(run, shares)) is not None:
-        return receipts
-    if through_spark(operator, plan, work):
-        frame = batch.frame.filter(F.col("source").isin(*_read(work, plan), *_CONTROL))
-        job = _frame(spark, with_fired(spark, frame, rows), operator, plan, work, lambda: run)
-        return [r[0] for r in job.collect()]
-    return run_shares(spark, shares, work, run)
+        once = planned.get(operator.descriptor.index)
+        shares = shares_of(batch, operator, plan, work, rows) if once or not through_spark(operator, plan, work) else []
+        if once and shares and (receipts := once.receipts(run, shares)) is not None:
+            return receipts
+        if through_spark(operator, plan, work):
+            frame = batch.frame.filter(F.col("source").isin(*_read(work, plan), *_CONTROL))
+            job = _frame(spark, with_fired(spark, frame, rows), operator, plan, work, lambda: run)
+            return [r[0] for r in job.collect()]
+        return run_shares(spark, shares, work, run)
 
 
 def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run: IngestRun) -> list[str]:
