@@ -21,10 +21,14 @@ SLIDING = {"window_ms": 60_000, "slide_ms": 20_000}
 UNIMICO = ("uq1", "uq2", "uq3")
 
 
-def sent_bytes(directory: Path | None) -> int:
-    """Bytes of snapshots that instances have sent, each in its last life."""
+def sent_bytes(directory: Path | None, since: float = 0.0) -> int:
+    """Bytes of snapshots that instances have sent, each in its last life; as counted after `since`, a time of files."""
     found = list(directory.glob("**/metrics.json")) if directory is not None else []
     assert len(found) >= 2, "of instances that have counted"
+    deadline = time.monotonic() + 60
+    while any(path.stat().st_mtime <= since for path in found):
+        assert time.monotonic() < deadline, "instances count"
+        time.sleep(0.1)
     return sum(int(json.loads(path.read_text())["snapshot_sent_bytes"]) for path in found)
 
 
@@ -95,11 +99,10 @@ def test_the_planner_waits_for_windows_where_a_copy_would_take_longer(tmp_path: 
         running.await_epoch(60)
         runner.ask(running, "PATCH", "/spec", {"handover": {"bandwidth": "256Ki"}})
         running.await_that(lambda: back_at_rest({"1.0"}), "all that was copied", 120)
-        time.sleep(2)  # Until instances have counted.
-        sent.append(sent_bytes(running.directory))
+        sent.append(sent_bytes(running.directory, time.time()))
         runner.ask(running, "POST", "/move", {"vnodes": [0, 1, 2, 3], "instance": "0.0"})
         running.await_that(lambda: back_at_rest({"0.0", "1.0"}), "what has waited for windows", 120)
-        sent.append(sent_bytes(running.directory))
+        sent.append(sent_bytes(running.directory, time.time()))
 
     at = [f"epoch=50:begin move={vnode}:1.0" for vnode in (0, 2, 4, 6)]
     sets = [

@@ -235,7 +235,7 @@ class Loops:
             if answer.failed:
                 log.warning("a share of epoch %d failed: %s", deal.run.step.epoch, answer.failed)
                 self._failures.append(answer.failed)
-                if len(self._failures) < FAILURES_MAX:
+                if len(self._failures) < FAILURES_MAX and not is_final_text(answer.failed):
                     self._again(share)
             else:
                 self._receipts.append(Receipt.load(answer.receipt))

@@ -106,7 +106,9 @@ def test_what_another_driver_has_planned_is_not_planned_anew(tmp_path: Path) -> 
 
 
 def test_logs_do_not_grow(tmp_path: Path) -> None:
-    epochs(Checkpoint(tmp_path), 100)
+    checkpoint = Checkpoint(tmp_path)
+    epochs(checkpoint, 100)
+    checkpoint._removing.shutdown()  # Files are removed by a thread of their own.
     for log in ("offsets", "commits"):
         assert len(list((tmp_path / log).iterdir())) <= KEPT_EPOCHS + 1
 
