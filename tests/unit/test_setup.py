@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pyspark
@@ -74,12 +75,6 @@ def test_java_must_be_17_or_21_with_vectors(tmp_path: Path, version: str, module
     assert (shell(f"java_fits '{home}'").returncode == 0) is fits
 
 
-@pytest.mark.parametrize(("version", "fits"), [("7.2.4", True), ("6.2.14", True), ("5.0.9", False)])
-def test_redis_must_be_6_or_newer(tmp_path: Path, version: str, fits: bool) -> None:
-    server = program(tmp_path / "redis-server", f"echo 'Redis server v={version} sha=0:0 malloc=libc bits=64'")
-    assert (shell(f"redis_fits '{server}'").returncode == 0) is fits
-
-
 def test_links_into_the_system_become_copies(tmp_path: Path) -> None:
     root = tmp_path / "java"
     conf = root / "usr/lib/jvm/java-17/conf"
@@ -95,18 +90,18 @@ def test_links_into_the_system_become_copies(tmp_path: Path) -> None:
 
 
 def test_what_was_recorded_is_trusted_until_it_is_gone(tmp_path: Path) -> None:
-    home, redis = java(tmp_path / "java", "17.0.1"), program(tmp_path / "redis-server", "")
+    home = java(tmp_path / "java", "17.0.1")
     other = java(tmp_path / "other", "21.0.1")
     record, stamp = tmp_path / "ferry.env", tmp_path / "ferry.stamp"
     stamp.touch()
     os.utime(stamp, (1, 1))
-    record.write_text(f"JAVA_HOME={home}\nFERRY_REDIS_SERVER={redis}\n")
+    record.write_text(f"JAVA_HOME={home}\n")
     code = f"ENV_FILE='{record}'; STAMP='{stamp}'; recorded"
     assert shell(code).returncode == 0
     assert shell(code, JAVA_HOME=str(home)).returncode == 0
     assert shell(code, JAVA_HOME="/nowhere").returncode == 0, "a JAVA_HOME that does not fit changes nothing"
     assert shell(code, JAVA_HOME=str(other)).returncode != 0, "a JAVA_HOME that fits is preferred"
-    redis.unlink()
+    (home / "bin" / "java").unlink()
     assert shell(code).returncode != 0
 
 
@@ -175,3 +170,15 @@ def test_tests_of_one_group_run_on_one_worker(tmp_path: Path) -> None:
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     subprocess.run(command, cwd=tmp_path, env=variables, check=True, capture_output=True)
     assert len(list(tmp_path.glob("worker-*"))) == 1
+
+
+def test_the_client_asks_for_what_the_whole_asks_for() -> None:
+    """In the same bounds: both distributions hold the same packages."""
+    whole, client = (
+        tomllib.loads((ROOT / file).read_text())["project"]
+        for file in ("pyproject.toml", "operator/client/pyproject.toml")
+    )
+    bounds = {*whole["dependencies"], *whole["optional-dependencies"]["client"]}
+    assert {*client["dependencies"]} <= bounds
+    for field in ("version", "license", "requires-python", "scripts"):
+        assert client[field] == whole[field]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ferry_operator.cli.terminal import say
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.local import environment
 from ferry_operator.local.registry import NoSuchJob, Registry
+from ferry_operator.local.request import Request
 
 if TYPE_CHECKING:
     from ferry_operator.cli.remote.port import UserApi
@@ -127,6 +129,15 @@ def namespace(target: Target) -> Namespace:
     return Namespace(connect(target))
 
 
+def run(request: Request) -> int:
+    """Run a job on this machine to its end; returns the exit code. Raises Refusal where only the client is installed."""
+    if find_spec("pyspark") is None:
+        raise Refusal("PySpark is not installed: jobs run on this machine with `pip install ferry-stream`")
+    from ferry_operator.local.run import run as run_job
+
+    return run_job(request)
+
+
 def connect(target: Target) -> UserApi:
     """The cluster that is meant. Raises Refusal."""
     if not _somewhere(target):
@@ -134,7 +145,7 @@ def connect(target: Target) -> UserApi:
     try:
         from ferry_operator.kube.api.client import UserClient
     except ImportError as error:
-        raise Refusal(f"{error}; clusters need the extra 'kube' of ferry-stream") from None
+        raise Refusal(f"{error}; for jobs on a cluster: pip install 'ferry-stream[client]'") from None
     return UserClient(_kubeconfig(target), target.context, target.namespace)
 
 

@@ -6,12 +6,18 @@ The only place that reads the environment for settings of its own; everything el
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
+from ferry.contract.errors import SpecRefused
+
+JAVAS = "Java 17 or 21"
+
 
 def read_ferry_env(file: Path | None = None) -> None:
-    """Put what `make setup` found (JAVA_HOME, FERRY_REDIS_SERVER) into the environment; what is set there wins."""
+    """Put what `make setup` found (JAVA_HOME) into the environment; what is set there wins."""
     try:
         text = (file or Path(sys.prefix) / "ferry.env").read_text()
     except OSError:
@@ -20,6 +26,37 @@ def read_ferry_env(file: Path | None = None) -> None:
         key, equals, value = line.partition("=")
         if equals and not key.startswith("#"):
             os.environ.setdefault(key.strip(), value.strip())
+
+
+def require_java() -> None:
+    """Put the home of a Java that Spark takes into JAVA_HOME. Raises SpecRefused when there is none."""
+    if named := os.environ.get("JAVA_HOME"):
+        if problem := _unfit(Path(named)):
+            raise SpecRefused(f"JAVA_HOME is {named}: {problem}; Spark takes {JAVAS}")
+        return
+    on_path = shutil.which("java")
+    homes = [Path(on_path).resolve().parents[1]] if on_path else []
+    for found in [*homes, *sorted(Path("/usr/lib/jvm").glob("*"))]:
+        if not _unfit(found):
+            os.environ["JAVA_HOME"] = str(found)
+            return
+    raise SpecRefused(f"Spark needs {JAVAS}: install it (Debian, Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME")
+
+
+def _unfit(home: Path) -> str:
+    """Why Spark cannot run with this Java; empty: it can."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return "there is no bin/java"
+    try:
+        release = (home / "release").read_text(errors="replace")
+    except OSError:
+        return ""
+    version = re.search(r'JAVA_VERSION="(\d+)', release)
+    if version is not None and int(version[1]) not in (17, 21):
+        return f"it is Java {version[1]}"
+    if "MODULES=" in release and "jdk.incubator.vector" not in release:
+        return "it lacks the module jdk.incubator.vector"
+    return ""
 
 
 def home() -> Path:

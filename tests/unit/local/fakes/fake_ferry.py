@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ferry_operator.cli import checkpoints, main
 from ferry_operator.local.cluster.local import Programs
-from ferry_operator.local.run import Request, run
+from ferry_operator.local.request import Request
+from ferry_operator.local.run import run
 
 HERE = Path(__file__).parent
 FAST = (sys.executable, "-S", "-E")
