@@ -12,6 +12,7 @@ Spark nor Arrow.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
+    from ferry.spark.keyed import KeyedStream
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
+    from ferry.spark.windowed import WindowedStream
     from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
 
     __all__ = [
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
         "Final",
         "Flow",
         "FlowSplits",
+        "KeyedStream",
         "Malformed",
         "Process",
         "ProcessHarness",
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
         "Splits",
         "StateTable",
         "Stream",
+        "WindowedStream",
         "Work",
         "at_end",
         "changes",
@@ -86,7 +91,9 @@ _HOMES = {
     "ferry.spark.kafka_sink": ("kafka_sink",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
+    "ferry.spark.keyed": ("KeyedStream",),
     "ferry.spark.stream": ("Stream",),
+    "ferry.spark.windowed": ("WindowedStream",),
     "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -103,5 +110,7 @@ def __getattr__(name: str) -> Any:
         home = _AGGREGATES
     module = importlib.import_module(home) if home is not None else None
     if module is None or (home == _AGGREGATES and name not in module.__all__):
-        raise AttributeError(f"module 'ferry' has no attribute {name!r}")
+        known = [*_HOME_OF, *(module.__all__ if module is not None else ())]
+        close = difflib.get_close_matches(name, known, 1)
+        raise AttributeError(f"ferry has no {name!r}" + (f"; did you mean ferry.{close[0]}?" if close else ""))
     return getattr(module, name)

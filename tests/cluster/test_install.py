@@ -43,8 +43,13 @@ spec:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The distributions of this repository, by name."""
     folder = tmp_path_factory.mktemp("wheels")
-    for source in (".", "operator/client"):
-        pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), source)
+    copy = tmp_path_factory.mktemp("sources")  # Builds leave files beside what they build.
+    for part in ("runtime", "operator"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    for source in (copy, copy / "operator" / "client"):
+        pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), str(source))
     return {wheel.name.split("-")[0]: wheel for wheel in folder.iterdir()}
 
 

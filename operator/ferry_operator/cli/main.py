@@ -30,7 +30,7 @@ from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control.commands import FORMS, join_at
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
-from ferry_operator.local import environment
+from ferry_operator.local import check, environment
 from ferry_operator.local.registry import NoSuchJob, Registry
 from ferry_operator.local.request import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
 from ferry_operator.local.timeline.console import PlainConsole
@@ -86,13 +86,15 @@ def run(
 
 @app.command()
 def validate(job: JobFile, sets: Sets = None) -> None:
-    """Check a job file; print every problem."""
+    """Check a job file and build its pipeline, as its driver would; print every problem. Nothing is started."""
     checked = spec.load(job, tuple(sets or ()))
     for warning in spec.warnings(checked):
         say(f"warning: {warning}")
     file = spec.pipeline_file(checked, job)
     if file is not None and not file.is_file():
         raise spec.JobRefused([f"spec.pipeline.file: {file} does not exist"])
+    if refused := check.pipeline(checked, job).refused:
+        raise spec.JobRefused([refused])
     print(f"{checked.metadata.name}: valid")
 
 

@@ -117,6 +117,25 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
     return session
 
 
+def tried(folder: str) -> SparkSession:
+    """A session in which a pipeline is tried: it runs nothing. All its files are in `folder`."""
+    environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    conf = {
+        **OURS,
+        **LOCAL_AUTHENTICATION,
+        "spark.master": "local[1]",
+        "spark.app.name": "ferry-validate",
+        "spark.driver.defaultJavaOptions": f"{EXITS} {shared_classes(CLASSES)}",
+        "spark.local.dir": folder,
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+    }
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    started: SparkSession = builder.getOrCreate()
+    return started
+
+
 def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     conf = {
         **OURS,

@@ -24,6 +24,10 @@ class Arguments(dict[str, Any]):
         self.asked |= name == EVENTS
         return super().__getitem__(name)
 
+    def __missing__(self, name: str) -> Any:
+        there = f"there are {', '.join(super().keys())}" if len(self) else "there are none"
+        raise KeyError(f"spec.pipeline.args has no {name!r}; {there}")
+
     def get(self, name: str, default: Any = None) -> Any:
         """As of a dictionary."""
         self.asked |= name == EVENTS

@@ -118,7 +118,8 @@ def _built(
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
-                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {one!r} "
+                f"({place_of(module.pipeline)})"
             )
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, get_args, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.hints import absent
 from ferry.spark.pipeline import (
     Input,
     Operator,
@@ -42,7 +43,7 @@ from ferry.spark.windowed import (
     read_by,
     with_late,
 )
-from ferry.spark.words import EachRecord, LastRows, SessionGap, milliseconds
+from ferry.spark.words import Duration, EachRecord, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessor
@@ -57,6 +58,12 @@ class KeyedStream:
     """A stream with a key."""
 
     stream: Stream
+
+    def __repr__(self) -> str:
+        return f"{self.stream!r} by {', '.join(self.stream.input.key)}"
+
+    def __getattr__(self, name: str) -> Any:
+        raise absent(self, name)
 
     @overload
     def window(self, window: Window) -> WindowedStream: ...
@@ -96,7 +103,7 @@ class KeyedStream:
         /,
         emit: Emit | EachRecord = "final",
         aggregator: Aggregator | Mapping[str, Aggregate] | None = None,
-        ttl: int | str | None = None,
+        ttl: Duration | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """One row for each key, of all its records: without a window nothing is late, without `ttl` nothing forgotten.
@@ -146,7 +153,7 @@ class KeyedStream:
         read = AggregateInput(self.stream.input.schema, self._key(name))
         return self._declare(aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit, ttl_ms))
 
-    def _ttl(self, name: str, ttl: int | str, possible: bool) -> int:
+    def _ttl(self, name: str, ttl: Duration, possible: bool) -> int:
         if not possible:
             raise SpecRefused(
                 f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and "
@@ -234,7 +241,7 @@ class KeyedStream:
         other: KeyedStream,
         left: dict[str, str] | Sequence[str],
         right: dict[str, str] | Sequence[str],
-        within: int | str | tuple[int | str, int | str] | None = None,
+        within: Duration | tuple[Duration, Duration] | None = None,
         where: Sequence[tuple[str, str, str]] = (),
         late: tuple[Sink | None, Sink | None] | None = None,
     ) -> Stream:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.user_code import place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
+from ferry.spark.hints import absent
 from ferry.spark.keyed import KeyedStream
 from ferry.spark.pipeline import (
     Batches,
@@ -32,7 +34,7 @@ from ferry.spark.pipeline import (
 from ferry.spark.processes import is_time
 from ferry.spark.sinks import Sink
 from ferry.spark.user_functions import UserBatches, UserFrames
-from ferry.spark.words import milliseconds
+from ferry.spark.words import Duration, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,13 @@ class Stream:
         more = (one for other in others for one in other._inputs)
         return replace(self, more=(*self.more, *more))
 
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.input.schema)
+        return f"<stream of {self._where()}: {columns}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise absent(self, name)
+
     @property
     def _inputs(self) -> tuple[Input, ...]:
         """What it comes from."""
@@ -92,9 +101,9 @@ class Stream:
     def event_time(
         self,
         column: str,
-        delay: int | str = 0,
-        ahead: int | str | None = "1d",
-        idle: int | str | None = None,
+        delay: Duration = 0,
+        ahead: Duration | None = "1d",
+        idle: Duration | None = None,
         flow: str | None = None,
     ) -> Stream:
         """`column` is the event time; the watermark is the greatest one seen minus `delay`, of the slowest flow.
@@ -104,7 +113,7 @@ class Stream:
 
         Parameters:
             column: int64 milliseconds or a timestamp.
-            delay: how late records come at most; milliseconds, or text such as "3s".
+            delay: how late records come at most; text such as "3s" or "3 seconds", or a timedelta.
             ahead: records whose time is more than this ahead of the worker's clock are malformed, for the watermark never
                 goes back. None: the times are of another clock. Ferry's generators have one of their own.
             idle: a flow that has brought no record for so long, by the driver's clock, is idle: it does not hold the
@@ -165,7 +174,7 @@ class Stream:
                 f"event_time on {self._where()}: rows that it fires bring its watermark; give {given}= to its inputs"
             )
 
-    def _idle(self, idle: int | str | None) -> int | None:
+    def _idle(self, idle: Duration | None) -> int | None:
         if idle is None:
             return None
         self._refuse_fired("idle")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,9 +22,10 @@ from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
 from ferry.spark.frames import require_types
+from ferry.spark.hints import absent
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
-from ferry.spark.words import LastRows, SessionGap, milliseconds
+from ferry.spark.words import Duration, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
     from ferry.spark.keyed import KeyedStream
@@ -36,6 +38,12 @@ class WindowedStream:
 
     keyed: KeyedStream
     window: Window
+
+    def __repr__(self) -> str:
+        return f"{self.keyed!r} in {self.window}"
+
+    def __getattr__(self, name: str) -> Any:
+        raise absent(self, name)
 
     def aggregate(
         self,
@@ -283,7 +291,7 @@ def kept(columns: dict[str, str] | Sequence[str]) -> dict[str, str]:
     return dict(columns) if isinstance(columns, dict) else {column: column for column in columns}
 
 
-def bounds_of(within: int | str | tuple[int | str, int | str] | None) -> tuple[int | None, int | None]:
+def bounds_of(within: Duration | tuple[Duration, Duration] | None) -> tuple[int | None, int | None]:
     """Bounds of an interval join in milliseconds, the second one excluded."""
     if within is None:
         return None, None
@@ -293,10 +301,13 @@ def bounds_of(within: int | str | tuple[int | str, int | str] | None) -> tuple[i
     return _signed(lower), _signed(upper)
 
 
-def _signed(value: int | str) -> int:
-    negative = value < 0 if isinstance(value, int) else value.startswith("-")
-    size = -value if negative and isinstance(value, int) else str(value)[1:] if negative else value
-    return -milliseconds(size, "within") if negative else milliseconds(size, "within")
+def _signed(value: Duration) -> int:
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    text = str(value).strip()
+    if text.startswith("-"):
+        return -milliseconds(text[1:], "within")
+    return milliseconds(value, "within")
 
 
 def join_of(keyed: KeyedStream, name: str, other: KeyedStream, join: IntervalJoin | SessionJoin | WindowJoin) -> Stream:

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from ferry.contract.descriptors import Emit, Window
 from ferry.contract.errors import SpecRefused
 
+_UNITS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+"""Milliseconds of each unit."""
 
-def tumbling(size: int | str) -> Window:
+Duration = str | timedelta | int
+"""Text with a unit, such as "10s" or "10 seconds", or a timedelta. Of numbers only 0, which is the same in every unit."""
+
+
+def tumbling(size: Duration) -> Window:
     """Windows [k * size, (k + 1) * size).
 
     Parameters:
-        size: milliseconds, or text such as "60s".
+        size: text such as "60s".
     Returns: a window, for `.window(...)`.
     Raises: SpecRefused, if the size is no duration, or 0.
     Example:
-        >>> ferry.tumbling("60s") == ferry.tumbling(60_000)
+        >>> ferry.tumbling("60s") == ferry.tumbling("1 minute")
         True
     """
     return sliding(size, size)
 
 
-def sliding(size: int | str, slide: int | str) -> Window:
+def sliding(size: Duration, slide: Duration) -> Window:
     """Windows of `size` that start at every multiple of `slide`.
 
     Parameters:
-        size: milliseconds, or text such as "60s".
+        size: text such as "60s".
         slide: the same; it must divide the size.
     Returns: a window, for `.window(...)`.
     Raises: SpecRefused, if one of them is no duration, or 0, or the slide does not divide the size.
@@ -70,13 +83,13 @@ class EachRecord(NamedTuple):
     order: list[str]
 
 
-def session(gap: int | str) -> SessionGap:
+def session(gap: Duration) -> SessionGap:
     """Sessions: a record that is at most `gap` after the one before it, of the same key, is of the same session.
 
     A session ends `gap` after its last record, and is final when the watermark has reached that.
 
     Parameters:
-        gap: milliseconds, or text such as "10s".
+        gap: text such as "10s".
     Returns: a window, for `.window(...)`.
     Raises: SpecRefused, if the gap is no duration, or 0.
     Example:
@@ -149,18 +162,19 @@ def changes() -> Emit:
     return "changes"
 
 
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def milliseconds(value: int | str, what: str) -> int:
-    """12 -> 12; "1.5s" -> 1500. Raises SpecRefused otherwise."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise SpecRefused(f"{what}: {value} is negative")
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", str(value))
-    if not match:
-        raise SpecRefused(
-            f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"'
-        )
-    return round(float(match[1]) * _UNITS[match[2]])
+def milliseconds(value: Duration, what: str) -> int:
+    """ "1.5s" -> 1500; timedelta(minutes=2) -> 120000. Raises SpecRefused for a number without a unit, and whatever else."""
+    if isinstance(value, timedelta):
+        found = value / timedelta(milliseconds=1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if value != 0:
+            raise SpecRefused(f'{what}: {value} has no unit; write "{value}ms" or "{value}s"')
+        found = 0.0
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", str(value), re.IGNORECASE)
+        if not match or match[2].lower() not in _UNITS:
+            raise SpecRefused(f'{what}: {value!r} is not a duration; write "500ms", "10s", "2 minutes", "1h", "1d"')
+        found = float(match[1]) * _UNITS[match[2].lower()]
+    if found < 0:
+        raise SpecRefused(f"{what}: {value} is negative")
+    return round(found)

@@ -19,5 +19,5 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """Each count once, when its second is over."""
     bids = streams["bid"].event_time("ts", delay="1s").key_by("auction")
-    counts = bids.window(ferry.tumbling(1_000)).aggregate("counts", num=ferry.count())
+    counts = bids.window(ferry.tumbling("1s")).aggregate("counts", num=ferry.count())
     return counts.sink(ferry.kafka_sink(args["servers"], "counts", key="auction"))

@@ -21,7 +21,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """Count and sum per user and window."""
-    clicks = streams["clicks"].event_time("ts").key_by("user").window(ferry.tumbling(10_000))
+    clicks = streams["clicks"].event_time("ts").key_by("user").window(ferry.tumbling("10s"))
     sums = clicks.aggregate("sums", num=ferry.count(), total=ferry.sum("amount"))
     return sums.sink(ferry.foreach_epoch(_Files(Path(args["sink"]))) if "sink" in args else ferry.parquet("clicks"))
 

@@ -21,8 +21,8 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """As q5."""
     made = arguments.generator(NexmarkGenerator, {"seed": args["seed"], "group": args["group"]})
-    bids = streams["bid"].event_time("ts", delay=made.disorder_bound_ms()).key_by("auction")
-    counts = bids.window(ferry.sliding(60_000, 1_000)).aggregate("counts", num=ferry.count())
+    bids = streams["bid"].event_time("ts", delay=f"{made.disorder_bound_ms()}ms").key_by("auction")
+    counts = bids.window(ferry.sliding("1m", "1s")).aggregate("counts", num=ferry.count())
     hottest = counts.transform(q5.hottest)
     topic = ferry.kafka_sink(args["servers"], "hottest", key="auction")
     return [hottest.sink(ferry.parquet("q5")), hottest.sink(topic)]

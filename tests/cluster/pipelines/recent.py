@@ -14,7 +14,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    keys, ttl = streams["keys"].event_time("ts", delay=args["delay_ms"]).key_by("key"), args["gap_ms"]
+    keys, ttl = streams["keys"].event_time("ts", delay=f"{args['delay_ms']}ms").key_by("key"), f"{args['gap_ms']}ms"
     counts = keys.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl=ttl)
     left = keys.aggregate("left", num=ferry.count(), last=ferry.max("ts"), ttl=ttl)
     return [counts.sink(ferry.parquet("recent")), left.sink(ferry.parquet("left"))]

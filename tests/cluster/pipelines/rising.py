@@ -55,6 +55,6 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """As NBQ5."""
     made = arguments.generator(NexmarkGenerator, of_generator(args))
-    bids = streams["bid"].event_time("ts", delay=made.disorder_bound_ms()).key_by("auction")
-    counts = bids.window(ferry.sliding(60_000, 10_000)).aggregate("counts", SlowCount(args["each"]))
+    bids = streams["bid"].event_time("ts", delay=f"{made.disorder_bound_ms()}ms").key_by("auction")
+    counts = bids.window(ferry.sliding("1m", "10s")).aggregate("counts", SlowCount(args["each"]))
     return counts.sink(ferry.parquet("nbq5"))

@@ -38,7 +38,7 @@ def joined(kind: pa.DataType) -> OperatorDescriptor:
     build = Build(lambda function, schema, where: schema)
     schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", kind)])
     left, right = (Stream(build, Input(n, (), schema, None, 0)).event_time("t").key_by("k") for n in ("left", "right"))
-    left.window(ferry.tumbling(10)).join("both", right, {"a": "x"}, {"b": "x"})
+    left.window(ferry.tumbling("10ms")).join("both", right, {"a": "x"}, {"b": "x"})
     return OperatorDescriptor.from_wire(build.operators[0].descriptor.to_wire())
 
 

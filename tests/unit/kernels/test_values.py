@@ -77,7 +77,7 @@ def declared(kind: pa.DataType, **aggregates: Aggregate) -> OperatorDescriptor:
     build = Build(lambda function, schema, where: schema)
     schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", kind), ("y", pa.int64())])
     keyed = Stream(build, Input("in", (), schema, None, 0)).event_time("t").key_by("k")
-    keyed.window(ferry.sliding(1000, 500)).aggregate("op", **aggregates)
+    keyed.window(ferry.sliding("1s", "500ms")).aggregate("op", **aggregates)
     return build.operators[0].descriptor
 
 

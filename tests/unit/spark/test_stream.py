@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -187,8 +188,10 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("flow of lists", lambda b, p: p.event_time("at", flow="tags"), "column 'tags' is list<item: string>, which names no flow"),
     ("flow is gone", lambda b, p: b.event_time("ts", flow="channel").map_batches(lambda r: r.select(["ts", "auction"])).key_by("auction").aggregate("a", n=ferry.count()), "operator 'a': column 'channel', which names the flow, is gone; there are ts, auction"),
     ("idle rows", lambda b, p: windowed(b).aggregate("a", n=ferry.count()).event_time("window_end", idle="1s"), "event_time on operator 'a': rows that it fires bring its watermark; give idle= to its inputs"),
-    ("negative delay", lambda b, p: b.event_time("ts", delay=-1), "delay: -1 is negative"),
+    ("negative delay", lambda b, p: b.event_time("ts", delay=timedelta(days=-1)), "delay: -1 day, 0:00:00 is negative"),
     ("odd delay", lambda b, p: b.event_time("ts", delay="soon"), "delay: 'soon' is not a duration"),
+    ("delay without a unit", lambda b, p: b.event_time("ts", delay=10), 'delay: 10 has no unit; write "10ms" or "10s"'),
+    ("window without a unit", lambda b, p: ferry.tumbling(60_000), "size: 60000 has no unit"),
     ("no such key", lambda b, p: b.key_by("actuion"), "key_by on source 'bid': no column 'actuion'"),
     ("no key", lambda b, p: b.key_by(), "name at least one column"),
     ("list key", lambda b, p: p.key_by("id", "tags"), "key column 'tags' is list<item: string>; integers, strings, booleans"),
@@ -204,7 +207,7 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("half a bound", lambda b, p: keyed(b).join("j", p.event_time("at").key_by("id"), ["price"], ["name"], within=(None, "1h")), "within=(None, '1h'): both bounds are needed"),
     ("late of no type", lambda b, p: windowed(b.map_batches(intervals)).aggregate("x", late=ferry.parquet("late"), n=ferry.count()), "operator 'x': late=: column 'u' is month_day_nano_interval, which Spark has not; cast it"),
     ("ttl at once", lambda b, p: keyed(b).aggregate("x", ttl=0, n=ferry.count()), "aggregate 'x': ttl=0 is no time that a key could be kept for"),
-    ("endless ttl", lambda b, p: keyed(b).aggregate("x", ttl=2**63, n=ferry.count()), "is no time that a key could be kept for"),
+    ("endless ttl", lambda b, p: keyed(b).aggregate("x", ttl="9223372036854775808ms", n=ferry.count()), "is no time that a key could be kept for"),
     ("odd ttl", lambda b, p: keyed(b).aggregate("x", ttl=ferry.count()), "aggregate 'x': ttl: Aggregate(name='', function='count'"),
     ("ttl of records", lambda b, p: keyed(b).aggregate("x", ferry.records("ts"), ttl="1h", n=ferry.count()), "aggregate 'x': ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes()"),
     ("key twice", lambda b, p: b.key_by("auction", "channel", "auction"), "key_by on source 'bid': column 'auction' is named twice"),
@@ -256,9 +259,20 @@ def test_two_operators_of_one_name_are_refused(bids: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [(5, 5), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("12h", 43_200_000)]
+    ("text", "value"),
+    [
+        (0, 0),
+        ("250ms", 250),
+        ("1.5s", 1500),
+        ("2m", 120_000),
+        ("12h", 43_200_000),
+        ("10 seconds", 10_000),
+        (" 1 Hour ", 3_600_000),
+        (timedelta(minutes=2), 120_000),
+        ("1 day", 86_400_000),
+    ],
 )
-def test_durations(text: int | str, value: int) -> None:
+def test_durations(text: Any, value: int) -> None:
     assert milliseconds(text, "x") == value
 
 

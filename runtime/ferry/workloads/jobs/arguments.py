@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from ferry import SpecRefused, workloads
@@ -41,13 +42,16 @@ def paced(source: ArrivalSplits, args: dict[str, Any]) -> Any:
     return workloads.paced(source, args.get("pace"), args.get("profile", ()))
 
 
-def duration(args: dict[str, Any], name: str, default_ms: int) -> int:
-    """A length of time in milliseconds: given, or the paper's divided by `scale`."""
+MS = timedelta(milliseconds=1)
+
+
+def duration(args: dict[str, Any], name: str, default_ms: int) -> timedelta:
+    """A length of time, given in milliseconds, or the paper's divided by `scale`."""
     given = args.get(name)
     value = given if given is not None else default_ms // int(args.get("scale", 1))
     if not isinstance(value, int) or value <= 0:
         raise SpecRefused(f"spec.pipeline.args.{name}: {value!r} is not a positive number of milliseconds")
-    return value
+    return value * MS
 
 
 def whole(args: dict[str, Any], name: str, default: int, least: int) -> int:
@@ -58,7 +62,7 @@ def whole(args: dict[str, Any], name: str, default: int, least: int) -> int:
     return value
 
 
-def delay(args: dict[str, Any], made: Any) -> int:
-    """The watermark's delay in milliseconds."""
+def delay(args: dict[str, Any], made: Any) -> timedelta:
+    """The watermark's delay."""
     given = args.get("delay_ms")
-    return int(given) if given is not None else int(made.disorder_bound_ms())
+    return int(given if given is not None else made.disorder_bound_ms()) * MS

@@ -23,9 +23,10 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """The highest price of each window, and the bids that have it; a batch passes on none that another of it exceeds."""
     size = arguments.duration(args, "window_ms", 60_000)
+    size_ms = size // arguments.MS
 
     def highest(bids: pa.RecordBatch) -> pa.RecordBatch:
-        starts, price = bids.column("ts").to_numpy() // size * size, bids.column("price").to_numpy()
+        starts, price = bids.column("ts").to_numpy() // size_ms * size_ms, bids.column("price").to_numpy()
         windows, window = np.unique(starts, return_inverse=True)
         top = np.zeros(windows.size, np.int64)
         np.maximum.at(top, window, price)

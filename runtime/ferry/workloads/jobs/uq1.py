@@ -32,9 +32,11 @@ def matched(name: str, streams: Any, args: dict[str, Any]) -> Any:
     def timed(rows: pa.RecordBatch) -> pa.RecordBatch:
         both = [rows.column("s_ts"), rows.column("t_ts")]
         made = rows.append_column("ts", pc.max_element_wise(*both))
-        return made.append_column("expires_at", pc.add(pc.min_element_wise(*both), size)).drop_columns(["s_ts", "t_ts"])
+        return made.append_column("expires_at", pc.add(pc.min_element_wise(*both), size // arguments.MS)).drop_columns(
+            ["s_ts", "t_ts"]
+        )
 
-    return s.join(name, t, left, right, within=(1 - size, size)).map_batches(timed)
+    return s.join(name, t, left, right, within=(arguments.MS - size, size)).map_batches(timed)
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

@@ -1,0 +1,119 @@
+"""A pipeline is built without anything being started: each mistake is told with the line of the user's file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry.driver import check, session
+
+PROGRAM = """
+import pyarrow as pa
+import ferry
+
+ORDERS = pa.schema([("shop", pa.string()), ("ts", pa.int64()), ("cents", pa.int64())])
+
+
+def sources(spark, args):
+    return {"orders": ferry.json_files(args["directory"], ORDERS)}
+
+
+def pipeline(streams, args):
+    orders = streams["orders"].event_time("ts", delay="3s")
+    minutes = orders.key_by("shop").window(ferry.tumbling("10 seconds"))
+    sales = minutes.aggregate("sales", n=ferry.count(), cents=ferry.sum("cents"))
+    return sales.sink(ferry.parquet("sales"))
+"""
+
+MISTAKES = [
+    ('"shop")', '"shopp")', "no column 'shopp'; there are shop, ts, cents", 14),
+    ('key_by("shop")', 'group_by("shop")', "Stream has no 'group_by'; write .key_by", 14),
+    ('.key_by("shop").window', ".window", "Stream has no 'window'; write .key_by", 14),
+    ('"10 seconds"', '"ten"', "size: 'ten' is not a duration", 14),
+    ('"10 seconds"', "10", 'size: 10 has no unit; write "10ms" or "10s"', 14),
+    ('delay="3s"', "delay=3", 'delay: 3 has no unit; write "3ms" or "3s"', 13),
+    ('delay="3s"', 'dely="3s"', "unexpected keyword argument 'dely'", 13),
+    ('event_time("ts"', "event_time(ts", "name 'ts' is not defined", 13),
+    ('event_time("ts"', 'event_time("shop"', "column 'shop' is string; int64 milliseconds or a timestamp", 13),
+    ('.event_time("ts", delay="3s")', "", "no event time; call .event_time", 14),
+    ("ferry.count()", "ferry.count", "is not an aggregate; use count()", 15),
+    ("ferry.count()", '"count"', "n='count' is not an aggregate", 15),
+    ('ferry.sum("cents")', 'ferry.summ("cents")', "ferry has no 'summ'; did you mean ferry.sum?", 15),
+    ('ferry.sum("cents")', 'ferry.sum("cent")', "cents needs column 'cent'", 15),
+    ('ferry.sum("cents")', 'ferry.sum("shop")', "column 'shop' is string, and sum takes integers", 15),
+    ('"sales", n=', "n=", "missing 1 required positional argument: 'name'", 15),
+    ('n=ferry.count(), cents=', 'shop=ferry.count(), cents=', "'shop' is already an output column", 15),
+    ("minutes.aggregate", "minutes.agregate", "did you mean .aggregate(...)?", 15),
+    ("sales.sink(", "sales.write(", "write .sink(ferry.parquet(...))", 16),
+    ('sales.sink(ferry.parquet("sales"))', "sales", "not <stream of operator 'sales': shop string", 12),
+    ("return sales", "sales", "must return what .sink(...) returns (or a list of them), not None", 12),
+    ('ferry.parquet("sales"))', "print)", "print is no sink; use ferry.parquet", 16),
+    ('ferry.parquet("sales"))', "lambda rows: None)", "is no sink; use ferry.parquet", 16),
+    ('streams["orders"]', 'streams["order"]', "no source 'order'; there are orders", 13),
+    ('args["directory"]', 'args["dir"]', "spec.pipeline.args has no 'dir'; there are directory", 9),
+    (", ORDERS)", ', "shop STRING")', "give a pyarrow.schema", 9),
+    (", ORDERS)", ', {"shop": str})', "give a pyarrow.schema", 9),
+    ("import ferry\n", "import ferry\nimport polarz\n", "No module named 'polarz'", 4),
+    ("def pipeline(streams, args):", "def pipeline(streams, args)", "expected ':'", 12),
+    ("def sources(spark, args)", "def sources(spark)", "sources must take 2 arguments", 8),
+    ("    minutes =", "    {}['x']\n    minutes =", "KeyError: 'x'", 14),
+    ("orders = streams", 'batches = lambda rows: rows.select(["centz"])\n    orders = streams', "", 0),
+]  # fmt: skip
+"""What is written for what, what is said of it, and in which line; no text: nothing is wrong."""
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(folder: str) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "tried", tried)
+
+
+def built(folder: Path, text: str, **args: Any) -> dict[str, Any]:
+    file = folder / "job.py"
+    file.write_text(text)
+    given = {"directory": str(folder), **args}
+    return check.answer(json.dumps([None, str(file), given, None, None]), str(folder))
+
+
+@pytest.mark.parametrize(("right", "wrong", "said", "line"), MISTAKES, ids=[one[1][:30] for one in MISTAKES])
+@pytest.mark.usefixtures("no_spark")
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, right: str, wrong: str, said: str, line: int) -> None:
+    assert right in PROGRAM
+    found = built(tmp_path, PROGRAM.replace(right, wrong, 1))
+    if not said:
+        assert "plan" in found, found
+        return
+    assert said in found["refused"], found
+    assert f"job.py:{line}" in found["refused"] or (line == 8 and "job.py.sources" in found["refused"]), found
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
+    plan = built(tmp_path, PROGRAM)["plan"]
+    (operator,), (output,) = plan["operators"], plan["outputs"]
+    assert (operator["name"], operator["kind"], operator["key"]) == ("sales", "aggregate", ["shop"])
+    assert [(read["from"], read["time"], read["delay_ms"]) for read in operator["reads"]] == [("orders", "ts", 3000)]
+    assert output["reads"][0]["from"] == "sales" and re.fullmatch(r"parquet\('sales'\)", output["sink"])
+    assert plan["planned"] == ""
+
+
+def test_a_session_starts_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    begun: list[str] = []
+
+    class Started:
+        def __init__(self) -> None:
+            self.version_of = "4"
+
+    monkeypatch.setattr(session, "tried", lambda folder: begun.append(folder) or Started())
+    late: Any = check.LateSession("f")
+    assert isinstance(late, SparkSession) and not begun
+    assert late.version_of == "4" and begun == ["f"]
+    assert type(late) is SparkSession and late.version_of == "4" and begun == ["f"]
