@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ferry.spark.stream import Stream
     from ferry.spark.windowed import WindowedStream
     from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
+    from ferry.testing.pipeline import test
 
     __all__ = [
         "Aggregator",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
         "select",
         "session",
         "sliding",
+        "test",
         "tumbling",
         "write_state",
     ]
@@ -94,6 +96,7 @@ _HOMES = {
     "ferry.spark.keyed": ("KeyedStream",),
     "ferry.spark.stream": ("Stream",),
     "ferry.spark.windowed": ("WindowedStream",),
+    "ferry.testing.pipeline": ("test",),
     "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

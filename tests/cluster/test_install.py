@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,28 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-Install = Callable[[str], Path]
-
-PROGRAM = """
-import pyarrow as pa
-import ferry
-
-def sources(spark, args):
-    return {"orders": ferry.json_files("in", pa.schema([("user", pa.string()), ("n", pa.int64())]), finite=True)}
-
-def pipeline(streams, args):
-    per_user = streams["orders"].key_by("user")
-    return per_user.aggregate("sums", n=ferry.sum("n"), emit=ferry.at_end()).sink(ferry.parquet("sums"))
-"""
-
-JOB = """
-apiVersion: ferry.dev/v1alpha1
-kind: StreamJob
-metadata: {name: shop}
-spec:
-  pipeline: {file: job.py}
-  output: out
-"""
+Install = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -59,41 +39,78 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def install(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def install(tmp_path: Path) -> Iterator[Install]:
     """Installs into an empty environment, and returns the folder of its programs."""
     folder = tmp_path / "venv"
 
-    def installed(wanted: str) -> Path:
+    def installed(*wanted: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip(folder / "bin" / "python", "install", "--no-compile", wanted)
+        pip(folder / "bin" / "python", "install", "--no-compile", *wanted)
         return folder / "bin"
 
     yield installed
     shutil.rmtree(folder, ignore_errors=True)  # it has more than a gigabyte
 
 
+def surroundings(folder: Path) -> dict[str, str]:
+    """Of a person who has nothing else."""
+    java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(folder / "home"),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "80",
+        **java,
+    }
+
+
 def run(folder: Path, *command: str | Path, code: int = 0) -> str:
     """Run a command as a person does who has nothing else: what it prints."""
-    known = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder / "home"), "LANG": "C.UTF-8", "COLUMNS": "80"}
-    if "JAVA_HOME" in os.environ:
-        known["JAVA_HOME"] = os.environ["JAVA_HOME"]
-    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=surroundings(folder), capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_wheel_in_an_empty_environment_runs_a_job(wheels: dict[str, Path], install: Install, tmp_path: Path) -> None:
-    programs = install(str(wheels["ferry_stream"]))
-    (tmp_path / "in").mkdir()
-    lines = ['{"user": "ann", "n": 1}', '{"user": "bob", "n": 2}', '{"user": "ann", "n": 4}', ""]
-    (tmp_path / "in" / "a.json").write_text("\n".join(lines))
-    (tmp_path / "job.py").write_text(PROGRAM)
-    (tmp_path / "job.yaml").write_text(JOB)
-    run(tmp_path, programs / "ferry", "run", "job.yaml")
-    rows = "import pyarrow.parquet as pq; print(sorted(map(str, pq.read_table('out/sums', columns=['user', 'n']).to_pylist())))"
-    assert run(tmp_path, programs / "python", "-c", rows).strip() == str(
-        ["{'user': 'ann', 'n': 5}", "{'user': 'bob', 'n': 2}"]
+def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
+    wheels: dict[str, Path], install: Install, tmp_path: Path
+) -> None:
+    """From nothing to a job that is scaled while it runs, as `ferry init` says."""
+    programs = install(str(wheels["ferry_stream"]), "pytest")
+    ferry = programs / "ferry"
+    assert "cd shop" in run(tmp_path, ferry, "init", "shop")
+    shop = tmp_path / "shop"
+    assert "1 passed" in run(shop, programs / "pytest", "-q")
+    assert run(shop, ferry, "validate", "shop.yaml").strip() == "shop: valid"
+    run(shop, ferry, "run", "shop.yaml", "--set", "pipeline.args.finite=true")
+    assert rows_of(shop, programs) == 3 * 12
+    shutil.rmtree(shop / "output")
+    with subprocess.Popen(
+        [ferry, "run", "shop.yaml"], cwd=shop, env=surroundings(shop), stderr=subprocess.DEVNULL
+    ) as job:
+        await_that(lambda: rows_of(shop, programs) > 0, job)
+        assert "3" in run(shop, ferry, "scale", "shop", "--workers", "3")
+        assert "driver" in run(shop, ferry, "logs", "shop", "--driver")
+        assert "shop" in run(shop, ferry, "status", "shop")
+        run(shop, ferry, "stop", "shop")
+        assert job.wait(60) == 0
+
+
+def rows_of(shop: Path, programs: Path) -> int:
+    """How many rows the job has written."""
+    if not list(shop.glob("output/sales/*/*.parquet")):
+        return 0
+    return int(
+        run(
+            shop, programs / "python", "-c", "import pyarrow.parquet as p; print(p.read_table('output/sales').num_rows)"
+        )
     )
+
+
+def await_that(true: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert job.poll() is None and time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 def test_the_client_needs_no_spark(wheels: dict[str, Path], install: Install, tmp_path: Path) -> None:
@@ -103,8 +120,8 @@ def test_the_client_needs_no_spark(wheels: dict[str, Path], install: Install, tm
     said = run(tmp_path, programs / "kubectl-streamjob", "--kubeconfig", "config", "status", "shop", code=2)
     assert "kubeconfig config" in said and "Traceback" not in said, said
     assert "JOB" in run(tmp_path, programs / "ferry", "ps")
-    (tmp_path / "job.yaml").write_text(JOB)
-    assert "pip install ferry-stream" in run(tmp_path, programs / "ferry", "run", "job.yaml", code=2)
+    run(tmp_path, programs / "ferry", "init", "shop")
+    assert "pip install ferry-stream" in run(tmp_path, programs / "ferry", "run", "shop/shop.yaml", code=2)
 
 
 @pytest.mark.turns

@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.table import Table
 
 from ferry.contract.errors import FerryError, Refusal
-from ferry_operator.cli import checkpoints, client, commands, explain, plans, targets
+from ferry_operator.cli import checkpoints, client, commands, explain, init, plans, targets
 from ferry_operator.cli.client import Local, Shown
 from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.cli.terminal import done, say, show, show_json
@@ -40,6 +40,7 @@ app.add_typer(commands.app)
 app.add_typer(checkpoints.app)
 app.add_typer(plans.app)
 app.add_typer(explain.app)
+app.add_typer(init.app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]

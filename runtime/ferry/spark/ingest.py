@@ -193,16 +193,17 @@ class IngestTask:
 
     def _take(self, one: pa.RecordBatch | Shares) -> None:
         if isinstance(one, list):
-            return self._read(one)
+            return self.read(one)
         names = one.column(0).to_pylist()
         if one.schema.names[1] == "split":
-            return self._read(zip(names, one.column(1).to_pylist(), strict=True))
+            return self.read(zip(names, one.column(1).to_pylist(), strict=True))
         for name in sorted(set(names)):
             column = one.schema.get_field_index(f"s_{name}")
             mine = one.filter(pa.array([n == name for n in names])).column(column)
-            self._feed(name, pa.RecordBatch.from_struct_array(mine))
+            self.add(name, pa.RecordBatch.from_struct_array(mine))
 
-    def _read(self, shares: Iterable[tuple[str, str]]) -> None:
+    def read(self, shares: Iterable[tuple[str, str]]) -> None:
+        """Take the records of these splits."""
         for name, split in shares:
             if name == "":
                 self._heed(split)
@@ -238,7 +239,8 @@ class IngestTask:
             else:
                 yield flow, records
 
-    def _feed(self, name: str, records: pa.RecordBatch) -> None:
+    def add(self, name: str, records: pa.RecordBatch) -> None:
+        """Take these records of an input."""
         for feed in self.work.feeds[name]:
             self._add(name, feed, records)
 

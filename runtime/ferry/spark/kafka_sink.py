@@ -37,7 +37,7 @@ class KafkaSink(Sink):
 
     def __init__(self, place: KafkaPlace, topic: str, encoder: Encoder, name: str) -> None:
         self._place = place
-        self._topic = topic
+        self.topic = topic
         self._encoder = encoder
         self._own = name
         self._name = f"ferry.{name}"
@@ -51,7 +51,7 @@ class KafkaSink(Sink):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"kafka_sink({self._place.servers!r}, {self._topic!r})"
+        return f"kafka_sink({self._place.servers!r}, {self.topic!r})"
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str:
         """Transactions are of a job and a sink, in every run of it; the marker says which run has published."""
@@ -80,7 +80,7 @@ class KafkaSink(Sink):
 
     def truncate_after(self, epoch: int) -> None:
         """Records cannot be taken back: refused, unless there are none of later epochs."""
-        marker = marker_of(self._place, self._topic, self._name)
+        marker = marker_of(self._place, self.topic, self._name)
         if marker is None:
             log.warning("%r: nobody knows what was published after epoch %d; taken as nothing", self, epoch)
         elif marker.epoch > epoch:
@@ -95,7 +95,7 @@ class KafkaSink(Sink):
     def _take_over(self, epoch: int) -> None:
         """From now on the marker is this run's."""
         with self._lock:
-            writer = self._writer = TransactionWriter(self._place, self._topic, self._name)
+            writer = self._writer = TransactionWriter(self._place, self.topic, self._name)
             self._publish(writer, (), Marker(epoch, -1, self._run))
             self._begun = True
 
@@ -106,9 +106,9 @@ class KafkaSink(Sink):
         if self._writer is None:
             # Looked at before, too, so that a driver that was given up does not fence the next one. A transaction that a
             # killed one has left open is not waited for: only a new writer ends it, or a minute.
-            self._refuse_newer(marker_of(self._place, self._topic, self._name, settled=False), generation)
-            writer = TransactionWriter(self._place, self._topic, self._name)
-            marker = marker_of(self._place, self._topic, self._name)
+            self._refuse_newer(marker_of(self._place, self.topic, self._name, settled=False), generation)
+            writer = TransactionWriter(self._place, self.topic, self._name)
+            marker = marker_of(self._place, self.topic, self._name)
             self._refuse_newer(marker, generation)
             self._begin(marker)
             self._writer = writer
@@ -162,17 +162,17 @@ class RepeatingKafkaSink(Sink):
 
     def __init__(self, place: KafkaPlace, topic: str, encoder: Encoder) -> None:
         self._place = place
-        self._topic = topic
+        self.topic = topic
         self._encoder = encoder
         self._writer: PlainWriter | None = None
 
     def __repr__(self) -> str:
-        return f"kafka_sink({self._place.servers!r}, {self._topic!r}, exactly_once=False)"
+        return f"kafka_sink({self._place.servers!r}, {self.topic!r}, exactly_once=False)"
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish; again after a failure, with the same numbers."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        writer = self._writer = self._writer or PlainWriter(self._place, self._topic)
+        writer = self._writer = self._writer or PlainWriter(self._place, self.topic)
         try:
             writer.publish(self._numbered(epoch, table))
         except BaseException:

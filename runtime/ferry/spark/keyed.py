@@ -55,7 +55,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
-    """A stream with a key."""
+    """A stream with a key, which is cut into windows, aggregated, joined or given to a process.
+
+    Example:
+        >>> bids.event_time("ts").key_by("auction")
+        <stream of source 'bids': ...> by auction
+    """
 
     stream: Stream
 

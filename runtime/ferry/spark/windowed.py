@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
-    """A keyed stream with a window."""
+    """A keyed stream with a window, which is aggregated or joined.
+
+    Example:
+        >>> bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
+        <stream of source 'bids': ...> by auction in Window(size_ms=60000, slide_ms=60000)
+    """
 
     keyed: KeyedStream
     window: Window

@@ -1,0 +1,1 @@
+"""Pipelines tried without a cluster, for the tests of jobs."""
