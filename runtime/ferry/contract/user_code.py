@@ -26,6 +26,9 @@ USER_CODE = "user code: "
 STATEMENT_MAX, MESSAGE_MAX, KEY_MAX = 120, 400, 120
 """Characters of a statement, of the error's own words and of a key that are shown."""
 
+NOT_RAISED = (GeneratorExit, KeyboardInterrupt)
+"""What goes through the user's code and is no error of it: a generator is closed, a person interrupts the process."""
+
 _FERRY = os.path.realpath(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
@@ -80,8 +83,17 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
 
 def reason(error: BaseException) -> str:
     """Type, words and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price: "row[x]")`."""
-    summary, at = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, where(error)
+    text, at = text_of(error), where(error)
+    summary = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{summary} ({at})" if at else summary
+
+
+def text_of(error: BaseException) -> str:
+    """Its own words; none where an error of the user's raises another one when it is asked for them."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def place_of(function: object) -> str:
@@ -101,7 +113,7 @@ def line_of(error: BaseException, what: str, function: object = None, key: objec
     """The line for an error of a function of the user's; `what` says which, as in "map_batches behind source 'orders'"."""
     if isinstance(error, UserCodeFailed):
         return str(error)
-    message = _cut(" ".join(str(error).split()), MESSAGE_MAX)
+    message = _cut(" ".join(text_of(error).split()), MESSAGE_MAX)
     summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = where(error) or (place_of(function) if function is not None else "")
     at = f" ({place})" if place else ""
@@ -132,15 +144,15 @@ def line_in_traceback(text: str, what: str) -> str | None:
 def calling(what: str, function: object = None, key: object = None) -> Iterator[None]:
     """Around a call of the user's code: what it raises becomes UserCodeFailed, but for a Refusal (SpecRefused, Final).
 
-    SystemExit, too: what the user's code ends is no process of Ferry's.
+    Whatever it is, SystemExit, too: what the user's code ends is no process of Ferry's.
 
     Raises UserCodeFailed.
     """
     try:
         yield
-    except (UserCodeFailed, Refusal):
+    except (UserCodeFailed, Refusal, *NOT_RAISED):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise UserCodeFailed(line_of(error, what, function, key)) from error
 
 

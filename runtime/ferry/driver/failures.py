@@ -28,7 +28,7 @@ from ferry.contract.errors import (
     SpecRefused,
     UserCodeFailed,
 )
-from ferry.contract.user_code import MESSAGE_MAX, USER_CODE, line_in, line_in_traceback, line_of
+from ferry.contract.user_code import MESSAGE_MAX, NOT_RAISED, USER_CODE, line_in, line_in_traceback, line_of, text_of
 from ferry.spark.sinks import ForeachEpoch, Sink
 from ferry.spark.user_functions import is_away, is_ferrys
 
@@ -44,7 +44,7 @@ FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefu
 
 PROGRAM = (
     TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError, SyntaxError,
-    NotImplementedError, RecursionError, SystemExit, AnalysisException, PythonException,
+    NotImplementedError, RecursionError, AnalysisException, PythonException,
 )  # fmt: skip
 """Errors that a program has of itself: what it writes to has no part in them."""
 
@@ -102,7 +102,7 @@ def user_error(error: BaseException, what: str) -> UserCodeFailed | None:
     """The error of the user's code that a step or a job of Spark has failed with; None: it is none of theirs."""
     if isinstance(error, UserCodeFailed):
         return error
-    text = str(error)
+    text = text_of(error)
     line = line_in(text) or (line_in_traceback(text, what) if isinstance(error, Py4JError | PySparkException) else None)
     return UserCodeFailed(line) if line is not None else None
 
@@ -133,9 +133,9 @@ def sink_code(sink: Sink) -> Iterator[None]:
     what = f"sink {sink!r}"
     try:
         yield
-    except FerryError:
+    except (FerryError, *NOT_RAISED):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if (found := user_error(error, what)) is not None:
             raise found from error
         if users and _is_program(error):
@@ -145,4 +145,6 @@ def sink_code(sink: Sink) -> Iterator[None]:
 
 def _is_program(error: BaseException) -> bool:
     """Whether an error of a sink is about its code; any other one, as a RuntimeError, may say that something is away."""
+    if not isinstance(error, Exception):
+        return True
     return isinstance(error, PROGRAM) and not is_away(error) and not is_passing(error)

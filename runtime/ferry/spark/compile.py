@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.program_text import PREFIX
-from ferry.contract.user_code import place_of, reason, where
+from ferry.contract.user_code import NOT_RAISED, place_of, reason, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
@@ -217,7 +217,9 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
         if not (at := where(refused)):
             raise
         raise SpecRefused(f"{refused} ({at})") from refused
-    except (Exception, SystemExit) as error:
+    except NOT_RAISED:
+        raise
+    except BaseException as error:
         raise SpecRefused(f"{_named(module)}.{name} failed: {reason(error)}") from error
 
 
@@ -252,7 +254,9 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
     empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
-    except (Exception, SystemExit) as error:
+    except NOT_RAISED:
+        raise
+    except BaseException as error:
         raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {reason(error)}") from error
     if not isinstance(made, DataFrame):
         raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")

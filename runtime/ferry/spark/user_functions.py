@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
-from ferry.contract.user_code import calling, line_of, place_of, reason
+from ferry.contract.user_code import NOT_RAISED, calling, place_of, reason
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
 
@@ -88,10 +88,6 @@ def users(what: str, function: object) -> Iterator[None]:
     try:
         with calling(what, function):
             yield
-    except (Exception, GeneratorExit, KeyboardInterrupt):
-        raise
-    except BaseException as left:  # SystemExit would end the task, and look like its death
-        raise UserCodeFailed(line_of(left, what, function)) from left
     finally:
         if os.getpid() != process:
             os._exit(1)
@@ -120,9 +116,9 @@ def refused(what: str) -> Iterator[None]:
     """Around a call while the program is built: whatever is raised there is about the program. Raises SpecRefused."""
     try:
         yield
-    except FerryError:
+    except (FerryError, *NOT_RAISED):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"{what} failed: {reason(error)}") from error
 
 

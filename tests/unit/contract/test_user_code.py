@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.contract.user_code import USER_CODE, calling, line_in, place_of
+from ferry.contract.user_code import USER_CODE, calling, line_in, place_of, reason
 
 
 def divides(n: int) -> float:
@@ -63,3 +63,31 @@ def test_what_is_marked_once_is_not_marked_again() -> None:
 def test_a_function_that_exits_has_failed() -> None:
     with pytest.raises(UserCodeFailed, match=r"SystemExit: 0 \(test_user_code\.py"), calling("pipeline()"):
         sys.exit(0)
+
+
+class Base(BaseException):
+    """Derived from no Exception."""
+
+
+class Wordless(Exception):
+    """Has no words."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+def test_an_error_that_is_no_exception_has_its_line() -> None:
+    with pytest.raises(UserCodeFailed, match=r"Base: all \(test_user_code\.py"), calling("map_batches"):
+        raise Base("all")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+def test_what_no_code_of_the_users_raises_goes_through(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), calling("map_batches"):
+        raise kind
+
+
+def test_an_error_that_raises_when_it_is_asked_for_its_words_has_its_line() -> None:
+    with pytest.raises(UserCodeFailed, match=r"user code: Wordless \(test_user_code\.py"), calling("map_batches"):
+        raise Wordless
+    assert reason(Wordless()).startswith("Wordless (test_user_code.py")

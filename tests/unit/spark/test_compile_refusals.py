@@ -52,6 +52,8 @@ LAST = "return counts.sink(ferry.console())"
         (LAST, "return counts.sink(ferry.console(), 3)", "job.py.pipeline failed: TypeError"),
         (LAST, "return {}['nothing']", "job.py.pipeline failed: KeyError: 'nothing' (job.py:13 in pipeline"),
         (LAST, "return undefined", "job.py.pipeline failed: NameError: name 'undefined' is not defined (job.py:13"),
+        (LAST, 'raise BaseException("all")', "job.py.pipeline failed: BaseException: all (job.py:13"),
+        ("import ferry", "import ferry; raise BaseException('all')", "cannot be imported: BaseException: all (job.py:3"),
         (LAST, "raise SystemExit(1)", "job.py.pipeline failed: SystemExit: 1 (job.py:13"),
         ("import ferry", "import ferry, sys; sys.exit('no')", "cannot be imported: SystemExit: no (job.py:3"),
         ("import ferry", "import ferry; 1 / 0", "cannot be imported: ZeroDivisionError: division by zero (job.py:3"),
