@@ -178,9 +178,9 @@ def _map(inner: Kind) -> Kind:
     )
 
 
-def kind_of(draw: random.Random) -> Kind:
+def kind_of(draw: random.Random, scalars: list[Kind]) -> Kind:
     """A random one, every fourth nested, some of them twice."""
-    kind = draw.choice(SCALARS)
+    kind = draw.choice(scalars)
     if draw.random() > 0.25:
         return kind
     nested = draw.choice([_list, _struct, _map])(kind)

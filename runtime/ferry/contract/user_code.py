@@ -35,6 +35,9 @@ _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _BENEATH = ("_pytest", "cloudpickle", "numba", "numpy", "pandas", "pluggy", "py4j", "pyarrow", "pyspark")
 """Installed packages between Ferry and the user's functions, or below them: never the user's own."""
 
+_COMPILED = (".pyx", ".pxi")
+"""Sources of Cython, which tracebacks name as if they lay in the working directory."""
+
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?:[ \t]+(?P<statement>(?!File ")[^\n]+))?'
 )
@@ -45,7 +48,7 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 def _rank(file: str) -> int:
     """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
     path = os.path.realpath(file)
-    if file.startswith("<") or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads"))):
+    if file.startswith("<") or file.endswith(_COMPILED) or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads"))):
         return 0
     for installed in _INSTALLED:
         if installed in path:

@@ -24,9 +24,10 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import where
+from ferry.contract.user_code import place_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
+from ferry.driver.crashes import CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
@@ -81,6 +82,7 @@ class Publisher:
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
         self._tries = UserCodeTries(loop, metrics)
+        self._crashes = CrashesInCode(settings.path)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
@@ -198,7 +200,9 @@ class Publisher:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             return sink.write(epoch, generation, rows)
-        with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
+        function: object = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+        slow = not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}")
+        with slow, sink_code(sink), self._crashes.within(f"sink {sink!r} ({place_of(function)})", epoch):
             sink.write(epoch, generation, rows)
 
     def _succeeded(self) -> None:
@@ -255,7 +259,8 @@ class Publisher:
                     made = emit.parts(self.spark, output, self.splits(rows))
                 else:
                     frame = partial(self._rows_frame, rows, schema, output)
-                    made = emit.result(self.spark, output, table, frame)
+                    with self._crashes.within(code, epoch) if code else nullcontext():
+                        made = emit.result(self.spark, output, table, frame)
                 self._give(output.sink, epoch, rows.generation, made)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:

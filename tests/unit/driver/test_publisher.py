@@ -138,7 +138,7 @@ def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -
 def test_a_sink_is_waited_for_as_long_as_the_job_says(
     patience_ms: int | None, limit: float | None, tmp_path: Path
 ) -> None:
-    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
+    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms, path=tmp_path)
     some: Any = None
     made = Publisher(
         settings, some, CompiledPipeline({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some
