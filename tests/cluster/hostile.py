@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.cluster import runner
-from tests.cluster.hostile_code import Way, program, ways_of
+from tests.cluster.hostile_code import OPERATORS, Way, program, ways_of
 from tests.cluster.hostile_columns import SCALARS, Kind, Value, array, kind_of, plain
 from tests.cluster.hostile_jobs import SECOND, SHAPES, Plan, Row, Shape, aggregates_of, code_of, second
 
@@ -137,7 +137,7 @@ def case_of(seed: int) -> Case:
     chance = draw.choice([0.0, 0.01, 0.2, 0.9])
     number = 0
     for source in sources:
-        number = _fill(draw, source, columns, plan, keys, chance if source.name == "in" else 0.0, number, shape)
+        number = _fill(draw, source, columns, plan, keys, chance if source.name == "in" else 0.0, number, shape, passes)
     sets = [f"workers={draw.choice([1, 2])}", "state.virtualNodes=4", f"state.replicas={draw.choice([0, 1])}"]
     sets += [f"epoch.mode={draw.choice(['auto', 'auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
     sets += ["deadLetter.onCrash=set-aside"] if set_aside else []
@@ -171,7 +171,7 @@ def _even(kind: Kind, value: Value) -> Value:
 
 def _fill(
     draw: random.Random, source: Source, columns: dict[str, Kind], plan: Plan, keys: dict[str, list[Value]], chance: float,
-    number: int, shape: Shape,
+    number: int, shape: Shape, passes: list[tuple[str, Any]],
 ) -> int:  # fmt: skip
     """Draw the files, with a marked record in that named "in", and good ones on both sides; the number of the last record."""
     sizes = [draw.choice([0, 1, 7, 60, 300]) for _ in range(draw.randint(1, 3))]
@@ -184,9 +184,10 @@ def _fill(
             number, is_marked, count = number + 1, count == marked, count + 1
             row = _row(draw, columns, plan, keys, number, is_marked)
             if draw.random() < chance and not is_marked:
-                line = _bad(draw, source, columns, row, shape)
+                line, is_read = _bad(draw, source, columns, row, shape)
                 if line is not None:
-                    source.malformed += 1
+                    # What a filter drops has no event time that anybody looks at.
+                    source.malformed += is_read or all(test(row) for _, test in passes)
                     lines.append(line)
                     continue
             source.good.append(row)
@@ -225,20 +226,20 @@ def _text(draw: random.Random, kind: Kind, value: Value) -> str:
     return next(one for one in SCALARS if one.code == kind.code).text(draw, value)
 
 
-def _bad(draw: random.Random, source: Source, columns: dict[str, Kind], row: Row, shape: Shape) -> Any:
-    """A line, or a record, that is set aside; None: the source has none."""
+def _bad(draw: random.Random, source: Source, columns: dict[str, Kind], row: Row, shape: Shape) -> tuple[Any, bool]:
+    """A line, or a record, that is set aside, and whether where it is read; None: the source has none."""
     if shape.timed and draw.random() < 0.3:
         factor = FACTORS[columns["ts"].type.unit] if "timestamp" in columns["ts"].code else 1
         row = {**row, "ts": draw.choice([None, FAR_AHEAD * factor])}
-        return _line(draw, columns, row) if source.is_json else row
+        return _line(draw, columns, row) if source.is_json else row, False
     if not source.is_json:
-        return None
+        return None, True
     name = draw.choice([*columns, None])
     if name is None:
-        return draw.choice(BAD_LINES)
+        return draw.choice(BAD_LINES), True
     if draw.random() < 0.1:
-        return _line(draw, columns, row)[:-1] + f", {json.dumps(name)}: null, {json.dumps(name)}: null}}"
-    return _line(draw, columns, row, {name: draw.choice(columns[name].bad)})
+        return _line(draw, columns, row)[:-1] + f", {json.dumps(name)}: null, {json.dumps(name)}: null}}", True
+    return _line(draw, columns, row, {name: draw.choice(columns[name].bad)}), True
 
 
 def _program(draw: random.Random, case: Case, framed: bool) -> str:
@@ -328,6 +329,8 @@ def _culprit(case: Case, there: bool) -> str:
         return way.named
     if case.site == "map" and case.shape.code:
         return r"dies of record \d+ .*'in', \d\.(json|parquet).*touch \(job\.py:\d+\)"
+    if case.site in OPERATORS:
+        return r"job\.py:\d+|user code: it ended the process of instance .*, operator 'op'"
     return r"job\.py:\d+"
 
 

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Fault, UserCodeFailed
+from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
@@ -172,6 +172,10 @@ class IngestTask:
         except UserCodeFailed as failed:
             self.sender.fail()
             error = str(failed)
+        except (Final, SpecRefused) as refused:  # Another attempt is of no use, and no death.
+            self.sender.fail()
+            kind = next(kind for kind in type(refused).__mro__ if kind.__module__ == Final.__module__)
+            error = f"{kind.__module__}.{kind.__name__}: {refused}"
         except (fl.FlightError, pa.ArrowIOError, OSError, Fault) as failed:
             self.sender.fail()
             error = f"{type(failed).__name__}: {failed}"

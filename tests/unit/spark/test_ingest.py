@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.errors import Fault
+from ferry.contract.errors import DataRefused, Fault, Final
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
@@ -21,6 +21,7 @@ from ferry.contract.names import Step
 from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
+from ferry.driver.failures import refuse_final
 from ferry.spark import ingest
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
@@ -240,3 +241,25 @@ def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> 
     one.work.feeds["clicks"] = (Feed(0, (), ("k",), None, cast(Any, Broken()), None),)  # type: ignore[index]
     receipt = Receipt.load(one.run([[("clicks", "{}")]]))
     assert receipt.error == "Fault: in/f.parquet cannot be read: OSError: Corrupt snappy compressed data"
+
+
+class NoRoom(Final):
+    """A user's own."""
+
+
+@pytest.mark.parametrize(("refusal", "raised"), [(NoRoom("no room"), Final), (DataRefused("no room"), DataRefused)])
+def test_what_no_other_attempt_would_mend_is_the_receipts_error_and_no_death(
+    refusal: Exception, raised: type[Exception]
+) -> None:
+    class Full:
+        def schema(self) -> pa.Schema:
+            return pa.schema([("k", pa.string())])
+
+        def read(self, split: Any, columns: Any) -> Any:
+            raise refusal
+
+    one = task(None)
+    one.work.feeds["clicks"] = (Feed(0, (), ("k",), None, cast(Any, Full()), None),)  # type: ignore[index]
+    receipt = Receipt.load(one.run([[("clicks", "{}")]]))
+    with pytest.raises(raised, match=r"^no room$"):
+        refuse_final(receipt.error or "")
