@@ -138,8 +138,8 @@ def case_of(seed: int) -> Case:
     number = 0
     for source in sources:
         number = _fill(draw, source, columns, plan, keys, chance if source.name == "in" else 0.0, number, shape, passes)
-    sets = [f"workers={draw.choice([1, 2])}", "state.virtualNodes=4", f"state.replicas={draw.choice([0, 1])}"]
-    sets += [f"epoch.mode={draw.choice(['auto', 'auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
+    sets = [f"workers={draw.choice([1, 1, 2])}", "cores=1", "state.virtualNodes=4", f"state.replicas={draw.choice([0, 1])}"]
+    sets += [f"epoch.mode={draw.choice(['auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
     sets += ["deadLetter.onCrash=set-aside"] if set_aside else []
     case = Case(seed, site, way, shape, columns, plan, sources, set_aside, sink, tuple(sets), "", False, passes, united, then)
     case.through_spark = framed or sink == "foreach_epoch" or not shape.code
