@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tests.cluster import runner
 from tests.cluster.hostile_code import OPERATORS, Way, program, ways_of
-from tests.cluster.hostile_columns import SCALARS, Kind, Value, array, kind_of, plain
+from tests.cluster.hostile_columns import LONG, SCALARS, Kind, Value, array, kind_of, plain
 from tests.cluster.hostile_jobs import SECOND, SHAPES, Plan, Row, Shape, aggregates_of, code_of, second
 
 STOP_SECONDS = 60.0
@@ -45,7 +45,10 @@ ODD_FIELDS = [
 FAR_AHEAD = 7_258_118_400_000
 """Milliseconds since 1970: no event time of a record that is good."""
 
-TIMES = ["pa.int64()", *(f"pa.timestamp({unit!r}, {zone!r})" for unit in ("ms", "us", "ns") for zone in (None, "UTC", "Asia/Kolkata"))]
+TIMES = [
+    "pa.int64()",
+    *(f"pa.timestamp({unit!r}, {zone!r})" for unit in ("ms", "us", "ns") for zone in (None, "UTC", "Asia/Kolkata")),
+]
 FACTORS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
@@ -87,7 +90,9 @@ class Case:
 
     def command(self) -> str:
         """In one line."""
-        inputs = ", ".join(f"{'json' if one.is_json else 'parquet'} of {sum(map(len, one.files.values()))}" for one in self.sources)
+        inputs = ", ".join(
+            f"{'json' if one.is_json else 'parquet'} of {sum(map(len, one.files.values()))}" for one in self.sources
+        )
         types = ", ".join(f"{name} {kind.type}" for name, kind in self.columns.items())
         words = f"hostile: {self.way.name} in {self.site}, {self.shape.name}{' and another' if self.then else ''}, {self.sink}"
         return " ".join([f"{words}; {inputs}; {types};", *(f"--set {one}" for one in self.sets)])
@@ -95,11 +100,15 @@ class Case:
     def records(self, source: Source) -> list[Row]:
         """The good records, comparable, `ts` in milliseconds, but for those that are filtered, or set aside."""
         kinds = {name: kind.type for name, kind in self.columns.items()}
-        parts = {n: plain(array(kind, [row[n] for row in source.good]), self.through_spark) for n, kind in kinds.items()}
+        parts = {
+            n: plain(array(kind, [row[n] for row in source.good]), self.through_spark) for n, kind in kinds.items()
+        }
         rows = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
         if self.shape.timed and kinds["ts"] != pa.int64():
             rows = [{**row, "ts": row["ts"] // 1_000_000} for row in rows]
-        dropped = self.set_aside and self.site == "map" and self.way.kills and not self.way.first and bool(self.shape.code)
+        dropped = (
+            self.set_aside and self.site == "map" and self.way.kills and not self.way.first and bool(self.shape.code)
+        )
         return [row for row in rows if all(test(row) for _, test in self.passes) and not (dropped and row["mark"])]
 
     def expected(self) -> tuple[list[Row], bool]:
@@ -121,7 +130,14 @@ def case_of(seed: int) -> Case:
         sources.append(Source("more", draw.random() < 0.5))
     sink = draw.choice(["parquet", "parquet", "foreach_epoch", "console"])
     then = shape.windowed and draw.random() < 0.3
-    sites = ["map", "map", "build", *shape.sites * 2, *["behind"] * bool(shape.code), *["sink"] * (sink == "foreach_epoch")]
+    sites = [
+        "map",
+        "map",
+        "build",
+        *shape.sites * 2,
+        *["behind"] * bool(shape.code),
+        *["sink"] * (sink == "foreach_epoch"),
+    ]
     site = draw.choice(sites)
     way = draw.choice(draw.choice(ways_of(site)))
     columns, plan = _columns(draw, shape)
@@ -129,7 +145,12 @@ def case_of(seed: int) -> Case:
     passes: list[tuple[str, Any]] = []
     if draw.random() < 0.3:
         least = draw.randint(1, 100)
-        passes.append((f'(pc.field("id") >= {least}) | (pc.field("mark") == 1)', lambda row: row["id"] >= least or row["mark"] == 1))
+        passes.append(
+            (
+                f'(pc.field("id") >= {least}) | (pc.field("mark") == 1)',
+                lambda row: row["id"] >= least or row["mark"] == 1,
+            )
+        )
     frames = draw.random() < 0.3 and not way.kills and not way.wrong
     framed = frames and site in ("map", "behind") and (site == "behind" or not any(one.is_json for one in sources))
     keys = {name: [columns[name].draw(draw) for _ in range(draw.choice([1, 3, 8]))] for name in plan.keys}
@@ -138,10 +159,17 @@ def case_of(seed: int) -> Case:
     number = 0
     for source in sources:
         number = _fill(draw, source, columns, plan, keys, chance if source.name == "in" else 0.0, number, shape, passes)
-    sets = [f"workers={draw.choice([1, 1, 2])}", "cores=1", "state.virtualNodes=4", f"state.replicas={draw.choice([0, 1])}"]
+    sets = [
+        f"workers={draw.choice([1, 1, 2])}",
+        "cores=1",
+        "state.virtualNodes=4",
+        f"state.replicas={draw.choice([0, 1])}",
+    ]
     sets += [f"epoch.mode={draw.choice(['auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
     sets += ["deadLetter.onCrash=set-aside"] if set_aside else []
-    case = Case(seed, site, way, shape, columns, plan, sources, set_aside, sink, tuple(sets), "", False, passes, united, then)
+    case = Case(
+        seed, site, way, shape, columns, plan, sources, set_aside, sink, tuple(sets), "", False, passes, united, then
+    )
     case.through_spark = framed or sink == "foreach_epoch" or not shape.code
     case.text = _program(draw, case, framed)
     return case
@@ -149,15 +177,14 @@ def case_of(seed: int) -> Case:
 
 def _columns(draw: random.Random, shape: Shape) -> tuple[dict[str, Kind], Plan]:
     """Three that all have, keys, values and some that are carried along."""
-    long = next(kind for kind in SCALARS if kind.code == "pa.int64()")
     # Python's datetime, which a StatefulProcessor is given, has not all of them.
     scalars = [kind for kind in SCALARS if shape.name != "processor" or "timestamp" not in kind.code]
     keys = {f"k{i}": draw.choice(scalars) for i in range(draw.choice([1, 1, 2]))}
     tame = [kind for kind in SCALARS if kind.tame is not None]
     values = {f"v{i}": draw.choice(draw.choice([tame, scalars])) for i in range(draw.choice([0, 1, 2]))}
     carried = {f"c{i}": kind_of(draw, scalars) for i in range(draw.choice([0, 1, 2]))}
-    time_kind = Kind(draw.choice(TIMES), long.draw, long.text, ('"x"', "true", "[]", '""'))
-    columns = {"id": long, "mark": long, "ts": time_kind, **keys, **values, **carried}
+    time_kind = Kind(draw.choice(TIMES), LONG.draw, LONG.text, ('"x"', "true", "[]", '""'))
+    columns = {"id": LONG, "mark": LONG, "ts": time_kind, **keys, **values, **carried}
     kept = tuple(name for name, kind in carried.items() if kind.ordered and kind.code != "pa.binary(3)")
     return columns, Plan(tuple(keys), aggregates_of(draw, values), kept)
 
@@ -196,7 +223,9 @@ def _fill(
     return number
 
 
-def _row(draw: random.Random, columns: dict[str, Kind], plan: Plan, keys: dict[str, list[Value]], number: int, marked: bool) -> Row:
+def _row(
+    draw: random.Random, columns: dict[str, Kind], plan: Plan, keys: dict[str, list[Value]], number: int, marked: bool
+) -> Row:
     row: Row = {"id": number, "mark": int(marked), "ts": draw.randrange(10_000)}
     if "timestamp" in columns["ts"].code:
         factor = FACTORS[columns["ts"].type.unit]
@@ -262,7 +291,9 @@ def _program(draw: random.Random, case: Case, framed: bool) -> str:
     sinks = {"parquet": ['ferry.parquet("out")'], "foreach_epoch": ["ferry.foreach_epoch(store)"]}
     ends = sinks.get(case.sink, ['ferry.parquet("out")', "ferry.console()"])
     lines.append(f"return [{', '.join(f's.sink({one})' for one in ends)}]")
-    schema = ", ".join(f'pa.field("{name}", {kind.code}, {name not in ("id", "mark")})' for name, kind in case.columns.items())
+    schema = ", ".join(
+        f'pa.field("{name}", {kind.code}, {name not in ("id", "mark")})' for name, kind in case.columns.items()
+    )
     inputs = ", ".join(
         f'"{one.name}": ferry.{"json" if one.is_json else "parquet"}_files(HERE + "/{one.name}", SCHEMA, finite=True)'
         for one in case.sources

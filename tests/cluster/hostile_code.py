@@ -75,7 +75,12 @@ EMITS = [
     ("too few", '{**made, "n": made["n"][:-1]}'), ("words", '{**made, "n": ["x"] * len(made["n"])}'),
     ("no rows", "None"), ("a missing column", '{"n": made["n"]}'),
 ]  # fmt: skip
-ROWS = [("a tuple", "(1, 2)"), ("other names", "Row(other=1)"), ("nothing", "None"), ("words", 'Row(id="x", mark="y", n="z")')]
+ROWS = [
+    ("a tuple", "(1, 2)"),
+    ("other names", "Row(other=1)"),
+    ("nothing", "None"),
+    ("words", 'Row(id="x", mark="y", n="z")'),
+]
 FRAMES = [("no frame", "None"), ("other columns", 'rows.drop("mark")')]
 """(what is returned, its code), at each kind of site"""
 
@@ -275,4 +280,14 @@ def program(way: Way, site: str, sites: tuple[str, ...], **fill: object) -> str:
     body = {"wrong": "None", "is_wrong": False} if mine else of_way
     action = textwrap.indent(way.action, " " * 8).strip() if site != "build" else "pass"
     build = way.action if site == "build" else ""
-    return PROGRAM.format(**{**fill, **body, "operator": operator, "condition": condition, "action": action, "build": build, "in_sink": site == "sink"})
+    return PROGRAM.format(
+        **{
+            **fill,
+            **body,
+            "operator": operator,
+            "condition": condition,
+            "action": action,
+            "build": build,
+            "in_sink": site == "sink",
+        }
+    )

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEAR_1, YEAR_1970, YEAR_2262, YEAR_10000 = -62_135_596_800, 0, 9_223_372_036, 253_402_300_800
 """Seconds since 1970 of the begin of these years, in UTC; nanoseconds go up to some time in 2262."""
 
-WORDS = ["", "ann", "Ünal", "x" * 300, "null", '"', "\t", "\x00", "a\nb", "\x1b[2J", "\U0001f600", "\ufeff", "NaN", "\\", "\u2028"]
+WORDS = [
+    "", "ann", "Ünal", "x" * 300, "null", '"', "\t", "\x00", "a\nb", "\x1b[2J", "\U0001f600", "\ufeff", "NaN", "\\", "\u2028",
+]  # fmt: skip
 BYTES = [b"", b"\0\xff", b"null", b"\x1b[2J", b"x" * 500]
 
 
@@ -62,7 +65,7 @@ def _whole(bits: int, signed: bool = True) -> Kind:
 
 def _float(bits: int) -> Kind:
     info = np.finfo(f"f{bits // 8}")
-    special = [math.nan, math.inf, -math.inf, -0.0, 0.0, float(info.max), float(info.smallest_subnormal), float(info.min)]
+    special = [math.nan, math.inf, -math.inf, -0.0, 0.0, *map(float, (info.max, info.min, info.smallest_subnormal))]
     words = {"nan": ["NaN", '"NaN"'], "inf": ["Infinity", '"Infinity"'], "-inf": ["-Infinity", '"-Infinity"']}
     return Kind(
         f"pa.float{bits}()",
@@ -110,6 +113,7 @@ def _date_text(draw: random.Random, value: int) -> str:
     return draw.choice([f'"{np.datetime64(value, "D")}"', str(value)])
 
 
+LONG = _whole(64)
 DAY_1, DAY_10000 = YEAR_1 // 86400, YEAR_10000 // 86400
 SCALARS = [
     *(_whole(bits, signed) for bits in (8, 16, 32, 64) for signed in (True, False)),
@@ -162,7 +166,7 @@ def _struct(inner: Kind) -> Kind:
     return Kind(
         f'pa.struct([("a", {inner.code}), ("b", pa.int64())])',
         lambda draw: {"a": _maybe(draw, inner), "b": draw.choice([None, 1, -(2**63)])},
-        lambda draw, v: f'{{"b": {_text(draw, SCALARS[6], v["b"])}, "c": [], "a": {_text(draw, inner, v["a"])}}}',
+        lambda draw, v: f'{{"b": {_text(draw, LONG, v["b"])}, "c": [], "a": {_text(draw, inner, v["a"])}}}',
         ("5", "[]", '"{}"', '{"b": 1.5}', '{"a": null, "a": null}', *(f'{{"a": {one}}}' for one in inner.bad[:4])),
         ordered=False,
     )
@@ -229,9 +233,11 @@ def plain(column: pa.Array, through_spark: bool = False) -> list[Value]:
     if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         ends = column.offsets.to_pylist()
         if pa.types.is_map(kind):
-            inside: list[Value] = list(zip(plain(column.keys, through_spark), plain(column.items, through_spark), strict=True))
+            inside: list[Value] = list(
+                zip(plain(column.keys, through_spark), plain(column.items, through_spark), strict=True)
+            )
         else:
             inside = plain(column.values, through_spark)
-        lists = [tuple(inside[low:high]) for low, high in zip(ends, ends[1:], strict=False)]
+        lists = [tuple(inside[low:high]) for low, high in pairwise(ends)]
         return [one if ok else None for ok, one in zip(valid, lists, strict=True)]
     return column.to_pylist()

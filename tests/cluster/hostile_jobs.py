@@ -106,7 +106,9 @@ class Plan:
             groups[tuple(row[key] for key in self.keys)].append(row)
         return groups
 
-    def each(self, rows: Sequence[Row], groups: Callable[[list[Row]], list[tuple[Row, list[Row]]]], own: bool) -> list[Row]:
+    def each(
+        self, rows: Sequence[Row], groups: Callable[[list[Row]], list[tuple[Row, list[Row]]]], own: bool
+    ) -> list[Row]:
         """A row for each group of the rows of a key: the key, what the group has of itself, and the aggregates."""
         found = []
         for key, some in self.grouped(rows).items():

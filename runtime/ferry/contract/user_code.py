@@ -47,8 +47,10 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 
 def _rank(file: str) -> int:
     """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
+    if file.startswith("<") or file.endswith(_COMPILED):
+        return 0
     path = os.path.realpath(file)
-    if file.startswith("<") or file.endswith(_COMPILED) or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads"))):
+    if path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads")):
         return 0
     for installed in _INSTALLED:
         if installed in path:

@@ -1,6 +1,6 @@
 """Deaths of drivers in the user's code: a crash of native code, or no memory, takes the process along without a word.
 
-    a driver writes down which code it calls -> dies of it -> the next one finds that, and counts -> after three deaths it stops
+    a driver writes down which code it calls -> dies of it -> the next one counts -> after three deaths the job stops
 
 Must never count a driver that has died anywhere else.
 """

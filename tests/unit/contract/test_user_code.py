@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
@@ -29,6 +30,12 @@ def test_the_users_statement_is_named_where_a_library_raises() -> None:
         calling("map_batches"),
     ):
         json.loads("{")
+
+
+def test_the_users_statement_is_named_where_a_compiled_library_raises() -> None:
+    beyond = pa.array([253_402_300_800], pa.timestamp("s"))
+    with pytest.raises(UserCodeFailed, match=r"\(test_user_code\.py:\d+ in .*to_pylist"), calling("map_batches"):
+        beyond.to_pylist()
 
 
 def test_where_no_statement_of_the_users_is_left_the_function_is_named() -> None:
