@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused, UserCodeFailed
 from ferry.contract.user_code import calling, line_of
 
@@ -18,6 +19,11 @@ OURS = ("ferry.process.", "ferry.kernels.", "ferry.spark.", "ferry.store.")
 def is_users_class(name: str) -> bool:
     """Whether a class of this name (`process.classes`) is not Ferry's own."""
     return not f"{name.partition(':')[0]}.".startswith(OURS)
+
+
+def calls_users(descriptor: OperatorDescriptor) -> bool:
+    """Whether a class of an operator is the user's own."""
+    return descriptor.kind == "process" and any(map(is_users_class, descriptor.shape.classes))
 
 
 def is_users(code: Any) -> bool:

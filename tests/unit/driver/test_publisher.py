@@ -18,13 +18,16 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
+from ferry.driver.crashes import NAME, CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.pipeline import Input, LateOutput
+from ferry.spark.pipeline import Input, LateOutput, MapBatches, Output
+from ferry.spark.sinks import foreach_epoch, parquet
+from ferry.spark.user_functions import UserBatches
 
 
 @pytest.mark.parametrize(
@@ -244,3 +247,31 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     assert publisher.publish(order, EpochNotes(), record, batch)
     assert calls == [7] * asked and record.fired == fired
     assert stages == (["emit"] if asked else ["emit", "sink"]), "what is scheduled for a stage comes in every epoch"
+
+
+@pytest.mark.parametrize("place", ["sink foreach_epoch", "price"])
+def test_code_in_which_driver_after_driver_dies_stops_the_job(place: str, tmp_path: Path, clock: Clock) -> None:
+    one: Any = publisher(tmp_path, None)[0]
+    one._crashes, one.loop.machine = CrashesInCode(tmp_path), SimpleNamespace(generation=1)
+    one._watch = SimpleNamespace(on=lambda instances: nullcontext([*instances]))
+    left: list[bytes] = []
+
+    def price(*given: Any) -> Any:
+        left.append((tmp_path / NAME).read_bytes())
+        return given[-1]
+
+    table = pa.table({"n": [1]})
+    one._fired_schema = lambda rows: table.schema
+    batches = UserBatches(price, "map_batches behind operator 'op'", table.schema, table.schema)
+    behind = Output(Input(0, (MapBatches(batches),), table.schema, None, 0), parquet(str(tmp_path / "out")))
+    straight = Output(Input(0, (), table.schema, None, 0), foreach_epoch(price))
+    one._outputs = {0: [behind if place == "price" else straight]}
+    one.spark = SimpleNamespace(createDataFrame=lambda table, schema: table)
+    behind.sink.write = lambda epoch, generation, rows: None  # type: ignore[method-assign]
+    rows = replace(ROWS, commit_id=CommitId(Step(5, 0), Attempt(1, 1)))
+    for _ in range(3):
+        one._write(rows, table, 5)
+        (tmp_path / NAME).write_bytes(left[-1])
+    with pytest.raises(Final, match=rf"the driver's process dies in .*{place}.*test_publisher\.py:\d+.*3 times"):
+        one._write(rows, table, 5)
+    assert len(left) == 3

@@ -23,7 +23,7 @@ from ferry.kernels.kinds import type_of
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
-from ferry.spark import process_rows
+from ferry.spark import process_rows, warmup
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.process_rows import condensing
@@ -76,6 +76,14 @@ class XorOfRecords(Xor):
     commutative = False
 
 
+@dataclass
+class WithoutNulls(Xor):
+    """It does not stand what is in none of its records."""
+
+    def update(self, rows: pa.RecordBatch, begins: Any) -> Any:
+        return {"bits": np.bitwise_xor.reduceat(rows.column(self.column).to_numpy(), begins)}
+
+
 PAIRS = {"functions": (Functions(WORDS), FunctionsOfRecords(WORDS)), "own": (Xor("v"), XorOfRecords("v"))}
 
 
@@ -89,6 +97,11 @@ def descriptor_of(aggregator: Aggregator, key: Any) -> OperatorDescriptor:
 
 def opened(descriptor: OperatorDescriptor, directory: Path) -> ProcessState:
     return ProcessState(descriptor, lambda: process_of(descriptor), VNODES, directory)
+
+
+def test_an_aggregator_of_the_users_is_given_no_records_that_nobody_sent() -> None:
+    descriptor = descriptor_of(WithoutNulls("v"), KEYS["integer"])
+    warmup.load([(descriptor, condensing(descriptor))])
 
 
 Record = tuple[int | None, int, int | None]
