@@ -106,10 +106,15 @@ class Case:
         rows = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
         if self.shape.timed and kinds["ts"] != pa.int64():
             rows = [{**row, "ts": row["ts"] // 1_000_000} for row in rows]
-        dropped = (
-            self.set_aside and self.site == "map" and self.way.kills and not self.way.first and bool(self.shape.code)
-        )
-        return [row for row in rows if all(test(row) for _, test in self.passes) and not (dropped and row["mark"])]
+        kept = [row for row in rows if all(test(row) for _, test in self.passes)]
+        return [row for row in kept if not (self.set_aside and self.kills_tasks and row["mark"])]
+
+    @property
+    def kills_tasks(self) -> bool:
+        """Whether tasks die of the marked record, and it can be told which record that is."""
+        condenses = self.shape.name == "own sessions" and "commutative = True" in self.text
+        in_tasks = (self.site == "map" and bool(self.shape.code)) or (self.site == "update" and condenses)
+        return in_tasks and self.way.kills and not self.way.first
 
     def expected(self) -> tuple[list[Row], bool]:
         """Rows of the last stage, and whether the marked record comes to the site."""
@@ -339,14 +344,10 @@ def check(case: Case, base: Path) -> str | None:
         wrong.append(f"exit code {result.code}")
     else:
         wrong += _other_rows(case, rows, result.output if case.sink != "foreach_epoch" else base)
-        malformed = sum(one.malformed for one in case.sources) + (case.set_aside and _is_deadly(case))
+        malformed = sum(one.malformed for one in case.sources) + (case.set_aside and case.kills_tasks)
         if result.summary.get("malformed") != malformed:
             wrong.append(f"{result.summary.get('malformed')} records are malformed, of {malformed}")
     return f"{'; '.join(wrong)}\n{result.story(25)}" if wrong else None
-
-
-def _is_deadly(case: Case) -> bool:
-    return case.site == "map" and case.way.kills and not case.way.first and bool(case.shape.code)
 
 
 def _culprit(case: Case, there: bool) -> str:
@@ -354,12 +355,12 @@ def _culprit(case: Case, there: bool) -> str:
     way = case.way
     if case.site == "build" or way.named:
         return way.named if case.site == "build" or there else ""
-    if way.first or not (way.kills or way.wrong) or not there or (case.set_aside and _is_deadly(case)):
+    if way.first or not (way.kills or way.wrong) or not there or (case.set_aside and case.kills_tasks):
         return ""
     if way.wrong:
         return way.named
-    if case.site == "map" and case.shape.code:
-        return r"dies of record \d+ .*'in', \d\.(json|parquet).*touch \(job\.py:\d+\)"
+    if case.kills_tasks:
+        return r"dies of record \d+ .*'in', \d\.(json|parquet).*(touch|Own) \(job\.py:\d+\)"
     if case.site in OPERATORS:
         return r"job\.py:\d+|user code: it ended the process of instance .*, operator 'op'"
     return r"job\.py:\d+"

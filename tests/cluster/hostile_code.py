@@ -46,7 +46,7 @@ RAISES = [
 ]
 PASSES = [
     Way("raises at first", 'raise ConnectionError("not yet")', first=True),
-    Way("exits at first", "os._exit(0)", first=True, kills=True, but=("sink",)),
+    Way("exits at first", "os._exit(0)", first=True, kills=True, but=("sink", "behind")),
     Way("is killed at first", "os.kill(os.getpid(), 9)", first=True, kills=True),
     Way("forks", "os.fork() == 0 and os._exit(0)", first=True),
     Way("forks and goes on", "os.fork()", first=True, only=("map", "behind")),

@@ -39,10 +39,12 @@ from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
 from ferry.driver.watch import EpochWatch
+from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.ingest import IngestWork
+from ferry.spark.pipeline import Operator
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of
 
@@ -212,10 +214,16 @@ class Epochs:
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
         """Say it when the user's code takes long; nothing else of an ingest does."""
         operator = self.plan.operators[order.step.operator]
-        if not (code := code_of(operator.inputs, self.plan.sources)):
+        if not (code := self._code_in_tasks(operator)):
             return nullcontext()
         text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
         return not_slow(self.metrics, text)
+
+    def _code_in_tasks(self, operator: Operator) -> str:
+        """What an ingest calls of the user's: functions before the operator, and an aggregator by which it is condensed."""
+        condensing = operator.descriptor.kind == "process" and operator.descriptor.shape.parts is not None
+        before = code_of(operator.inputs, self.plan.sources)
+        return ", ".join([*[before] * bool(before), *(users_classes(operator.descriptor) if condensing else ())])
 
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
         """Run the ingest job; one receipt a task, or of all that is left of a share that kills its task."""
@@ -234,12 +242,10 @@ class Epochs:
             receipts, died = reading.all(batch.without(self._poison.aside))
             if died:
                 where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))
+                receipts += self._poison.search(died, reading.one, where, self._code_in_tasks(operator))
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
-            before = (
-                f"a step before operator {operator.descriptor.name!r}: {code_of(operator.inputs, self.plan.sources)}"
-            )
+            before = f"a step before operator {operator.descriptor.name!r}: {self._code_in_tasks(operator)}"
             if (users := user_error(error, before)) is not None:
                 return [Receipt(error=str(users))]
             refuse_final(error)
