@@ -63,7 +63,7 @@ DIES = [
     Way("exits with 0", "os._exit(0)", "", kills=True),
 ]
 BATCHES = [
-    ("other columns", 'rows.drop_columns(["mark"])'), ("other types", 'rows.set_column(0, "id", [["x"] * rows.num_rows])'),
+    ("other columns", 'rows.drop_columns(["mark"])'), ("other types", 'rows.set_column(0, "id", pa.array(["x"] * rows.num_rows))'),
     ("more columns", 'rows.append_column("more", rows.column("mark"))'), ("no batch", "None"), ("a list", "[1, 2]"),
     ("a class", "pa.RecordBatch"),
 ]  # fmt: skip
@@ -84,7 +84,7 @@ ROWS = [
 FRAMES = [("no frame", "None"), ("other columns", 'rows.drop("mark")')]
 """(what is returned, its code), at each kind of site"""
 
-WRONG = {"map": BATCHES, "behind": BATCHES, "update": STATES, "result": STATES, "process": EMITS, "timer": EMITS, "rows": ROWS,
+WRONG = {"read": BATCHES, "map": BATCHES, "behind": BATCHES, "update": STATES, "result": STATES, "process": EMITS, "timer": EMITS, "rows": ROWS,
          "expired": ROWS}  # fmt: skip
 BUILDS = [
     Way("import", "import no_such_module", r"ModuleNotFoundError: No module named 'no_such_module'"),
@@ -167,6 +167,33 @@ def store(epoch, generation, rows):
         provoke(table.column("mark").to_pylist())
     os.makedirs(f"{{HERE}}/stored/epoch={{epoch}}", exist_ok=True)
     pq.write_table(table, f"{{HERE}}/stored/epoch={{epoch}}/part.parquet")
+
+class Files:
+    def __init__(self, directory):
+        self.directory = directory
+
+    def schema(self):
+        return SCHEMA
+
+    def start(self):
+        return 0
+
+    def latest(self, start, rows):
+        return min(start + 1, len(os.listdir(self.directory)))
+
+    def ended(self, position):
+        return position == len(os.listdir(self.directory))
+
+    def plan(self, start, end, tasks):
+        return [{{"file": name}} for name in sorted(os.listdir(self.directory))[start:end]]
+
+    def read(self, split, columns):
+        for batch in pq.read_table(self.directory + "/" + split["file"]).cast(SCHEMA).to_batches():
+            marks, rows = batch.column("mark").to_pylist(), batch.select(columns or SCHEMA.names)
+            if {in_source}:
+                provoke(marks)
+                rows = {wrong} if {is_wrong} and is_it(marks) else rows
+            yield rows
 
 def sources(spark, args):
     return {{{sources}}}
@@ -289,5 +316,6 @@ def program(way: Way, site: str, sites: tuple[str, ...], **fill: object) -> str:
             "action": action,
             "build": build,
             "in_sink": site == "sink",
+            "in_source": site == "read",
         }
     )
