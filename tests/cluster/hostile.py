@@ -97,15 +97,15 @@ def _passes(row: Row, least: int) -> bool:
 def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"hostile {seed}")
-    shape = draw.choice(SHAPES)
+    shape = draw.choices(SHAPES, [3 if shape.sites else 1 for shape in SHAPES])[0]
     sources = [Source("in", draw.choice(["json", "json", "json", "parquet", "own"]))]
     united = not shape.other and not shape.ordered and bool(shape.code) and draw.random() < 0.25
     if shape.other or united:
         sources.append(Source("more", draw.choice(["json", "parquet"])))
     sink = draw.choice(["parquet", "parquet", "foreach_epoch", "console"])
     then = shape.windowed and draw.random() < 0.3
-    sites = ["map", "map", "build", *shape.sites * 2, *["read"] * 2 * (sources[0].form == "own")]
-    sites += ["behind"] * bool(shape.code) + ["sink"] * (sink == "foreach_epoch")
+    sites = ["map", "map", "map", "build", *shape.sites * 3, *["read"] * 3 * (sources[0].form == "own")]
+    sites += ["behind"] * 2 * bool(shape.code) + ["sink"] * 2 * (sink == "foreach_epoch")
     site = draw.choice(sites)
     way = draw.choice(draw.choice(ways_of(site)))
     columns, plan = _columns(draw, shape)
