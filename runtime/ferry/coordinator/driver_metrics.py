@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status
 from ferry.contract.latency import Counts
-from ferry.contract.limits import SLOW_SECONDS, WATERMARK_END, WATERMARK_NONE
+from ferry.contract.limits import SLOW_MS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.timeline import append_record
@@ -96,14 +96,14 @@ def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
     )
 
 
-def code_problems(machine: Coordinator) -> tuple[ReportedProblem, ...]:
+def code_problems(machine: Coordinator, slow_ms: int) -> tuple[ReportedProblem, ...]:
     """How the user's code in instances keeps the job from going on; read from another thread."""
     now, code = machine.now, machine.attempts.code
     found = [("UserCode", reason, code.since)] if (reason := code.reason) else []
     slow = [
         (since, f"{i}: {what}, for {(now - since) // 1000} s")
         for i, (what, since) in sorted(dict(machine.members.in_code).items())
-        if now - since >= SLOW_SECONDS * 1000
+        if now - since >= slow_ms
     ]
     if slow:
         found.append(("SlowCode", "; ".join(text for _, text in slow), min(since for since, _ in slow)))
@@ -144,9 +144,10 @@ class EpochRecord:
 class DriverMetrics:
     """Counters of one driver."""
 
-    def __init__(self, job: str, directory: str) -> None:
+    def __init__(self, job: str, directory: str, slow_ms: int = SLOW_MS) -> None:
         self.job = job
         self.directory = directory
+        self.slow_ms = slow_ms
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
         self.began: int | None = None
@@ -309,7 +310,7 @@ class DriverMetrics:
             epoch_seconds=seconds,
             journal_up=machine.journaling.up,
             finished=self.finished,
-            problems=(*self.problems, *code_problems(machine)),
+            problems=(*self.problems, *code_problems(machine, self.slow_ms)),
             notices=(*self.lasting, *notices(machine), *move_metrics.damages()),
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),

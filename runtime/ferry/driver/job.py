@@ -91,7 +91,7 @@ class Job:
         announcer = Announcer(job_registry, journal, self.settings.slots, self._surroundings.life)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
-        metrics = DriverMetrics(self.settings.job, self.settings.directory)
+        metrics = DriverMetrics(self.settings.job, self.settings.directory, self.settings.slow_ms)
         args = self.settings.pipeline_args, self.settings.output, self.settings.events
         begun = self._surroundings.begun or self._checkpoint.begun()[0] >= 0
         plan = inputs.built(lambda: compile.build(spark, module, *args), begun, metrics)

@@ -24,9 +24,6 @@ SOON_SECONDS = 0.05
 TRY_AGAIN_SECONDS = (1.0, 3.0, 8.0)
 """Before each further try of the user's code: it may have been the network, for 12 seconds."""
 
-SLOW_SECONDS = 60.0
-"""The user's code that takes longer is said to be slow. It has the time that it needs."""
-
 USER_CODE_FAILS, SLOW_CODE = "UserCode", "SlowCode"
 """What these problems are called in the driver's status."""
 
@@ -126,9 +123,10 @@ def watched(metrics: DriverMetrics, reason: str, seconds: float, text: str) -> I
 
 @contextmanager
 def not_slow(metrics: DriverMetrics, text: str) -> Iterator[None]:
-    """Report it while the user's code takes longer than `SLOW_SECONDS`."""
+    """Report it while the user's code takes longer than `spec.failure.slow`."""
+    seconds = metrics.slow_ms / 1000
     try:
-        with watched(metrics, SLOW_CODE, SLOW_SECONDS, f"{text} for {SLOW_SECONDS:g} s and more"):
+        with watched(metrics, SLOW_CODE, seconds, f"{text} for {seconds:g} s and more"):
             yield
     finally:
         metrics.mended(SLOW_CODE)

@@ -122,8 +122,7 @@ def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
 
 
 def test_code_that_takes_long_is_said_to_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SLOW_SECONDS", 0.01)
-    _, metrics = tries(tmp_path)
+    metrics = DriverMetrics("job", str(tmp_path), slow_ms=10)
     said = threading.Event()
     report = metrics.report_problem
 
