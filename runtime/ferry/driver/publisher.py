@@ -29,7 +29,7 @@ from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -198,7 +198,7 @@ class Publisher:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             return sink.write(epoch, generation, rows)
-        with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
+        with self.metrics.running(f"sink {sink!r} has written epoch {epoch} for"), sink_code(sink):
             sink.write(epoch, generation, rows)
 
     def _succeeded(self) -> None:
@@ -246,10 +246,11 @@ class Publisher:
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
             code = code_of([output.input], {})
-            slow = (
-                not_slow(self.metrics, f"rows of epoch {epoch} have passed through {code}") if code else nullcontext()
-            )
-            with slow, self._watch.on(i for i, _ in rows.readers if table is None):
+            text = f"rows of epoch {epoch} have passed through {code} for"
+            with (
+                self.metrics.running(text) if code else nullcontext(),
+                self._watch.on(i for i, _ in rows.readers if table is None),
+            ):
                 made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))

@@ -8,9 +8,10 @@ A child process that a function leaves behind by `os.fork` ends when it returns:
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,10 @@ AWAY = re.compile(
     re.IGNORECASE,
 )
 """Names of errors by which clients of databases and services say that the other end is away or busy."""
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {"plan": list, "flows": dict, "lag": int, "ended": bool}
+"""What methods of sources give; a position may be any JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +103,32 @@ def users(what: str, function: object) -> Iterator[None]:
 
 
 @contextmanager
-def source_code(name: str, source: Any) -> Iterator[None]:
+def source_code(what: str, source: Any) -> Iterator[None]:
     """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
     if is_ferrys(source):
         yield
         return
     try:
-        with users(f"source {name!r}", type(source)):
+        with users(what, type(source)):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__
         if isinstance(cause, Fault):
             raise cause from None
         if cause is not None and is_away(cause):
-            raise Unreachable(f"source {name!r}: {type(cause).__name__}: {cause}") from cause
+            raise Unreachable(f"{what}: {type(cause).__name__}: {cause}") from cause
         raise
+
+
+def as_kept(answer: Any, method: str) -> Any:
+    """What a source of the user's answers, as it is kept and compared. Raises TypeError or ValueError for what is not."""
+    try:
+        plain = json.loads(json.dumps(ANSWERS.get(method, lambda position: position)(answer)))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{method}() gave {type(answer).__name__}, which is no such JSON value: {error}") from error
+    if method == "plan" and not all(isinstance(split, dict) for split in plain):
+        raise TypeError("plan() gave a split that is no JSON object; give dicts")
+    return plain
 
 
 @contextmanager
@@ -147,14 +163,15 @@ def code_of(inputs: Iterable[Input], sources: Mapping[str, Any]) -> str:
     for one in inputs:
         origin = sources.get(one.origin) if isinstance(one.origin, str) else None
         if isinstance(origin, Splits) and not is_ferrys(origin):
-            found[f"source {one.origin!r}{_at(type(origin))}"] = None
+            found[f"source {one.origin!r}{at(type(origin))}"] = None
         for function in (step.function for step in one.steps):
             if isinstance(function, UserBatches | UserFrames):
-                found[f"{name_of(function.function)}{_at(function.function)}"] = None
+                found[f"{name_of(function.function)}{at(function.function)}"] = None
     return ", ".join(found)
 
 
-def _at(function: object) -> str:
+def at(function: object) -> str:
+    """Where it is defined, in brackets, behind its name; empty: nobody knows."""
     place = place_of(function)
     return f" ({place})" if place else ""
 

@@ -78,7 +78,9 @@ def test_the_parent_speaks_for_one_in_the_users_code_unless_it_is_stopped(tmp_pa
         assert life.watchdog.in_code(life.now) is None
         stopped[0] = False
         (generation, number), next_step = AT.attempt, AT.step
-        with life.signs.computes(Computing(CommitId(next_step, Attempt(generation, number + 1)), "the next", users=True)):
+        with life.signs.computes(
+            Computing(CommitId(next_step, Attempt(generation, number + 1)), "the next", users=True)
+        ):
             assert not life.goes_on(2)
             assert life.watchdog.in_code(life.now) == ("the next", 1500)
     assert not life.goes_on(0.5) and life.watchdog.in_code(life.now) is None

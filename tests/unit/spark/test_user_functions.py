@@ -16,7 +16,7 @@ from ferry.contract.notes import Receipt
 from ferry.spark import cuts
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.ingest import Feed, IngestTask
-from ferry.spark.splits import Malformed
+from ferry.spark.splits import Flow, Malformed
 from ferry.spark.user_functions import UserBatches, is_away, users
 from tests.unit.spark.test_ingest import task
 
@@ -119,6 +119,9 @@ def test_records_that_pass_through_spark_keep_its_types() -> None:
     [
         (KeyError("offset"), "user code: KeyError: 'offset' (test_user_functions.py"),
         ({"k": 1}, "read() gave dict; it has to give batches"),
+        (None, "read() gave NoneType; it has to give batches"),
+        (Malformed(1, [b"x"]), "read() gave a Malformed with what is no text"),  # type: ignore[list-item]
+        (Flow(3), "read() gave a Flow with what is no text"),  # type: ignore[arg-type]
         (batch("text"), "column 'k' is string; its schema() says int64"),
         (pa.record_batch({"t": [1]}), "column 'k' is missing"),
     ],
