@@ -120,4 +120,4 @@ for worker in string.gmatch(ARGV[1], '%d+') do
 end
 return heard
 """
-"""Which of these workers have no heartbeat, and those heartbeats that say more: a short answer, for it is asked for often."""
+"""Which of these workers have no heartbeat, and those heartbeats that say more: a short answer, as it is asked for often."""

@@ -5,8 +5,8 @@ it does not, and the user's code runs      slow: it has the time it needs, be it
 it does not, and the process uses the CPU  at work: a long computation of Ferry's
 none of these for HANG_SECONDS             it hangs
 
-The user's code may hold the interpreter's lock for minutes, as a regular expression does: then no thread of the instance says
-that it lives, and its parent does, unless the process is stopped.
+The user's code may hold the interpreter's lock for minutes, as a regular expression does: then no thread of the instance can
+say that it lives, and its parent does, unless the process is stopped.
 """
 
 from __future__ import annotations
