@@ -24,7 +24,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import where
+from ferry.contract.user_code import shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
@@ -198,7 +198,7 @@ class Publisher:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             return sink.write(epoch, generation, rows)
-        with self.metrics.running(f"sink {sink!r} has written epoch {epoch} for"), sink_code(sink):
+        with self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for"), sink_code(sink):
             sink.write(epoch, generation, rows)
 
     def _succeeded(self) -> None:
@@ -214,7 +214,7 @@ class Publisher:
             return self._tries.failed(users)
         if place := where(error):
             log.warning("%s fails at %s", what, place)
-        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
+        self._sinking.failed(f"{what}: {type(error).__name__}: {text_of(error)}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""

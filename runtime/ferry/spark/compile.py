@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.program_text import PREFIX
-from ferry.contract.user_code import place_of, reason, where
+from ferry.contract.user_code import place_of, reason, shown, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
@@ -94,7 +94,7 @@ def build(
         return _built(spark, module, given, output, events)
     except (FerryError, Py4JError, OSError):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise SpecRefused(f"the pipeline cannot be built: {reason(error)}") from error
 
 
@@ -104,7 +104,7 @@ def _built(
     args = Arguments(given, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
-        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {sources!r}")
+        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {shown(sources)}")
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
@@ -118,7 +118,7 @@ def _built(
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
-                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)}"
             )
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
@@ -178,9 +178,9 @@ def _refuse_types(outputs: Sequence[Output]) -> None:
         from_source = isinstance(one.input.origin, str)
         if from_source or not is_parted(one):
             where = f"source {one.input.origin!r}" if from_source else "an operator"
-            require_types(one.input.schema, f"sink {one.sink!r} on {where}")
+            require_types(one.input.schema, f"sink {shown(one.sink)} on {where}")
         if getattr(one.sink, "needs_frame", False):
-            require_names(one.input.schema, f"sink {one.sink!r}")
+            require_names(one.input.schema, f"sink {shown(one.sink)}")
 
 
 def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> None:
@@ -217,7 +217,7 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
         if not (at := where(refused)):
             raise
         raise SpecRefused(f"{refused} ({at})") from refused
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"{_named(module)}.{name} failed: {reason(error)}") from error
 
 
@@ -252,10 +252,12 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
     empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {reason(error)}") from error
     if not isinstance(made, DataFrame):
-        raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
+        raise SpecRefused(
+            f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {shown(made)}"
+        )
     if where.startswith("source"):
         refuse_stateful(made, f"transform on {where}")
     return arrow_schema(made.schema)

@@ -213,7 +213,7 @@ class Stream:
         called = f"map_batches on {self._where()}: {name_of(function)}"
         try:
             made = function(empty)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise SpecRefused(
                 f"{called} fails on an empty batch with columns {self.input.schema.names}: {reason(error)}"
             ) from error

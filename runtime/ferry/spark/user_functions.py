@@ -1,15 +1,12 @@
 """The user's functions and sources as Ferry calls them: in tasks, in the driver, behind an operator.
 
-    a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
-    a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
-
-A child process that a function leaves behind by `os.fork` ends when it returns: two processes must not answer as one task.
+a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
+a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +17,14 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
-from ferry.contract.user_code import calling, line_of, place_of, reason
+from ferry.contract.user_code import calling, place_of, reason, shown, words_of
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from ferry.spark.sinks import Sink
 
 AWAY = re.compile(
     r"operational|interfaceerror|connect|timeout|timed_?out|unavailable|network|socket|transport|broker|throttl|retri|"
@@ -52,7 +51,7 @@ class UserBatches:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
         """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
             made = self.function(batch)
             if not isinstance(made, pa.RecordBatch | pa.Table):
                 raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
@@ -82,24 +81,8 @@ class UserFrames:
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """What it returns. Raises UserCodeFailed."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
             return self.function(frame)
-
-
-@contextmanager
-def users(what: str, function: object) -> Iterator[None]:
-    """Around a call of a function of the user's. Raises UserCodeFailed for all that it raises, exits too."""
-    process = os.getpid()
-    try:
-        with calling(what, function):
-            yield
-    except (Exception, GeneratorExit, KeyboardInterrupt):
-        raise
-    except BaseException as left:  # SystemExit would end the task, and look like its death
-        raise UserCodeFailed(line_of(left, what, function)) from left
-    finally:
-        if os.getpid() != process:
-            os._exit(1)
 
 
 @contextmanager
@@ -109,14 +92,14 @@ def source_code(what: str, source: Any) -> Iterator[None]:
         yield
         return
     try:
-        with users(what, type(source)):
+        with calling(what, type(source)):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__
         if isinstance(cause, Fault):
             raise cause from None
         if cause is not None and is_away(cause):
-            raise Unreachable(f"{what}: {type(cause).__name__}: {cause}") from cause
+            raise Unreachable(f"{what}: {type(cause).__name__}: {words_of(cause)}") from cause
         raise
 
 
@@ -138,8 +121,19 @@ def refused(what: str) -> Iterator[None]:
         yield
     except FerryError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"{what} failed: {reason(error)}") from error
+
+
+def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:
+    """By which elsewhere knows what a sink writes. Raises SpecRefused when a user's own fails."""
+    if is_ferrys(sink):
+        return sink.identify(job, run, before)
+    with refused(f"identify() of sink {shown(sink)}{at(type(sink))}"):
+        name = sink.identify(job, run, before)
+        if not isinstance(name, str | None):
+            raise TypeError(f"it returned {type(name).__name__}; a text or None is needed")
+        return name
 
 
 def is_ferrys(value: object) -> bool:

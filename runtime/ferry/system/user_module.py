@@ -151,5 +151,5 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         return made
     except SpecRefused:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error
