@@ -133,13 +133,13 @@ def shown(value: object, most: int = KEY_MAX) -> str:
 def _summary(error: BaseException) -> str:
     """Type and words, and those of what it came from, or of the first one of a group, in short."""
     words = words_of(error)
-    said = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    summary = f"{type(error).__name__}: {words}" if words else type(error).__name__
     if isinstance(error, BaseExceptionGroup):
-        return f"{said}, the first is {_cut(_summary(error.exceptions[0]), MESSAGE_MAX)}"
+        return f"{summary}, the first is {_cut(_summary(error.exceptions[0]), MESSAGE_MAX)}"
     cause = error.__cause__
     if cause is None or cause is error or ((why := words_of(cause)) and why in words):
-        return said
-    return f"{said} (from {_cut(f'{type(cause).__name__}: {why}' if why else type(cause).__name__, KEY_MAX)})"
+        return summary
+    return f"{summary} (from {_cut(f'{type(cause).__name__}: {why}' if why else type(cause).__name__, KEY_MAX)})"
 
 
 def reason(error: BaseException) -> str:

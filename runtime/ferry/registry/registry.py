@@ -109,9 +109,9 @@ class JobRegistry:
         A Redis that has forgotten the claim is told of it anew, with all places that have lost the worker. `pulses`: what
         the parent says for instances that may have no time to.
         """
-        said = json.dumps([[one.instance, one.busy_ms, one.code, one.code_ms] for one in pulses]) if pulses else ALIVE
+        beat = json.dumps([[one.instance, one.busy_ms, one.code, one.code_ms] for one in pulses]) if pulses else ALIVE
         with reaching(f"heartbeat of worker {worker}"):
-            done = self._beat(keys=[places.parents(self._run)], args=[worker, claim.life, ttl_ms, claim.line, said])
+            done = self._beat(keys=[places.parents(self._run)], args=[worker, claim.life, ttl_ms, claim.line, beat])
         if not done:
             raise Superseded(f"worker {worker} was started anew elsewhere")
 
@@ -119,8 +119,8 @@ class JobRegistry:
         """(Which of these workers have no heartbeat, what the parents of the others say for their instances)."""
         with reaching("looking for heartbeats"):
             found = self._heard(keys=[places.beat(self._run)], args=[",".join(map(str, workers)), ALIVE])
-        said = [json.loads(one) for one in cast("list[Any]", found) if not isinstance(one, int)]
-        return [one for one in found if isinstance(one, int)], [Pulse(*pulse) for one in said for pulse in one]
+        beats = [json.loads(one) for one in cast("list[Any]", found) if not isinstance(one, int)]
+        return [one for one in found if isinstance(one, int)], [Pulse(*pulse) for beat in beats for pulse in beat]
 
     # ---- where the driver is
     def announce(self, place: places.DriverPlace) -> bool:

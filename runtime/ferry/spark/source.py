@@ -218,11 +218,11 @@ class WaitingReader(SplitsReader):
         first: Mapping[str, int] = MappingProxyType({}),
         slow_ms: int = SLOW_MS,
     ) -> None:
-        super().__init__(sources, max_rows, tasks, directory, False, first, running=self._told)
+        super().__init__(sources, max_rows, tasks, directory, False, first, running=self._watched)
         self._slow_seconds = slow_ms / 1000
 
     @contextmanager
-    def _told(self, text: str) -> Iterator[None]:
+    def _watched(self, text: str) -> Iterator[None]:
         watch = threading.Timer(self._slow_seconds, self._say, (f"{text} more than {self._slow_seconds:g} s",))
         watch.daemon = True
         watch.start()
