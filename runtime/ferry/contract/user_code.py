@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import NoReturn, TypeVar
 
 from ferry.contract.errors import Refusal, UserCodeFailed
@@ -175,6 +175,22 @@ def line_of(error: BaseException, what: str, function: object = None, key: objec
     at = f" ({place})" if place else ""
     of = f", key {shown(key)}" if key is not None else ""
     return f"{USER_CODE}{_summary(error)}{at}, {one_line(what)}{of}"
+
+
+def line_of_thread(error: BaseException | None, name: str) -> str | None:
+    """The line for an error that has ended a thread of the user's own; None: the thread is Ferry's."""
+    frames = [frame.tb_frame.f_code.co_filename for frame in _frames(error)]
+    begun = next((file for file in frames if not os.path.realpath(file).startswith(_STANDARD)), "")
+    if error is None or not begun or not _rank(begun):
+        return None
+    return line_of(error, f"thread {shown(name)}, which ends")
+
+
+def _frames(error: BaseException | None) -> Iterator[TracebackType]:
+    at = error.__traceback__ if error is not None else None
+    while at is not None:
+        yield at
+        at = at.tb_next
 
 
 def line_in(text: str) -> str | None:

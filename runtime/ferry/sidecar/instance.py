@@ -18,9 +18,10 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
+from ferry.contract.user_code import line_of_thread
 from ferry.sidecar import REASON
 from ferry.system import logs
-from ferry.system.parent import call_it, die_with_parent
+from ferry.system.parent import call_it, children_end_with_it, die_with_parent
 
 
 def live(run_json: str, worker: int, index: int, life: bytes) -> NoReturn:
@@ -68,6 +69,7 @@ def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
     from ferry.sidecar.preload import SERVER
 
     die_with_parent(SERVER)
+    children_end_with_it()
     call_it(f"ferry {worker}.{index}")
     threading.excepthook = end_with_thread
     from ferry.channel.rdma.verbs import DeviceUnusable
@@ -82,8 +84,13 @@ def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
-    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files."""
+    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files.
+
+    But for a thread that the user's code has started: that ends alone, as in any other process.
+    """
     name = failed.thread.name if failed.thread is not None else "?"
+    if (line := line_of_thread(failed.exc_value, name)) is not None:
+        return logging.getLogger("ferry.sidecar").error("%s", line, exc_info=failed.exc_value)
     logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
     tell(failed.exc_value or RuntimeError(f"thread {name}"))
     sys.stderr.flush()
