@@ -143,7 +143,7 @@ class DriverMetrics:
     def __init__(self, job: str, directory: str, slow_ms: int = SLOW_MS) -> None:
         self.job = job
         self.directory = directory
-        self._slow_ms = slow_ms
+        self.slow_ms = slow_ms
         self._running: dict[object, tuple[str, float]] = {}
         """The user's code that runs for this driver: what it does, and since when (monotonic)."""
         self.rows = self.late = self.malformed = self.fired = 0
@@ -279,7 +279,7 @@ class DriverMetrics:
         found = [(text, int((now - since) * 1000)) for text, since in [*self._running.values()]]
         instances = sorted(dict(machine.members.in_code).items())
         found += [(f"{i}: {what}, for", machine.now - since) for i, (what, since) in instances]
-        if slow := [f"{text} {ms // 1000} s" for text, ms in found if ms >= self._slow_ms]:
+        if slow := [f"{text} {ms // 1000} s" for text, ms in found if ms >= self.slow_ms]:
             self.report_problem(SLOW_CODE, "; ".join(slow))
         else:
             self.mended(SLOW_CODE)

@@ -31,7 +31,7 @@ from ferry.spark.frames import arrow_schema, require_names, require_types, spark
 from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
-from ferry.spark.user_functions import is_ferrys, refused
+from ferry.spark.user_functions import UserBatches, at, is_ferrys, refused
 from ferry.system import user_module
 
 STATEFUL = (
@@ -128,6 +128,7 @@ def _built(
     operators = tuple(building.operators or [graph.offsets_only()])
     plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
     sinks.place(plan.sinks, output)
+    _refuse_unsendable(plan)
     return plan
 
 
@@ -194,6 +195,26 @@ def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> 
                 f"transform on source {source.origin!r} leaves out {column!r}, which says when a record was created; "
                 "keep it, or do not call .created_at(...)"
             )
+
+
+def _refuse_unsendable(plan: CompiledPipeline) -> None:
+    """Sources and functions go to tasks as pickles."""
+    own: dict[str, Any] = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
+    late = (one for output in plan.late for one in output.inputs)
+    for function in (step.function for one in (*inputs, *late) for step in one.steps):
+        if isinstance(function, UserBatches):
+            own[f"{name_of(function.function)} in {function.where}"] = function.function
+    for what, value in own.items():
+        if is_ferrys(value):
+            continue
+        try:
+            cloudpickle.loads(cloudpickle.dumps(value))
+        except BaseException as error:
+            raise SpecRefused(
+                f"{what}{at(value)} cannot be sent to tasks: {reason(error)}; what cannot be pickled has to be made where "
+                "it is used, such as a connection"
+            ) from error
 
 
 class _Streams(dict[str, Stream]):
