@@ -90,13 +90,13 @@ def where(error: BaseException) -> str:
     return _place(traceback.extract_tb(error.__traceback__))
 
 
-def line_of_exit(code: int, stack: traceback.StackSummary) -> str | None:
-    """The line for a call of `os._exit`; None: its innermost caller is not the user's code."""
+def line_of_exit(code: int, stack: traceback.StackSummary, then: str) -> str | None:
+    """The line for a call of `os._exit`, and what comes of it; None: its innermost caller is not the user's code."""
     callers = [frame for frame in stack[:-1] if _rank(frame.filename) == 2]
     inner = [frame for frame in stack[:-1] if frame.filename.startswith(_FERRY)]
     if not callers or (inner and stack.index(inner[-1]) > stack.index(callers[-1])):
         return None
-    return f"{USER_CODE}os._exit({code}) ({_place(callers)}): the driver's process would end with the job unfinished"
+    return f"{USER_CODE}os._exit({code}) ({_place(callers)}): {then}"
 
 
 def _place(frames: Sequence[traceback.FrameSummary]) -> str:
