@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.errors import FerryError, InputAway, SpecRefused
 from ferry.contract.program_text import PREFIX
 from ferry.contract.user_code import place_of, reason, shown, where
 from ferry.spark import graph, sinks
@@ -31,7 +31,7 @@ from ferry.spark.frames import arrow_schema, require_names, require_types, spark
 from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
-from ferry.spark.user_functions import UserBatches, at, is_ferrys, refused
+from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
 from ferry.system import user_module
 
 STATEFUL = (
@@ -237,9 +237,10 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
     except SpecRefused as refused:
         if not (at := where(refused)):
             raise
-        raise SpecRefused(f"{refused} ({at})") from refused
+        kind = InputAway if isinstance(refused, InputAway) else SpecRefused
+        raise kind(f"{refused} ({at})") from refused
     except BaseException as error:
-        raise SpecRefused(f"{_named(module)}.{name} failed: {reason(error)}") from error
+        raise refusal_of(error, f"{_named(module)}.{name}") from error
 
 
 def _named(module: ModuleType) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
+from ferry.contract.errors import Fault, FerryError, InputAway, SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.user_code import calling, place_of, reason, shown, words_of
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
@@ -122,7 +122,13 @@ def refused(what: str) -> Iterator[None]:
     except FerryError:
         raise
     except BaseException as error:
-        raise SpecRefused(f"{what} failed: {reason(error)}") from error
+        raise refusal_of(error, what) from error
+
+
+def refusal_of(error: BaseException, what: str) -> SpecRefused:
+    """The refusal of a program that fails; where a system is away, a job that has begun waits for it."""
+    kind = InputAway if is_away(error) else SpecRefused
+    return kind(f"{what} failed: {reason(error)}")
 
 
 def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import InputAway, SpecRefused
 from ferry.spark.compile import build, load
 
 HEAD = """
@@ -40,6 +40,18 @@ def refused(folder: Path, *changes: tuple[str, str]) -> str:
 
 
 SINK = "ferry.console()"
+
+
+def test_a_system_that_is_away_while_the_program_is_built_is_waited_for_by_a_job_that_has_begun(tmp_path: Path) -> None:
+    kinds = {"ConnectionError('no registry')": InputAway, "ValueError('no registry')": SpecRefused}
+    for error, kind in kinds.items():
+        file = tmp_path / "job.py"
+        file.write_text(f"def sources(spark, args):\n    raise {error}\n")
+        with pytest.raises(SpecRefused, match=r"job\.py\.sources failed: \w+: no registry \(job\.py:2 in") as refused:
+            build(cast(Any, None), load(None, str(file)), {})
+        assert type(refused.value) is kind
+
+
 LAST = "return counts.sink(ferry.console())"
 
 
