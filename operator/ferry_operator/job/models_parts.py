@@ -293,7 +293,11 @@ class FailureSpec(SpecPart):
         description="Wait for the only holder of a vnode before the driver ends; the next one waits again.",
         json_schema_extra=PACE,
     )
-
+    slow: Annotated[Duration, between("1s", "24h")] = Field(
+        default=Duration(f"{limits.SLOW_MS // 1000}s"),
+        description="Time after which the user's code that runs is said to be slow (`SlowCode`); it has the time it needs.",
+        json_schema_extra=PACE,
+    )
     progress_deadline: Annotated[Duration, between("10s", "24h")] = Field(
         default=Duration("15m"),
         description="Time without progress, or without a node that has room, after which a changed spec is refused and the "

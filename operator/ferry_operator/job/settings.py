@@ -77,6 +77,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
         timeout_ms=round(one.failure.timeout.seconds * 1000),
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
+        slow_ms=round(one.failure.slow.seconds * 1000),
         sink_patience_ms=None if one.sink.patience is None else round(one.sink.patience.seconds * 1000),
         transport=_transport(one.transport),
         executor_bytes=one.kubernetes.executor.memory.bytes,

@@ -11,7 +11,7 @@ Redis has forgotten it.
 | `ferry:RUN:instances:changed` | sorted set | instance | 'W.I' by the number of the last change of its registration |
 | `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
 | `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": who has the worker, and who had it |
-| `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive |
+| `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive; its instances in the user's code |
 | `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
 """
 

@@ -34,7 +34,7 @@ from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.loops import Loops
 from ferry.driver.orders import next_order
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
@@ -216,8 +216,8 @@ class Epochs:
         operator = self.plan.operators[order.step.operator]
         if not (code := self._code_in_tasks(operator)):
             return nullcontext()
-        text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
-        return not_slow(self.metrics, text)
+        text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code} for"
+        return self.metrics.running(text)
 
     def _code_in_tasks(self, operator: Operator) -> str:
         """What an ingest calls of the user's: functions before the operator, and an aggregator by which it is condensed."""

@@ -24,11 +24,8 @@ SOON_SECONDS = 0.05
 TRY_AGAIN_SECONDS = (1.0, 3.0, 8.0)
 """Before each further try of the user's code: it may have been the network, for 12 seconds."""
 
-SLOW_SECONDS = 60.0
-"""The user's code that takes longer is said to be slow. It has the time that it needs."""
-
-USER_CODE_FAILS, SLOW_CODE = "UserCode", "SlowCode"
-"""What these problems are called in the driver's status."""
+USER_CODE_FAILS = "UserCode"
+"""What the problem is called in the driver's status."""
 
 QUIET_SECONDS = 5.0
 """What fails because an instance is gone works again within this time, as a rule: it is no problem before."""
@@ -122,13 +119,3 @@ def watched(metrics: DriverMetrics, reason: str, seconds: float, text: str) -> I
     finally:
         watch.cancel()
         watch.join()  # or it would be said after its end
-
-
-@contextmanager
-def not_slow(metrics: DriverMetrics, text: str) -> Iterator[None]:
-    """Report it while the user's code takes longer than `SLOW_SECONDS`."""
-    try:
-        with watched(metrics, SLOW_CODE, SLOW_SECONDS, f"{text} for {SLOW_SECONDS:g} s and more"):
-            yield
-    finally:
-        metrics.mended(SLOW_CODE)

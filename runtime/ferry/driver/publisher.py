@@ -24,13 +24,13 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import place_of, where
+from ferry.contract.user_code import place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.crashes import CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -201,8 +201,8 @@ class Publisher:
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             return sink.write(epoch, generation, rows)
         function: object = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
-        slow = not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}")
-        with slow, sink_code(sink), self._crashes.within(f"sink {sink!r} ({place_of(function)})", epoch):
+        slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
+        with slow, sink_code(sink), self._crashes.within(f"sink {shown(sink)} ({place_of(function)})", epoch):
             sink.write(epoch, generation, rows)
 
     def _succeeded(self) -> None:
@@ -218,7 +218,7 @@ class Publisher:
             return self._tries.failed(users)
         if place := where(error):
             log.warning("%s fails at %s", what, place)
-        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
+        self._sinking.failed(f"{what}: {type(error).__name__}: {text_of(error)}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""
@@ -250,10 +250,11 @@ class Publisher:
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
             code = code_of([output.input], {})
-            slow = (
-                not_slow(self.metrics, f"rows of epoch {epoch} have passed through {code}") if code else nullcontext()
-            )
-            with slow, self._watch.on(i for i, _ in rows.readers if table is None):
+            text = f"rows of epoch {epoch} have passed through {code} for"
+            with (
+                self.metrics.running(text) if code else nullcontext(),
+                self._watch.on(i for i, _ in rows.readers if table is None),
+            ):
                 made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))

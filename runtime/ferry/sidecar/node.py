@@ -285,7 +285,8 @@ class Node:
         """The life before died in the user's code: nobody else knows."""
         self._end_before, computing = None, end.computing
         if computing is not None and computing.users:
-            reason = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)}), {computing.what}"
+            ended = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)})"
+            reason = f"{end.words or ended}, {computing.what}"
             self._send(core.Send(core.DRIVER, m.CodeFailed(self.me, *computing.commit_id, reason)), None)
 
     def _is_outdone(self, attempt: Attempt) -> bool:

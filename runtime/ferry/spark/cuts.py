@@ -28,6 +28,9 @@ FIRST_PART = 64
 """Records of the first part of a split of which nobody knows the length; each further one is `PARTS` times as large."""
 
 
+_END = object()
+
+
 @dataclass(frozen=True, slots=True)
 class Aside:
     """Records of a split that are set aside, for a task dies of each."""
@@ -114,19 +117,29 @@ def _read(name: str, source: Splits, split: dict[str, Any], columns: Sequence[st
     if is_ferrys(source):
         yield from source.read(split, columns)
         return
-    with source_code(name, source):
+    what = f"source {name!r}"
+    with source_code(what, source):
         schema = source.schema()
         wanted = [(one, schema.field(one).type) for one in (schema.names if columns is None else columns)]
-        for records in source.read(split, columns):
-            if isinstance(records, pa.RecordBatch):
-                _require(records.schema, wanted)
-            elif not isinstance(records, Malformed | Flow):
-                raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
-            yield records
+        batches = iter(source.read(split, columns))
+    while True:
+        with source_code(what, source):
+            if (records := next(batches, _END)) is _END:
+                return
+            _require(records, wanted)
+        yield records
 
 
-def _require(schema: pa.Schema, wanted: list[tuple[str, pa.DataType]]) -> None:
+def _require(records: Any, wanted: list[tuple[str, pa.DataType]]) -> None:
     """Raises TypeError unless there are these columns; nothing but nulls may have no type."""
+    if isinstance(records, Malformed | Flow):
+        texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
+        return
+    if not isinstance(records, pa.RecordBatch):
+        raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
+    schema = records.schema
     for name, kind in wanted:
         found = schema.field(name).type if name in schema.names else None
         if found != kind and found != pa.null():

@@ -23,10 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.user_code import shown
 from ferry.spark.encodings import encodings, write_parts
-from ferry.spark.json_text import shown
+from ferry.spark.json_text import shown as rows_shown
 from ferry.spark.ownership import LIFE as LIFE
 from ferry.spark.ownership import Ownership
+from ferry.spark.user_functions import name_of_sink
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
             continue
         where = directory.resolve()
         if where in placed:
-            raise SpecRefused(f"{placed[where]!r} and {sink!r} both write to {where}; give each a last name of its own")
+            raise SpecRefused(f"{shown(placed[where])} and {shown(sink)} both write to {where}; use two directories")
         placed[where] = sink
 
 
@@ -119,9 +121,9 @@ def identify(sinks: Iterable[Sink], job: str, run: str = "", before: str | None 
     """Have every sink know whose it is. Two of one name would each keep the other from writing."""
     named: dict[str, Sink] = {}
     for sink in sinks:
-        name = sink.identify(job, run, before)
+        name = name_of_sink(sink, job, run, before)
         if name is not None and name in named:
-            raise SpecRefused(f"{named[name]!r} and {sink!r} are both known as {name}; give each a name= of its own")
+            raise SpecRefused(f"{shown(named[name])} and {shown(sink)} are both known as {name}; use two name=")
         if name is not None:
             named[name] = sink
 
@@ -304,7 +306,7 @@ class Console(Sink):
         """Print."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
         print(f"-- epoch {epoch}: {table.num_rows} rows")
-        for row in shown(table.slice(0, self.limit)):
+        for row in rows_shown(table.slice(0, self.limit)):
             print("  ", row)
 
     def truncate_after(self, epoch: int) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.user_code import NOT_RAISED, place_of, reason
+from ferry.contract.user_code import place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
 from ferry.spark.keyed import KeyedStream
@@ -213,8 +213,6 @@ class Stream:
         called = f"map_batches on {self._where()}: {name_of(function)}"
         try:
             made = function(empty)
-        except NOT_RAISED:
-            raise
         except BaseException as error:
             raise SpecRefused(
                 f"{called} fails on an empty batch with columns {self.input.schema.names}: {reason(error)}"

@@ -1,16 +1,14 @@
 """The user's functions and sources as Ferry calls them: in tasks, in the driver, behind an operator.
 
-    a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
-    a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
-
-A child process that a function leaves behind by `os.fork` ends when it returns: two processes must not answer as one task.
+a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
+a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
-from ferry.contract.user_code import NOT_RAISED, calling, place_of, reason
+from ferry.contract.errors import Fault, FerryError, InputAway, SpecRefused, Unreachable, UserCodeFailed
+from ferry.contract.user_code import calling, place_of, reason, shown, words_of
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from ferry.spark.sinks import Sink
 
 AWAY = re.compile(
     r"operational|interfaceerror|connect|timeout|timed_?out|unavailable|network|socket|transport|broker|throttl|retri|"
@@ -32,6 +32,10 @@ AWAY = re.compile(
     re.IGNORECASE,
 )
 """Names of errors by which clients of databases and services say that the other end is away or busy."""
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {"plan": list, "flows": dict, "lag": int, "ended": bool}
+"""What methods of sources give; a position may be any JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class UserBatches:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
         """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
             made = self.function(batch)
             if not isinstance(made, pa.RecordBatch | pa.Table):
                 raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
@@ -77,38 +81,37 @@ class UserFrames:
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """What it returns. Raises UserCodeFailed."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
             return self.function(frame)
 
 
 @contextmanager
-def users(what: str, function: object) -> Iterator[None]:
-    """Around a call of a function of the user's. Raises UserCodeFailed for all that it raises, exits too."""
-    process = os.getpid()
-    try:
-        with calling(what, function):
-            yield
-    finally:
-        if os.getpid() != process:
-            os._exit(1)
-
-
-@contextmanager
-def source_code(name: str, source: Any) -> Iterator[None]:
+def source_code(what: str, source: Any) -> Iterator[None]:
     """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
     if is_ferrys(source):
         yield
         return
     try:
-        with users(f"source {name!r}", type(source)):
+        with calling(what, type(source)):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__
         if isinstance(cause, Fault):
             raise cause from None
         if cause is not None and is_away(cause):
-            raise Unreachable(f"source {name!r}: {type(cause).__name__}: {cause}") from cause
+            raise Unreachable(f"{what}: {type(cause).__name__}: {words_of(cause)}") from cause
         raise
+
+
+def as_kept(answer: Any, method: str) -> Any:
+    """What a source of the user's answers, as it is kept and compared. Raises TypeError or ValueError for what is not."""
+    try:
+        plain = json.loads(json.dumps(ANSWERS.get(method, lambda position: position)(answer)))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{method}() gave {type(answer).__name__}, which is no such JSON value: {error}") from error
+    if method == "plan" and not all(isinstance(split, dict) for split in plain):
+        raise TypeError("plan() gave a split that is no JSON object; give dicts")
+    return plain
 
 
 @contextmanager
@@ -116,10 +119,27 @@ def refused(what: str) -> Iterator[None]:
     """Around a call while the program is built: whatever is raised there is about the program. Raises SpecRefused."""
     try:
         yield
-    except (FerryError, *NOT_RAISED):
+    except FerryError:
         raise
     except BaseException as error:
-        raise SpecRefused(f"{what} failed: {reason(error)}") from error
+        raise refusal_of(error, what) from error
+
+
+def refusal_of(error: BaseException, what: str) -> SpecRefused:
+    """The refusal of a program that fails; where a system is away, a job that has begun waits for it."""
+    kind = InputAway if is_away(error) else SpecRefused
+    return kind(f"{what} failed: {reason(error)}")
+
+
+def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:
+    """By which elsewhere knows what a sink writes. Raises SpecRefused when a user's own fails."""
+    if is_ferrys(sink):
+        return sink.identify(job, run, before)
+    with refused(f"identify() of sink {shown(sink)}{at(type(sink))}"):
+        name = sink.identify(job, run, before)
+        if not isinstance(name, str | None):
+            raise TypeError(f"it returned {type(name).__name__}; a text or None is needed")
+        return name
 
 
 def is_ferrys(value: object) -> bool:
@@ -143,14 +163,15 @@ def code_of(inputs: Iterable[Input], sources: Mapping[str, Any]) -> str:
     for one in inputs:
         origin = sources.get(one.origin) if isinstance(one.origin, str) else None
         if isinstance(origin, Splits) and not is_ferrys(origin):
-            found[f"source {one.origin!r}{_at(type(origin))}"] = None
+            found[f"source {one.origin!r}{at(type(origin))}"] = None
         for function in (step.function for step in one.steps):
             if isinstance(function, UserBatches | UserFrames):
-                found[f"{name_of(function.function)}{_at(function.function)}"] = None
+                found[f"{name_of(function.function)}{at(function.function)}"] = None
     return ", ".join(found)
 
 
-def _at(function: object) -> str:
+def at(function: object) -> str:
+    """Where it is defined, in brackets, behind its name; empty: nobody knows."""
     place = place_of(function)
     return f" ({place})" if place else ""
 

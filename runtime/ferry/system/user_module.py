@@ -23,7 +23,7 @@ from types import ModuleType
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import PREFIX
-from ferry.contract.user_code import NOT_RAISED, reason
+from ferry.contract.user_code import reason
 
 MODULES = "modules.json"
 """In the folder of a copy: which files there are. Beside it are the texts, by their hash."""
@@ -149,7 +149,7 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         sys.modules[name] = made
         spec.loader.exec_module(made)
         return made
-    except (SpecRefused, *NOT_RAISED):
+    except SpecRefused:
         raise
     except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error

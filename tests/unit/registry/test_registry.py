@@ -12,8 +12,10 @@ import pytest
 from ferry.contract import places
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
+from ferry.contract.names import InstanceId
 from ferry.contract.places import DriverPlace, Registration
 from ferry.contract.routing import Version
+from ferry.contract.signs import Pulse
 from ferry.contract.tickets import derived
 from ferry.registry import Changes, Claim, JobRegistry, Roll
 from tests.unit.registry.journal_contract import CHECKS, Another, table
@@ -158,7 +160,10 @@ def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> No
             late()
     registry.beat(3, other, 60_000)
     assert registry.claim(3, "b").life > other.life
-    assert registry.silent([1, 3, 12]) == [1, 12]
+    assert registry.heard([1, 3, 12]) == ([1, 12], [])
+    pulses = [Pulse(InstanceId("3.0"), 2_000, "operator 'ä' in epoch 3", 2_000), Pulse(InstanceId("3.1"), 0)]
+    registry.beat(3, registry.claim(3, "b"), 60_000, pulses)
+    assert registry.heard([1, 3, 12]) == ([1, 12], pulses), "its parent speaks for its instances"
 
 
 def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import InputAway, SpecRefused
 from ferry.spark.compile import build, load
 
 HEAD = """
@@ -40,6 +40,18 @@ def refused(folder: Path, *changes: tuple[str, str]) -> str:
 
 
 SINK = "ferry.console()"
+
+
+def test_a_system_that_is_away_while_the_program_is_built_is_waited_for_by_a_job_that_has_begun(tmp_path: Path) -> None:
+    kinds = {"ConnectionError('no registry')": InputAway, "ValueError('no registry')": SpecRefused}
+    for error, kind in kinds.items():
+        file = tmp_path / "job.py"
+        file.write_text(f"def sources(spark, args):\n    raise {error}\n")
+        with pytest.raises(SpecRefused, match=r"job\.py\.sources failed: \w+: no registry \(job\.py:2 in") as refused:
+            build(cast(Any, None), load(None, str(file)), {})
+        assert type(refused.value) is kind
+
+
 LAST = "return counts.sink(ferry.console())"
 
 
@@ -55,6 +67,11 @@ LAST = "return counts.sink(ferry.console())"
         (LAST, 'raise BaseException("all")', "job.py.pipeline failed: BaseException: all (job.py:13"),
         ("import ferry", "import ferry; raise BaseException('all')", "cannot be imported: BaseException: all (job.py:3"),
         (LAST, "raise SystemExit(1)", "job.py.pipeline failed: SystemExit: 1 (job.py:13"),
+        (LAST, "raise KeyboardInterrupt", "job.py.pipeline failed: KeyboardInterrupt (job.py:13"),
+        (LAST, "raise ValueError('a\\x1b[2J\\nb') from KeyError('k')", "ValueError: a\\x1b[2J b (from KeyError: 'k') (job.py:13"),
+        ('rows = streams["a"]', 'lock = __import__("threading").Lock()\n    rows = streams["a"].map_batches(lambda b: lock and b)',
+         "map_batches on source 'a' (job.py:12) cannot be sent to tasks: TypeError: cannot pickle '_thread.lock' object"),
+        ('import ferry', 'import ferry\nclass Interrupts(KeyboardInterrupt): pass\nraise Interrupts', "cannot be imported: Interrupts (job.py:5"),
         ("import ferry", "import ferry, sys; sys.exit('no')", "cannot be imported: SystemExit: no (job.py:3"),
         ("import ferry", "import ferry; 1 / 0", "cannot be imported: ZeroDivisionError: division by zero (job.py:3"),
         ("import ferry", "import ferry, polarz", "cannot be imported: ModuleNotFoundError: No module named 'polarz' (job.py:3"),
