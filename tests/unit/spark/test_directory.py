@@ -86,6 +86,44 @@ def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Pa
     assert [row["a"] for row in read(source, first, source.latest(first, 10))] == [2]
 
 
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(files, "JSON_SHARE_BYTES", 100)
+    (tmp_path / "1.json").write_bytes(whole := lines(*range(100)))
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    as_it_was = source._as_it_is
+
+    def cut_off(name: str) -> Any:
+        seen = as_it_was(name)
+        os.truncate(tmp_path / name, 50)
+        return seen
+
+    monkeypatch.setattr(source, "_as_it_is", cut_off)
+    with pytest.raises(RowsGone, match=r"1.json (became shorter while|was written again before) it was read"):
+        [*source.read(split)]
+    assert len(whole) > 50
+
+
+def test_a_file_that_is_written_again_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_bytes(lines(1))
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    reading = source.read(split)
+    next(reading)
+    (tmp_path / "1.json").write_bytes(lines(1, 2))
+    with pytest.raises(RowsGone, match=r"1.json was written again"):
+        next(reading)
+    (tmp_path / "1.json").write_bytes(lines(1))
+    position = source.latest(start, 10)
+    (split,) = source.plan(start, position, 1)
+    reading = source.read(split)
+    next(reading)
+    (tmp_path / "1.json").unlink()
+    assert not [*reading], "what was open is whole"
+
+
 @pytest.mark.parametrize("error", [5, 13, 116])
 def test_an_error_of_the_file_system_is_waited_for_from_the_start(tmp_path: Path, error: int, monkeypatch: Any) -> None:
     source = json_files(tmp_path, SCHEMA, finite=True)
@@ -383,10 +421,40 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
         raise Fault(source.problems[0])  # where the first look has found it
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lambda data: framed(data, "zstd")])
+@pytest.mark.parametrize("within", [gzip.compress(lines(1)), b"PAR1", bytes(257) + b"ustar\x0000", b"PK\x03\x04"])
+def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, within: bytes) -> None:
+    (tmp_path / "1.json").write_bytes(pack(within))
+    source = json_files(tmp_path, SCHEMA)
+    assert source.latest(source.start(), 10)["id"] == ""
+    assert "1.json cannot be read: it is compressed with " in source.problems[0] and ", and within " in source.problems[0]
+
+
+def test_frames_without_data_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "1.zst").write_bytes(b"\x50\x2a\x4d\x18\4\0\0\0\1\2\3\4" + framed(lines(1), "zstd"))
+    assert [row["a"] for row in everything(json_files(tmp_path, SCHEMA))] == [1]
+
+
+def test_names_that_are_no_utf_8_are_read_in_every_format(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    for name, data in ((b"\xff.json", lines(1)), (b"\xff.gz", gzip.compress(lines(2)))):
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(data)
+    assert sorted(row["a"] for row in everything(json_files(tmp_path, SCHEMA))) == [1, 2]
+    os.mkdir(folder + b"/in")
+    with open(folder + b"/in/\xff.parquet", "wb") as file:
+        pq.write_table(pa.table({"a": [3]}), file)
+    assert everything(parquet_files(tmp_path / "in")) == [{"a": 3}]
+
+
 @pytest.mark.parametrize(
     ("begin", "name"),
     [
         (b"PK\x03\x04", ""),
+        (b"PK\x05\x06", ""),
+        (bytes(257) + b"ustar", ""),
+        (b"x\x9c", ""),
+        (b"PARE", ""),
         (b"\xfd7zXZ\0", ""),
         (b"PAR1", ""),
         (b"Obj\x01", ""),
