@@ -10,6 +10,7 @@ from typing import Any
 
 from ferry.contract.errors import InputAway, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver.patience import not_slow
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.source import PROBLEM
@@ -33,7 +34,8 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
     """
     while True:
         try:
-            plan = build()
+            with not_slow(metrics, "sources() and pipeline(), which look at folders of input, have not returned"):
+                plan = build()
         except (InputAway, Unreachable) as away:
             if isinstance(away, InputAway) and not begun:
                 raise

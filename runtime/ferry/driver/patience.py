@@ -69,6 +69,10 @@ class ReportedPatience:
         if self._since is not None:
             self._since += seconds
 
+    def waiting(self, what: str) -> None:
+        """Neither has it failed, nor does it work. Callable from any thread."""
+        self._metrics.report_problem(self._reason, what)
+
     def partly(self, what: str) -> None:
         """It works but for this, which is said, and nothing waits for it; empty: it works."""
         if not what:

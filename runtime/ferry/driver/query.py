@@ -30,6 +30,10 @@ LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
 """Between two looks for new records; longer and longer while there are none, or the interval of epochs."""
 
 
+ANSWER_SECONDS = 10.0
+"""A source that takes longer to say what is new is said not to answer: the mount of its folder may hang."""
+
+
 class OwnQuery:
     """Runs epochs until one fails. `run(batch, epoch)` returns when the sinks have it."""
 
@@ -61,6 +65,8 @@ class OwnQuery:
         self._away: list[str] = []
         """What could not be read when a tick was asked for."""
         self._failed: Exception | None = None
+        self._asking: float | None = None
+        """since when the sources are asked"""
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
     @property
@@ -75,7 +81,19 @@ class OwnQuery:
     def start(self) -> OwnQuery:
         """Begin with the epoch that was planned last and not seen to its end, if there is one."""
         self._thread.start()
+        if self._patience is not None:
+            threading.Thread(target=self._watch, args=(self._patience,), name="query-watch", daemon=True).start()
         return self
+
+    def _watch(self, patience: ReportedPatience) -> None:
+        """Say which source does not answer: nothing ends its call."""
+        while self.isActive:
+            since = self._asking
+            if since is not None and time.monotonic() - since > ANSWER_SECONDS:
+                patience.waiting(
+                    f"source: {self._reader.asked} has not answered for {ANSWER_SECONDS:g} s and more; the job waits for it"
+                )
+            time.sleep(ANSWER_SECONDS / 10)
 
     def _epochs(self) -> None:
         try:
@@ -102,7 +120,7 @@ class OwnQuery:
         """What the sources answer, as soon as they can be read."""
         while True:
             try:
-                answer = ask()
+                answer = self._timed(ask)
             except Fault as error:
                 if self._patience is None:
                     raise
@@ -118,6 +136,13 @@ class OwnQuery:
             if self._tries is not None:
                 self._tries.succeeded()
             return answer
+
+    def _timed(self, ask: Callable[[], T]) -> T:
+        self._asking = time.monotonic()
+        try:
+            return ask()
+        finally:
+            self._asking = None
 
     def _later(self, offset: Any, due: float) -> Any:
         """The next offset, when it is time for an epoch and there is something for it."""

@@ -83,6 +83,8 @@ class SplitsReader(DataSourceStreamReader):
         self._tasks = tasks
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
+        self.asked = "a source"
+        """Which one was asked last, for people."""
         for name, source in self._folders():
             source.keep(directory / "checkpoint" / TAKEN, name)
 
@@ -138,6 +140,8 @@ class SplitsReader(DataSourceStreamReader):
 
     def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
         """What a source answers. Raises UserCodeFailed when a user's own fails."""
+        source = self._sources[name]
+        self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
         with source_code(name, self._sources[name]):
             return ask(self._sources[name])
 

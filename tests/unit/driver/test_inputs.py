@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import ferry
 from ferry.contract.errors import InputAway, Unreachable, fault_in
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.driver import inputs
+from ferry.driver import inputs, patience
 from ferry.driver.publisher import is_passing
 from ferry.spark.source import PROBLEM
 
@@ -33,6 +34,21 @@ def test_a_driver_of_a_job_that_has_begun_waits_for_its_folders(tmp_path: Path, 
     said.clear()
     with pytest.raises(InputAway):
         inputs.built(build, False, metrics)
+
+
+def test_a_pipeline_that_is_not_built_for_long_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(patience, "SLOW_SECONDS", 0.01)
+    metrics = DriverMetrics("j", str(tmp_path))
+
+    def build() -> Any:
+        deadline = time.monotonic() + 10
+        while not metrics.problems and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return metrics.problems[0].text
+
+    text: Any = inputs.built(build, True, metrics)
+    assert text.startswith("sources() and pipeline(), which look at folders of input, have not returned for")
+    assert not metrics.problems
 
 
 def test_a_finite_job_that_has_read_nothing_says_what_there_was(tmp_path: Path) -> None:
