@@ -316,6 +316,9 @@ def guarded(command: Callable[[], Any], program: str = "ferry") -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
+    except OSError as error:
+        say(f"{program}: {error}")
+        return FAILED
 
 
 def main(plugin: bool = False) -> None:

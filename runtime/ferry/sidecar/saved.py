@@ -56,7 +56,7 @@ class SavedRecord:
         if sealed is not None and sealed["of"] == self._of:
             doc = {"boot": self._boot, "saved": sealed["saved"]}
             self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
-        elif damage and (doc is None or doc["boot"] != self._boot and doc["boot"].endswith(f" {self._of}")):
+        elif damage and (doc is None or (doc["boot"] != self._boot and doc["boot"].endswith(f" {self._of}"))):
             doc = self._given_up(core.Saved(), damage)
         seal.break_open(self._directory)
         if doc is not None and doc["boot"] != self._boot:

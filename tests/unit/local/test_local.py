@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
@@ -74,6 +75,40 @@ def test_what_is_left_of_a_dead_run_is_cleaned_up(tmp_path: Path, changes: dict[
     (tmp_path / "registry" / "broken.json").write_text("{")
     assert Registry(tmp_path).entries() == []
     assert not file.exists() and list(file.parent.iterdir()) == []
+
+
+def test_a_step_of_the_clock_does_not_hide_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Registry(tmp_path).add(entry())
+    boot = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 86_400)
+    assert Registry(tmp_path).entries() == [entry()]
+
+
+def test_an_entry_that_cannot_be_read_now_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Registry(tmp_path).add(entry())
+
+    def read_text(path: Path) -> str:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_text)
+        assert Registry(tmp_path).entries() == []
+    assert file.exists()
+
+
+def test_a_home_that_cannot_be_used_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(SpecRefused, match=r"home/locks: cannot be used .*Not a directory; set FERRY_HOME"):
+        with Registry(tmp_path / "home").only("counts"):
+            pass
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FERRY_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(SpecRefused, match=r"directory for runs: Could not determine home directory\.; set FERRY_HOME"):
+        environment.home()
 
 
 def test_settings_say_what_the_job_file_says(tmp_path: Path) -> None:

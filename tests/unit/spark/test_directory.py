@@ -427,7 +427,9 @@ def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, wi
     (tmp_path / "1.json").write_bytes(pack(within))
     source = json_files(tmp_path, SCHEMA)
     assert source.latest(source.start(), 10)["id"] == ""
-    assert "1.json cannot be read: it is compressed with " in source.problems[0] and ", and within " in source.problems[0]
+    assert (
+        "1.json cannot be read: it is compressed with " in source.problems[0] and ", and within " in source.problems[0]
+    )
 
 
 def test_frames_without_data_are_passed_over(tmp_path: Path) -> None:
