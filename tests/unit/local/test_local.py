@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ import pytest
 
 from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
+from ferry.system.flight_places import socket_folder
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
@@ -109,6 +112,25 @@ def test_a_home_that_cannot_be_used_is_refused_by_name(tmp_path: Path, monkeypat
     monkeypatch.setattr(Path, "home", unknown)
     with pytest.raises(SpecRefused, match=r"directory for runs: Could not determine home directory\.; set FERRY_HOME"):
         environment.home()
+
+
+def test_sockets_below_the_temporary_folder_have_a_path_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (long := tmp_path / ("x" * 60)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    processes = Processes("counts-1", tmp_path / "logs")
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(processes.temporary))
+        path = socket_folder(tmp_path / "state" / ("y" * 90)) / f".{uuid.uuid4()}.sock"
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    finally:
+        processes.close()
+    assert not list(long.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(SpecRefused, match="no folder for temporary files: .*nowhere.*set TMPDIR"):
+        Processes("counts-2", tmp_path / "logs")
 
 
 def test_settings_say_what_the_job_file_says(tmp_path: Path) -> None:

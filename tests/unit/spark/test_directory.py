@@ -363,6 +363,13 @@ def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) ->
     assert "day=soon/p: the folder says day=soon, which is no date32" in source.problems[0]
 
 
+def test_a_folder_of_nulls_is_named_where_none_may_be(tmp_path: Path) -> None:
+    parquet(tmp_path / "day=__HIVE_DEFAULT_PARTITION__" / "p", 1, 1)
+    source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), pa.field("day", pa.date32(), nullable=False)]))
+    start = source.start()
+    assert source.latest(start, 10) == start and "a null: declare column 'day' nullable" in source.problems[0]
+
+
 @pytest.mark.parametrize("make", [lambda d: parquet_files(d, SCHEMA), lambda d: json_files(d, SCHEMA)])
 def test_other_folders_are_refused_by_name_and_said_when_they_come_later(tmp_path: Path, make: Any) -> None:
     (tmp_path / "empty").mkdir()

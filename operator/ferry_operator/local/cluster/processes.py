@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ferry.contract.errors import SpecRefused
 from ferry.system.parent import dying_with_parent
 from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
@@ -28,6 +29,10 @@ LINES_MAX = 2000
 
 FULL_BYTES = 1 << 20
 """A disk with less room than this takes no log any more."""
+
+
+TEMPORARY_PATH_MAX = 44
+"""Of the folder for temporary files: a folder for sockets below it, and their names, have 63 bytes, and a socket 107."""
 
 
 class ChildProcess:
@@ -75,7 +80,7 @@ class Processes:
         """`run` has to be unique on this machine: it is the tag."""
         self.run = run
         self.logs = logs
-        self.temporary = Path(tempfile.mkdtemp(prefix="ferry-"))
+        self.temporary = _temporary_folder()
         """For temporary files of all processes; its path is short enough for sockets."""
         self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
         logs.mkdir(parents=True, exist_ok=True)
@@ -157,6 +162,21 @@ class Processes:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+def _temporary_folder() -> Path:
+    """A new folder; in /tmp, when sockets below that of the environment would have too long a path.
+
+    Raises SpecRefused when there is no place for one.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ferry-"))
+        if len(os.fsencode(folder)) > TEMPORARY_PATH_MAX:
+            folder.rmdir()
+            folder = Path(tempfile.mkdtemp(prefix="ferry-", dir="/tmp"))
+    except OSError as error:
+        raise SpecRefused(f"no folder for temporary files: {error}; set TMPDIR to a short path") from None
+    return folder
 
 
 def last_lines(log: Path, count: int = 20, begin: int = 0) -> list[str]:
