@@ -20,14 +20,14 @@ import pytest
 
 from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
-from ferry.system.flight_places import socket_folder
+from ferry.system.flight_places import fits_socket, socket_folder
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
 from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
-from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
+from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
@@ -114,10 +114,11 @@ def test_a_home_that_cannot_be_used_is_refused_by_name(tmp_path: Path, monkeypat
         environment.home()
 
 
+@pytest.mark.parametrize("name", ["x" * 60, "a b", "é", "a%41#"])
 def test_sockets_below_the_temporary_folder_have_a_path_that_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    (long := tmp_path / ("x" * 60)).mkdir()
+    (long := tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     processes = Processes("counts-1", tmp_path / "logs")
     try:
@@ -129,7 +130,7 @@ def test_sockets_below_the_temporary_folder_have_a_path_that_fits(
         processes.close()
     assert not list(long.iterdir())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(SpecRefused, match="no folder for temporary files: .*nowhere.*set TMPDIR"):
+    with pytest.raises(SpecRefused, match=r"no folder for temporary files: .*nowhere.*set TMPDIR"):
         Processes("counts-2", tmp_path / "logs")
 
 
@@ -216,10 +217,11 @@ def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pyt
     environment.read_ferry_env(tmp_path / "none.env")
 
 
-def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["d" * 100, "a b", "é#%41"])
+def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path, name: str) -> None:
     processes = Processes("test-socket", tmp_path / "logs")
-    redis = PrivateRedis(processes, tmp_path / ("d" * 100), "s")
-    assert len(os.fsencode(redis.socket)) <= SOCKET_PATH_MAX
+    redis = PrivateRedis(processes, tmp_path / name, "s")
+    assert fits_socket(redis.socket)
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(redis.socket))
     redis.close()

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ferry.contract.errors import SpecRefused
+from ferry.system.flight_places import fits_socket
 from ferry.system.parent import dying_with_parent
 from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
@@ -31,8 +32,11 @@ FULL_BYTES = 1 << 20
 """A disk with less room than this takes no log any more."""
 
 
-TEMPORARY_PATH_MAX = 44
-"""Of the folder for temporary files: a folder for sockets below it, and their names, have 63 bytes, and a socket 107."""
+NAMES_BYTES = 62
+"""Of a folder for sockets, and of a socket, below the folder for temporary files."""
+
+OTHER_TEMPORARY = "/var/tmp"
+"""Where that of the environment has a path that no socket may have."""
 
 
 class ChildProcess:
@@ -165,17 +169,19 @@ class Processes:
 
 
 def _temporary_folder() -> Path:
-    """A new folder; in /tmp, when sockets below that of the environment would have too long a path.
+    """A new folder; not below that of the environment, when sockets there would have a path that does not fit.
 
     Raises SpecRefused when there is no place for one.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="ferry-"))
-        if len(os.fsencode(folder)) > TEMPORARY_PATH_MAX:
+        if not fits_socket(folder / ("x" * NAMES_BYTES)):
             folder.rmdir()
-            folder = Path(tempfile.mkdtemp(prefix="ferry-", dir="/tmp"))
+            folder = Path(tempfile.mkdtemp(prefix="ferry-", dir=OTHER_TEMPORARY))
     except OSError as error:
-        raise SpecRefused(f"no folder for temporary files: {error}; set TMPDIR to a short path") from None
+        raise SpecRefused(
+            f"no folder for temporary files: {error}; set TMPDIR to a short path of plain letters"
+        ) from None
     return folder
 
 
