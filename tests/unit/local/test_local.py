@@ -14,6 +14,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
@@ -29,6 +30,7 @@ from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from ferry_operator.local.run import Request, run
@@ -369,3 +371,16 @@ def test_a_process_without_last_words_may_have_had_no_room_for_them(
     three.popen.wait()
     assert three.why_ended.startswith("killed by signal 9 (SIGKILL"), "the words of a process before it are not its own"
     processes.close()
+
+
+def test_a_run_that_is_stopped_before_it_worked_has_failed_of_what_ended_badly() -> None:
+    ends = ProcessEnds(cast(LocalCluster, SimpleNamespace()), lambda text: None)
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == ""
+    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == "Exhausted: only 1892352 bytes are free"
+    ends.epoch_finished()
+    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == "", "others have gone on"
