@@ -197,7 +197,12 @@ class Publisher:
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
-            return sink.write(epoch, generation, rows)
+            try:
+                return sink.write(epoch, generation, rows)
+            except OSError as error:  # a full disk does not say which
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(getattr(sink, "directory", sink))
+                raise
         with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
             sink.write(epoch, generation, rows)
 

@@ -99,9 +99,11 @@ class Ownership:
             os.pwrite(handle, json.dumps(asdict(self._mine)).encode(), 0)
             os.fsync(handle)
             files.sync(directory)
-        except BaseException:
+        except BaseException as error:
             os.close(handle)
             handle = -1
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)
             raise
         finally:
             self._keep(handle)

@@ -23,8 +23,10 @@ from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
+from ferry.spark import sinks
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.pipeline import Input, LateOutput
+from ferry.spark.sinks import parquet
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,20 @@ def test_a_lost_instance_or_executor_passes_and_an_error_of_the_user_does_not(te
 )
 def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, final: bool) -> None:
     assert is_final(error) is final
+
+
+def test_a_full_disk_of_a_sink_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    sink = parquet(str(tmp_path / "out"))
+    monkeypatch.setattr(sink, "write", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out'"):
+        Publisher._give(cast(Publisher, None), sink, 1, 1, pa.table({}))
+    sinks.identify([sink], "sales", "sales-a")
+    monkeypatch.setattr("os.pwrite", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out/_ferry-life'"):
+        sink.open(-1)
 
 
 class Clock:
