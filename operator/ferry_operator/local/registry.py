@@ -19,7 +19,6 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.timeline import TIMELINE
 from ferry.system import files
-from ferry_operator.local.cluster import reaper
 
 RUNS = "runs"
 """Folder of $FERRY_HOME for the directories of runs, and for links to those that jobs name themselves."""
@@ -173,7 +172,11 @@ def _kept(file: Path) -> KeptRun | None:
 
 def born(pid: int) -> float:
     """When a process was created, in ticks since the machine has started, for clocks step; 0: it is gone."""
-    return float(reaper.born(pid) or 0)
+    try:
+        fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2].split()
+    except OSError:
+        return 0.0
+    return 0.0 if fields[0] in (b"Z", b"X") else float(fields[19])
 
 
 def _alive(entry: RegisteredRun) -> bool:

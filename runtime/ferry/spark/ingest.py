@@ -286,7 +286,7 @@ class IngestTask:
                 file.writelines(f"{line}\n" for line in lines)
         except OSError as wrong:
             raise Unreachable(
-                f"malformed records cannot be set aside in {w.dead_letter}: {wrong.strerror}; mend that folder, the job waits"
+                f"malformed records cannot be set aside in {w.dead_letter}: {wrong.strerror}; mend that folder"
             ) from wrong
 
 

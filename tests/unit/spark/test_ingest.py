@@ -117,7 +117,9 @@ def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) ->
 
 def test_a_directory_that_takes_no_malformed_records_is_named(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("")
-    with pytest.raises(Unreachable, match=r"records cannot be set aside in .*/letters: Not a directory; mend that folder"):
+    with pytest.raises(
+        Unreachable, match=r"records cannot be set aside in .*/letters: Not a directory; mend that folder"
+    ):
         task(str(tmp_path / "letters"))._set_aside(1, ["{"], "no JSON")
 
 
