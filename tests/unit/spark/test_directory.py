@@ -286,6 +286,32 @@ def test_a_folder_that_is_not_mounted_does_not_make_its_files_new(tmp_path: Path
     assert source.latest(first, 10) == first, "it is not read again"
 
 
+def test_a_list_of_taken_files_that_is_not_what_was_written_makes_none_of_them_new(tmp_path: Path) -> None:
+    for order, name in enumerate("abc"):
+        parquet(tmp_path / "in" / name, order, order)
+
+    def planner() -> DirectorySplits:
+        made = parquet_files(tmp_path / "in", SCHEMA)
+        made.keep(tmp_path / "lists", "x")
+        return made
+
+    source = planner()
+    position = source.start()
+    for _ in range(3):
+        position = source.latest(position, 1)
+    assert source.latest(position, 10) == position and position["taken"] == 3
+    whole = (tmp_path / "lists" / "x.jsonl").read_bytes()
+    parquet(tmp_path / "in" / "d", 1, 7)  # as old as others: what was read cannot be guessed
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1
+        (tmp_path / "lists" / "x.jsonl").write_bytes(flipped)
+        try:
+            assert names(planner().latest(position, 10)) == ["d"]
+        except Fault as wrong:
+            assert "the list of files that were read is lost" in str(wrong)
+
+
 def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
     table = pa.table({"b": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())})
     pq.write_table(table, tmp_path / "a")
