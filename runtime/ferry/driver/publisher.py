@@ -29,7 +29,7 @@ from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.patience import QUIET_SECONDS, SLOW_SECONDS, Answers, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -80,6 +80,7 @@ class Publisher:
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._answers = Answers(self._sinking, SLOW_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
@@ -198,7 +199,8 @@ class Publisher:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             try:
-                return sink.write(epoch, generation, rows)
+                with self._answers.awaited(lambda: f"sink {sink!r} of epoch {epoch}"):
+                    return sink.write(epoch, generation, rows)
             except OSError as error:  # a full disk does not say which
                 if error.errno is not None and error.filename is None:
                     error.filename = str(getattr(sink, "directory", sink))

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ferry.contract.errors import Fault, SpecRefused, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.patience import ReportedPatience, UserCodeTries
+from ferry.driver.patience import Answers, ReportedPatience, UserCodeTries
 from ferry.spark.source import Batch, SplitsReader
 
 log = logging.getLogger("ferry.driver")
@@ -31,7 +31,7 @@ LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
 
 
 ANSWER_SECONDS = 10.0
-"""A source that takes longer to say what is new is said not to answer: the mount of its folder may hang."""
+"""A source that takes longer to say what is new is said not to answer."""
 
 
 class OwnQuery:
@@ -65,8 +65,7 @@ class OwnQuery:
         self._away: list[str] = []
         """What could not be read when a tick was asked for."""
         self._failed: Exception | None = None
-        self._asking: float | None = None
-        """since when the sources are asked"""
+        self._answers = None if patience is None else Answers(patience, ANSWER_SECONDS)
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
     @property
@@ -81,19 +80,7 @@ class OwnQuery:
     def start(self) -> OwnQuery:
         """Begin with the epoch that was planned last and not seen to its end, if there is one."""
         self._thread.start()
-        if self._patience is not None:
-            threading.Thread(target=self._watch, args=(self._patience,), name="query-watch", daemon=True).start()
         return self
-
-    def _watch(self, patience: ReportedPatience) -> None:
-        """Say which source does not answer: nothing ends its call."""
-        while self.isActive:
-            since = self._asking
-            if since is not None and time.monotonic() - since > ANSWER_SECONDS:
-                patience.waiting(
-                    f"source: {self._reader.asked} has not answered for {ANSWER_SECONDS:g} s and more; the job waits for it"
-                )
-            time.sleep(ANSWER_SECONDS / 10)
 
     def _epochs(self) -> None:
         try:
@@ -120,7 +107,7 @@ class OwnQuery:
         """What the sources answer, as soon as they can be read."""
         while True:
             try:
-                answer = self._timed(ask)
+                answer = self._awaited(ask)
             except Fault as error:
                 if self._patience is None:
                     raise
@@ -137,12 +124,11 @@ class OwnQuery:
                 self._tries.succeeded()
             return answer
 
-    def _timed(self, ask: Callable[[], T]) -> T:
-        self._asking = time.monotonic()
-        try:
+    def _awaited(self, ask: Callable[[], T]) -> T:
+        if self._answers is None:
             return ask()
-        finally:
-            self._asking = None
+        with self._answers.awaited(lambda: f"source: {self._reader.asked}"):
+            return ask()
 
     def _later(self, offset: Any, due: float) -> Any:
         """The next offset, when it is time for an epoch and there is something for it."""
