@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from ferry.contract.errors import SpecRefused
+
 
 def read_ferry_env(file: Path | None = None) -> None:
     """Put what `make setup` found (JAVA_HOME, FERRY_REDIS_SERVER) into the environment; what is set there wins."""
@@ -23,5 +25,10 @@ def read_ferry_env(file: Path | None = None) -> None:
 
 
 def home() -> Path:
-    """`$FERRY_HOME`, or .ferry in the user's directory; holds `runs` and `registry`."""
-    return Path(os.environ.get("FERRY_HOME") or Path.home() / ".ferry").absolute()
+    """`$FERRY_HOME`, or .ferry in the user's directory; holds `runs` and `registry`. Raises SpecRefused without either."""
+    try:
+        return Path(os.environ.get("FERRY_HOME") or Path.home() / ".ferry").absolute()
+    except (RuntimeError, FileNotFoundError) as error:  # no directory of the user, or none in which this process is
+        raise SpecRefused(
+            f"no directory for runs: {error}; set FERRY_HOME to the absolute path of a folder of yours"
+        ) from None

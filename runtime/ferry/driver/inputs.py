@@ -35,7 +35,8 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
     seconds = metrics.slow_ms / 1000
     while True:
         try:
-            with watched(metrics, SLOW_CODE, seconds, f"sources() and pipeline() have run for more than {seconds:g} s"):
+            text = f"sources() and pipeline(), which look at folders of input, have run for more than {seconds:g} s"
+            with watched(metrics, SLOW_CODE, seconds, text):
                 plan = build()
         except (InputAway, Unreachable) as away:
             if isinstance(away, InputAway) and not begun:

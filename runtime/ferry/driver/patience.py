@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ferry.contract.errors import Final, UserCodeFailed
@@ -66,6 +66,10 @@ class ReportedPatience:
         if self._since is not None:
             self._since += seconds
 
+    def waiting(self, what: str) -> None:
+        """Neither has it failed, nor does it work. Callable from any thread."""
+        self._metrics.report_problem(self._reason, what)
+
     def partly(self, what: str) -> None:
         """It works but for this, which is said, and nothing waits for it; empty: it works."""
         if not what:
@@ -82,6 +86,32 @@ class ReportedPatience:
         """It works (again)."""
         self._since = None
         self._metrics.mended(self._reason)
+
+
+class Answers:
+    """Notices a call that does not return, such as a look at a folder whose mount hangs: nothing ends it."""
+
+    def __init__(self, patience: ReportedPatience, seconds: float) -> None:
+        self._patience = patience
+        self._seconds = seconds
+        self._asked: tuple[float, Callable[[], str]] | None = None
+        threading.Thread(target=self._watch, name="answers", daemon=True).start()
+
+    @contextmanager
+    def awaited(self, who: Callable[[], str]) -> Iterator[None]:
+        """Meanwhile `who` is asked; by one thread at a time."""
+        self._asked = time.monotonic(), who
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._seconds / 10):
+            if (asked := self._asked) is not None and time.monotonic() - asked[0] > self._seconds:
+                silent = f"has not answered for {self._seconds:g} s and more; the job waits for it"
+                self._patience.waiting(f"{asked[1]()} {silent}")
 
 
 class UserCodeTries:

@@ -30,7 +30,7 @@ from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.crashes import CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
+from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -81,6 +81,7 @@ class Publisher:
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._answers = Answers(self._sinking, metrics.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
         self._crashes = CrashesInCode(settings.path)
         direct = all(emit.is_direct(output) for output in plan.outputs)
@@ -199,7 +200,13 @@ class Publisher:
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
-            return sink.write(epoch, generation, rows)
+            try:
+                with self._answers.awaited(lambda: f"sink {sink!r} of epoch {epoch}"):
+                    return sink.write(epoch, generation, rows)
+            except OSError as error:  # a full disk does not say which
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(getattr(sink, "directory", sink))
+                raise
         function: object = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
         slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
         with slow, sink_code(sink), self._crashes.within(f"sink {shown(sink)} ({place_of(function)})", epoch):

@@ -366,6 +366,8 @@ class DirectorySplits(ABC):
             except FileNotFoundError:
                 self._check_same(file)
                 raise
+            if os.path.lexists(self._path(file.name)):  # Else it was open, and whole, to its end.
+                self._check_same(file)
 
     def _check_same(self, file: File) -> None:
         """Raise RowsGone unless the file is there as it was when it was taken."""

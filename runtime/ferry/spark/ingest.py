@@ -23,7 +23,7 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
+from ferry.contract.errors import Fault, Final, SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
@@ -284,9 +284,14 @@ class IngestTask:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
             return
         folder = hidden_dead_letters(Path(w.dead_letter), self._mine.step.epoch)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        except OSError as wrong:
+            raise Unreachable(
+                f"malformed records cannot be set aside in {w.dead_letter}: {wrong.strerror}; mend that folder"
+            ) from wrong
 
 
 def hidden_dead_letters(directory: Path, epoch: int) -> Path:

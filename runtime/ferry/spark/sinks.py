@@ -215,7 +215,7 @@ class Parquet(Sink):
 
     def _after(self, epoch: int) -> list[int]:
         """Epochs that are there, later than this one, the newest first."""
-        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*"))
+        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*") if folder.name[6:].isdecimal())
         return sorted((one for one in found if one > epoch), reverse=True)
 
     def _moved(self, epoch: int, prefix: str) -> list[Path]:

@@ -89,6 +89,8 @@ class SplitsReader(DataSourceStreamReader):
         self._running = running
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
+        self.asked = "a source"
+        """Which one was asked last, for people."""
         for name, source in self._folders():
             source.keep(directory / "checkpoint" / TAKEN, name)
 
@@ -146,6 +148,7 @@ class SplitsReader(DataSourceStreamReader):
     def _ask(self, name: str, method: str, *given: Any) -> Any:
         """What a source answers; of a user's own, as JSON has it. Raises UserCodeFailed when that fails."""
         source = self._sources[name]
+        self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
         if is_ferrys(source):
             return getattr(source, method)(*given)
         what = f"{method}() of source {name!r}"

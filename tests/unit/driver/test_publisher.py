@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,10 @@ from ferry.driver.crashes import NAME, CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
+from ferry.driver.patience import Answers
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
+from ferry.spark import sinks
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.pipeline import Input, LateOutput, MapBatches, Output
 from ferry.spark.sinks import foreach_epoch, parquet
@@ -59,6 +62,33 @@ def test_a_lost_instance_or_executor_passes_and_an_error_of_the_user_does_not(te
 )
 def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, final: bool) -> None:
     assert is_final(error) is final
+
+
+def giving(patience: Any, seconds: float = 60.0) -> Publisher:
+    return cast(Publisher, SimpleNamespace(_answers=Answers(patience, seconds)))
+
+
+def test_a_sink_that_does_not_return_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    patience, sink = SimpleNamespace(waiting=lambda text: texts.append(text) or said.set()), parquet("out")
+    texts: list[str] = []
+    monkeypatch.setattr(sink, "write", lambda *_: said.wait(10))
+    Publisher._give(giving(patience, 0.01), sink, 7, 1, pa.table({}))
+    assert texts[0] == "sink parquet('out') of epoch 7 has not answered for 0.01 s and more; the job waits for it"
+
+
+def test_a_full_disk_of_a_sink_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    sink = parquet(str(tmp_path / "out"))
+    monkeypatch.setattr(sink, "write", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out'"):
+        Publisher._give(giving(None), sink, 1, 1, pa.table({}))
+    sinks.identify([sink], "sales", "sales-a")
+    monkeypatch.setattr("os.pwrite", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out/_ferry-life'"):
+        sink.open(-1)
 
 
 class Clock:

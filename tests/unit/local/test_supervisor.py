@@ -94,7 +94,8 @@ def ferry(tmp_path: Path) -> Iterator[Ferry]:
     yield one
     for process in one.started:
         process.kill()
-        process.communicate()
+        if process.stderr is not None and not process.stderr.closed:
+            process.communicate()
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -269,6 +270,18 @@ def test_a_driver_that_ends_without_an_answer_is_stopped_like_any_other(ferry: F
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=20)
     assert run.returncode == 0, err
+
+
+def test_a_run_whose_progress_nobody_reads_any_more_ends_as_if_interrupted(ferry: Ferry) -> None:
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    started = family(run)
+    assert run.stderr is not None
+    run.stderr.close()
+    assert run.wait(20) == 1 and living(started) == []
+    *_, stop, ended = map(json.loads, (directory / "timeline.jsonl").read_text().splitlines())
+    assert ended["kind"] == "ended" and ended["outcome"] == "stopped" and stop["t"] <= ended["t"]
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ferry.contract import places
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
-from ferry.contract.errors import SpecRefused, Superseded, Unreachable
+from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.places import DriverPlace, Registration
 from ferry.contract.routing import Version
@@ -43,6 +43,23 @@ def test_nobody_goes_on_from_a_journal_that_has_moved(redis: Redis) -> None:
             journal.swap(table(1, 1), expected)
     with pytest.raises(Superseded, match="bring back what elsewhere/j held"):
         redis.journal().read()
+
+
+def test_no_bit_of_the_journal_is_read_as_another(redis: Redis) -> None:
+    journal, name = redis.journal(), places.journal(RUN)
+    journal.swap(table(1, 0), None)
+    whole = journal._redis.get(name)
+    assert isinstance(whole, str) and journal.read() == table(1, 0)
+    for at in range(len(whole)):
+        journal._redis.set(name, whole[:at] + chr(ord(whole[at]) ^ 1) + whole[at + 1 :])
+        try:
+            assert journal.read() == table(1, 0)  # the name of the checksum
+        except StateUnavailable as error:
+            assert "the journal in Redis is not what was written" in str(error)
+    document = json.loads(whole)
+    del document["crc"]
+    journal._redis.set(name, json.dumps(document))
+    assert journal.read() == table(1, 0), "of an older release"
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.errors import DataRefused, Fault, Final
+from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
@@ -114,6 +114,14 @@ def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) ->
     assert (made.malformed, made.dead_letters) == (2, [])
     lines = (tmp_path / "letters" / ".epoch=5" / "5-0-2-3-77.jsonl").read_text().splitlines()
     assert [json.loads(line)["record"] for line in lines] == ["{", "}"]
+
+
+def test_a_directory_that_takes_no_malformed_records_is_named(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("")
+    with pytest.raises(
+        Unreachable, match=r"records cannot be set aside in .*/letters: Not a directory; mend that folder"
+    ):
+        task(str(tmp_path / "letters"))._set_aside(1, ["{"], "no JSON")
 
 
 def test_without_one_some_go_with_the_receipt_and_all_are_counted() -> None:

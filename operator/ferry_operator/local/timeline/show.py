@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from rich.live import Live
@@ -73,7 +74,8 @@ class ProgressView:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):  # of a terminal that is closed
+                self._live.stop()
 
     def __call__(self, view: RunView) -> None:
         """Show one view."""
