@@ -30,6 +30,7 @@ from ferry.contract.user_code import line_in
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_rest
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.crashes import Crashes
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.loops import Loops
@@ -101,7 +102,9 @@ class Epochs:
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
-        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
+        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, Crashes(spark).fresh)
+        if loops is not None:
+            loops.on_death = self._poison.died
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None

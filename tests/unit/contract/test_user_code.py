@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.contract.user_code import USER_CODE, calling, line_in, place_of
+from ferry.contract.user_code import USER_CODE, calling, line_in, line_of_crash, place_of
 
 
 def divides(n: int) -> float:
@@ -63,3 +63,18 @@ def test_what_is_marked_once_is_not_marked_again() -> None:
 def test_a_function_that_exits_has_failed() -> None:
     with pytest.raises(UserCodeFailed, match=r"SystemExit: 0 \(test_user_code\.py"), calling("pipeline()"):
         sys.exit(0)
+
+
+def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
+    here = divides.__code__
+    crash = (
+        "Python worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\n"
+        'Thread 0x00007f (most recent call first):\n  File "/home/me/other.py", line 3 in waits\n\n'
+        'Current thread 0x00007e (most recent call first):\n  File "/usr/lib/python3.11/json/decoder.py", line 9 in scan\n'
+        f'  File "{here.co_filename}", line {here.co_firstlineno + 1} in divides\n'
+        '  File "/home/me/job.py", line 20 in price\n\nExtension modules: numpy\n\tat java.base/x'
+    )
+    at = f"test_user_code.py:{here.co_firstlineno + 1} in divides"
+    assert line_of_crash(crash) == f'Segmentation fault ({at}: "return 1 / n")'
+    assert line_of_crash("Fatal Python error: Aborted\n\n<no Python frame>") == "Aborted"
+    assert line_of_crash("Python worker exited unexpectedly (crashed)") is None
