@@ -152,8 +152,8 @@ class Poison:
         if not self._set_aside:
             cause = "" if crash else ": a crash of native code, an exit, or no memory"
             raise Final(
-                f"{text}{cause}. Nothing is lost: mend {code or 'the record'}, or set spec.deadLetter.onCrash: set-aside, and "
-                "start the job again"
+                f"{text}{cause}. Nothing is lost: mend {code or 'the record'}, or set spec.deadLetter.onCrash: set-aside, "
+                "and start the job again"
             )
         if len(self.aside) == ASIDE_MAX:
             raise Final(f"{text}: {ASIDE_MAX} records of this epoch were set aside already, so the code is the cause")
