@@ -42,7 +42,11 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 def _rank(file: str) -> int:
     """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
     path = os.path.realpath(file)
-    if file.startswith("<") or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads"))):
+    if (
+        file.startswith("<")
+        or file.endswith((".pxi", ".pyx"))
+        or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads")))
+    ):
         return 0
     for installed in _INSTALLED:
         if installed in path:
@@ -109,11 +113,11 @@ def line_of(error: BaseException, what: str, function: object = None, key: objec
     return f"{USER_CODE}{summary}{at}, {what}{of}"
 
 
-def line_of_crash(text: str) -> str | None:
+def signal_in(text: str) -> str | None:
     """Of what Python says when a signal ends it: the signal, and the user's statement; None: no signal did.
 
     Example:
-        >>> line_of_crash("Fatal Python error: Bus error\\n\\nCurrent thread 0x1 (most recent call first):\\n  <no frame>")
+        >>> signal_in("Fatal Python error: Bus error\\n\\nCurrent thread 0x1 (most recent call first):\\n  <no frame>")
         'Bus error'
     """
     found = re.search(r"Fatal Python error: ([^\n]+)", text)

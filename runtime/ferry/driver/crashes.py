@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ferry.contract.user_code import line_of_crash
+from ferry.contract.user_code import signal_in
 
 log = logging.getLogger("ferry.driver")
 
@@ -36,7 +36,7 @@ class Crashes:
         if number <= self._known:
             return None
         self._known = number
-        return line_of_crash(error) or ""
+        return signal_in(error) or ""
 
     def _last_failed(self) -> tuple[int, str]:
         context: Any = self._spark.sparkContext

@@ -8,6 +8,7 @@ A child process that a function leaves behind by `os.fork` ends when it returns:
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,35 @@ AWAY = re.compile(
     re.IGNORECASE,
 )
 """Names of errors by which clients of databases and services say that the other end is away or busy."""
+
+
+def require_arguments(what: str, function: object, *names: str) -> None:
+    """Refuse what cannot be called with so many arguments. Raises SpecRefused."""
+    wanted = f"is no function of ({', '.join(names)})"
+    if not callable(function):
+        raise SpecRefused(f"{what}{function!r} {wanted}")
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise SpecRefused(f"{what}{name_of(function)} ({place_of(function)}) {wanted}: {error}") from error
+    except ValueError:  # A function of C need not have a signature.
+        return
+
+
+def not_arrow(made: object) -> str:
+    """What a function has returned that is neither a RecordBatch nor a Table, and what to do about it."""
+    kind = type(made).__name__
+    if inspect.iscoroutine(made):
+        made.close()
+    remedies = {
+        "NoneType": "is a `return` missing?",
+        "coroutine": "leave out `async`",
+        "generator": "collect the records, and `return` them instead of `yield`",
+        "DataFrame": "pyarrow.Table.from_pandas(frame, preserve_index=False) makes a table of one of pandas",
+        "dict": "pyarrow.table(columns) makes a table of columns by name",
+        "list": "pyarrow.Table.from_pylist(rows, schema=...) makes a table of rows",
+    }
+    return f"{kind}; {remedies[kind]}" if kind in remedies else kind
 
 
 @dataclass(frozen=True, slots=True)

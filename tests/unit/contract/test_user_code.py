@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.contract.user_code import USER_CODE, calling, line_in, line_of_crash, place_of
+from ferry.contract.user_code import USER_CODE, calling, line_in, place_of, signal_in
 
 
 def divides(n: int) -> float:
@@ -75,6 +75,6 @@ def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
         '  File "/home/me/job.py", line 20 in price\n\nExtension modules: numpy\n\tat java.base/x'
     )
     at = f"test_user_code.py:{here.co_firstlineno + 1} in divides"
-    assert line_of_crash(crash) == f'Segmentation fault ({at}: "return 1 / n")'
-    assert line_of_crash("Fatal Python error: Aborted\n\n<no Python frame>") == "Aborted"
-    assert line_of_crash("Python worker exited unexpectedly (crashed)") is None
+    assert signal_in(crash) == f'Segmentation fault ({at}: "return 1 / n")'
+    assert signal_in("Fatal Python error: Aborted\n\n<no Python frame>") == "Aborted"
+    assert signal_in("Python worker exited unexpectedly (crashed)") is None
