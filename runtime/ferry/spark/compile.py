@@ -29,10 +29,21 @@ from ferry.spark.emit import is_parted
 from ferry.spark.files import JsonSplits
 from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
 from ferry.spark.hints import hint
-from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
+from ferry.spark.pipeline import (
+    Build,
+    Frames,
+    Input,
+    LateOutput,
+    MapBatches,
+    Operator,
+    Output,
+    Transform,
+    name_of,
+    refuse_same,
+)
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
-from ferry.spark.user_functions import is_ferrys, refused
+from ferry.spark.user_functions import UserBatches, is_ferrys, refused
 from ferry.system import user_module
 
 STATEFUL = (
@@ -127,6 +138,7 @@ def _built(
     _refuse_unheeded(sources, building.operators, outputs)
     _refuse_types(outputs)
     _refuse_uncreated(building.created, building.operators)
+    _refuse_unsendable(sources, building.operators, outputs)
     operators = tuple(building.operators or [graph.offsets_only()])
     plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
     sinks.place(plan.sinks, output)
@@ -172,6 +184,25 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
                 f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
                 "use .map_batches(...), or read the files with spark.readStream"
             )
+
+
+def _refuse_unsendable(sources: dict[str, Any], operators: list[Operator], outputs: Sequence[Output]) -> None:
+    """Functions and sources are sent to tasks, with all that they refer to."""
+    inputs = [*(one for operator in operators for one in operator.inputs), *(output.input for output in outputs)]
+    steps = [step.function for one in inputs for step in one.steps if isinstance(step, MapBatches)]
+    users = [one for one in steps if isinstance(one, UserBatches)]
+    sent: list[tuple[str, Any]] = [(f"{name_of(one.function)} in {one.where}", one.function) for one in users]
+    sent += [
+        (f"source {name!r}", one) for name, one in sources.items() if isinstance(one, Splits) and not is_ferrys(one)
+    ]
+    for what, thing in sent:
+        try:
+            cloudpickle.dumps(thing)
+        except Exception as error:
+            raise SpecRefused(
+                f"{what} ({place_of(thing)}) cannot be sent to tasks: {' '.join(str(error).split())}; make connections, "
+                "locks and open files inside of it, where they are needed"
+            ) from error
 
 
 def _refuse_types(outputs: Sequence[Output]) -> None:
