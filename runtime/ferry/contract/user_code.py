@@ -198,6 +198,22 @@ def _frames(error: BaseException | None) -> Iterator[TracebackType]:
         at = at.tb_next
 
 
+def signal_in(text: str) -> str | None:
+    """Of what Python says when a signal ends it: the signal, and the user's statement; None: no signal did.
+
+    Example:
+        >>> signal_in("Fatal Python error: Bus error\\n\\nCurrent thread 0x1 (most recent call first):\\n  <no frame>")
+        'Bus error'
+    """
+    found = re.search(r"Fatal Python error: ([^\n]+)", text)
+    if found is None:
+        return None
+    crashed = text[found.end() :].partition("Current thread ")[2].split("\n\n")[0]
+    frames = re.findall(r'File "([^"\n]+)", line (\d+) in (\S+)', crashed)
+    place = _place([traceback.FrameSummary(file, int(line), name) for file, line, name in reversed(frames)])
+    return f"{found[1]} ({place})" if place else found[1]
+
+
 def line_in(text: str) -> str | None:
     """The line inside a longer text, such as a traceback of Spark's; None: it has none."""
     found = re.search(rf"{re.escape(USER_CODE)}[^\n]*", text)

@@ -38,6 +38,7 @@ from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
+from ferry.driver.signals import Crashes
 from ferry.driver.watch import EpochWatch
 from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
@@ -103,7 +104,9 @@ class Epochs:
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
-        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
+        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, Crashes(spark).fresh)
+        if loops is not None:
+            loops.on_death = self._poison.died
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,6 +35,9 @@ POISON = "PoisonRecord"
 ASIDE_MAX = 100
 """Records of an epoch that are set aside at most: of more the code is the cause, and no record."""
 
+WORDS_SECONDS = 2.0
+"""So long after its end Spark may take to say why a task has failed."""
+
 PLACE_MAX = 160
 """Characters of a split that its source cannot describe."""
 
@@ -41,15 +46,28 @@ Attempt = Callable[[Shares], list[Receipt] | None]
 
 
 class Poison:
-    """What is known of one epoch; `losses` counts workers and instances that were lost."""
+    """What is known of one epoch.
+
+    `losses` counts workers and instances that were lost; `crash` says of which signal a task has died since it was
+    asked last: empty of none, None: no task has died.
+    """
 
     def __init__(
-        self, sources: dict[str, Any], metrics: DriverMetrics, set_aside: bool, losses: Callable[[], int]
+        self,
+        sources: dict[str, Any],
+        metrics: DriverMetrics,
+        set_aside: bool,
+        losses: Callable[[], int],
+        crash: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._sources = sources
         self._metrics = metrics
         self._set_aside = set_aside
         self._losses = losses
+        self._crash = crash
+        self._asking = threading.Lock()
+        self._words = ""
+        """of the last task that has died in this epoch"""
         self._epoch = -1
         self.aside: tuple[RecordPlace, ...] = ()
         """Records that are left out."""
@@ -57,12 +75,23 @@ class Poison:
     def begin(self, epoch: int, known: Iterable[RecordPlace]) -> None:
         """An epoch; `known` are records that steps before have left out."""
         if epoch != self._epoch:
-            self._epoch, self.aside = epoch, ()
+            self._epoch, self.aside, self._words = epoch, (), ""
         self.aside = tuple(dict.fromkeys((*self.aside, *known)))
 
     def over(self) -> None:
         """No task dies any more."""
         self._metrics.mended(POISON)
+
+    def died(self) -> None:
+        """Report the crash of a task, whose share is read again; none when it ended otherwise. Callable from any thread."""
+        until = time.monotonic() + WORDS_SECONDS
+        with self._asking:
+            while (words := self._crash()) is None and time.monotonic() < until:
+                time.sleep(0.1)
+            self._words = words or self._words
+            if words and all(problem.reason != POISON for problem in self._metrics.problems):
+                again = "its share is read again; if tasks go on dying, the record that kills them is searched"
+                self._metrics.report_problem(POISON, f"a task died: {words}; {again}")
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
@@ -112,7 +141,8 @@ class Poison:
         if name == "":
             raise Final(f"{where} dies before it reads anything")
         whole, number, _ = (split, 0, None) if name.startswith("@") else opened(split)
-        text = f"{where} dies of {self._place(name, split)}, {DEATHS_MAX} times alone"
+        crash = f": {self._words}" if self._words else ""
+        text = f"{where} dies of {self._place(name, split)}, {DEATHS_MAX} times alone{crash}"
         if name.startswith("@"):
             raise Final(f"{text}: of rows that an operator fired none can be left out; mend the function behind it")
         if attempt([(name, cut(whole, number + 1, number + 1))]) is None:
@@ -120,9 +150,10 @@ class Poison:
                 raise Final(f"{where} dies before it reads anything")
             raise Final(f"{text}, while it is read from its source: mend or remove it there")
         if not self._set_aside:
+            cause = "" if crash else ": a crash of native code, an exit, or no memory"
             raise Final(
-                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend {code or 'the record'}, or "
-                "set spec.deadLetter.onCrash: set-aside, and start the job again"
+                f"{text}{cause}. Nothing is lost: mend {code or 'the record'}, or set spec.deadLetter.onCrash: set-aside, "
+                "and start the job again"
             )
         if len(self.aside) == ASIDE_MAX:
             raise Final(f"{text}: {ASIDE_MAX} records of this epoch were set aside already, so the code is the cause")
@@ -137,7 +168,10 @@ class Poison:
     def _report(self, share: Shares, where: str) -> None:
         names = ", ".join(self._place(name, split) for name, split in share[:3] if name)
         more = f" and {len(share) - 3} more" if len(share) > 3 else ""
-        text = f"{where} dies: looking for the record that kills it in {names or 'its share'}{more}"
+        with self._asking:  # Who has asked before reports it.
+            self._words = self._crash() or self._words
+        died = f"died: {self._words}" if self._words else "dies"
+        text = f"{where} {died}: looking for the record that kills it in {names or 'its share'}{more}"
         self._metrics.report_problem(POISON, text)
 
     def _place(self, name: str, split: str) -> str:

@@ -28,7 +28,18 @@ from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
 from ferry.spark.files import JsonSplits
 from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
-from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
+from ferry.spark.hints import hint
+from ferry.spark.pipeline import (
+    Build,
+    Frames,
+    Input,
+    LateOutput,
+    Operator,
+    Output,
+    Transform,
+    name_of,
+    refuse_same,
+)
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
 from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
@@ -118,7 +129,8 @@ def _built(
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
-                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)}"
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)} "
+                f"({place_of(module.pipeline)})"
             )
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
@@ -225,13 +237,13 @@ class _Streams(dict[str, Stream]):
 
 
 def _call(module: ModuleType, name: str, *args: Any) -> Any:
-    function = getattr(module, name, None)
+    function, wanted = getattr(module, name, None), f"{name}({'spark' if name == 'sources' else 'streams'}, args)"
     if function is None:
-        raise SpecRefused(f"{_named(module)} has no function {name}(...)")
+        raise SpecRefused(f"{_named(module)} has no function {wanted}")
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
-        raise SpecRefused(f"{_named(module)}.{name} must take {len(args)} arguments: {error}") from error
+        raise SpecRefused(f"{_named(module)}: write {wanted}; as it is ({place_of(function)}), {error}") from error
     try:
         return function(*args)
     except SpecRefused as refused:
@@ -240,7 +252,7 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
         kind = InputAway if isinstance(refused, InputAway) else SpecRefused
         raise kind(f"{refused} ({at})") from refused
     except BaseException as error:
-        raise refusal_of(error, f"{_named(module)}.{name}") from error
+        raise refusal_of(error, f"{_named(module)}.{name}", hint(error)) from error
 
 
 def _named(module: ModuleType) -> str:
@@ -265,7 +277,10 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
                 'pyarrow.schema([("user", pyarrow.string())])'
             )
         return schema
-    raise SpecRefused(f"source {name!r}: {type(source).__name__} is neither a streaming DataFrame nor Ferry's splits")
+    raise SpecRefused(
+        f"source {name!r}: {type(source).__name__} is no source; use ferry.json_files(...), ferry.parquet_files(...), "
+        "ferry.kafka(...), an object with the methods of ferry.Splits, or spark.readStream"
+    )
 
 
 def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:

@@ -45,6 +45,17 @@ Piece = tuple[int, int, int]
 """[low, high) of a file, and how many rows it has, about."""
 
 
+def _instead(directory: str) -> str:
+    """What to do about the name of a directory that is not there."""
+    if "://" in directory:
+        return "folders of this machine are read, also mounted ones; spark.readStream reads others"
+    if os.path.isfile(directory):
+        return "it is a file, and the source needs its folder"
+    if any(sign in directory for sign in "*?["):
+        return "name the folder alone: all of its files are read"
+    return "a file source needs one" + ("" if os.path.isabs(directory) else f"; it was looked for in {os.getcwd()}")
+
+
 @contextmanager
 def naming(path: str, taken: bool = False) -> Iterator[None]:
     """Whatever a library raises about a file becomes a Fault that names it, and says what to do.
@@ -135,7 +146,7 @@ class DirectorySplits(ABC):
         try:
             os.scandir(self.directory).close()
         except (FileNotFoundError, NotADirectoryError) as gone:
-            raise InputAway(f"no directory {self.directory!r}; a file source needs one") from gone
+            raise InputAway(f"no directory {self.directory!r}; {_instead(self.directory)}") from gone
         except OSError:
             return  # It is there, and is waited for.
 

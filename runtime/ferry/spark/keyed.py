@@ -280,7 +280,7 @@ class KeyedStream:
     ) -> Stream:
         timed = needs_time or any(i.timed for one in (self, *others) for i in one.stream._inputs)
         for one in (self, *others) if timed else ():
-            one.stream._require_time(f"process {name!r}")
+            one.stream._require_time(f"operator {name!r}")
         read = [
             ProcessInput(one.stream.input.schema, one._key(name), one.stream.input.initial) for one in (self, *others)
         ]

@@ -28,7 +28,7 @@ from ferry.spark.encodings import encodings, write_parts
 from ferry.spark.json_text import shown as rows_shown
 from ferry.spark.ownership import LIFE as LIFE
 from ferry.spark.ownership import Ownership
-from ferry.spark.user_functions import name_of_sink
+from ferry.spark.user_functions import name_of_sink, require_arguments
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -392,8 +392,7 @@ def foreach_epoch(
         ...             shutil.rmtree(folder)
         >>> output = counts.sink(ferry.foreach_epoch(store, truncate=forget))
     """
-    if not callable(function):
-        raise SpecRefused(f"foreach_epoch: {function!r} is no function of (epoch, generation, rows)")
-    if truncate is not None and not callable(truncate):
-        raise SpecRefused(f"foreach_epoch: truncate={truncate!r} is no function of (epoch)")
+    require_arguments("foreach_epoch: ", function, "epoch", "generation", "rows")
+    if truncate is not None:
+        require_arguments("foreach_epoch: truncate=", truncate, "epoch")
     return ForeachEpoch(function, truncate)

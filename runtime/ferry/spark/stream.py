@@ -31,11 +31,11 @@ from ferry.spark.pipeline import (
 )
 from ferry.spark.processes import is_time
 from ferry.spark.sinks import Sink
-from ferry.spark.user_functions import UserBatches, UserFrames
+from ferry.spark.user_functions import UserBatches, UserFrames, not_arrow
 from ferry.spark.words import milliseconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stream:
     """Records of a source, or rows that an operator fired: what `pipeline(streams, args)` gets, and each step returns.
 
@@ -70,6 +70,9 @@ class Stream:
                 )
         more = (one for other in others for one in other._inputs)
         return replace(self, more=(*self.more, *more))
+
+    def __repr__(self) -> str:
+        return f"the stream of {self._where()}"
 
     @property
     def _inputs(self) -> tuple[Input, ...]:
@@ -219,9 +222,7 @@ class Stream:
             ) from error
         if not isinstance(made, pa.RecordBatch | pa.Table):
             at = place_of(function)
-            raise SpecRefused(
-                f"{called} ({at}) must return a RecordBatch or a Table, it returned {type(made).__name__}"
-            )
+            raise SpecRefused(f"{called} ({at}) must return a RecordBatch or a Table, it returned {not_arrow(made)}")
         schema = made.schema
         refuse_same(schema, f"{called} gives")
         step = MapBatches(
@@ -251,6 +252,10 @@ class Stream:
         """
         if not columns:
             raise SpecRefused(f"key_by on {self._where()}: name at least one column")
+        if wrong := [one for one in columns if not isinstance(one, str)]:
+            raise SpecRefused(
+                f'key_by on {self._where()}: {type(wrong[0]).__name__} is no name of a column; write key_by("a", "b")'
+            )
         if twice := [column for i, column in enumerate(columns) if column in columns[:i]]:
             raise SpecRefused(f"key_by on {self._where()}: column {twice[0]!r} is named twice; once is enough")
         for column in columns:

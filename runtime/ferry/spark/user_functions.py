@@ -6,6 +6,7 @@ a source or a sink cannot reach something          -> Unreachable or the error i
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +37,35 @@ AWAY = re.compile(
 
 ANSWERS: dict[str, Callable[[Any], Any]] = {"plan": list, "flows": dict, "lag": int, "ended": bool}
 """What methods of sources give; a position may be any JSON value."""
+
+
+def require_arguments(what: str, function: object, *names: str) -> None:
+    """Refuse what cannot be called with so many arguments. Raises SpecRefused."""
+    wanted = f"is no function of ({', '.join(names)})"
+    if not callable(function):
+        raise SpecRefused(f"{what}{function!r} {wanted}")
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise SpecRefused(f"{what}{name_of(function)} ({place_of(function)}) {wanted}: {error}") from error
+    except ValueError:  # A function of C need not have a signature.
+        return
+
+
+def not_arrow(made: object) -> str:
+    """What a function has returned that is neither a RecordBatch nor a Table, and what to do about it."""
+    kind = type(made).__name__
+    if inspect.iscoroutine(made):
+        made.close()
+    remedies = {
+        "NoneType": "is a `return` missing?",
+        "coroutine": "leave out `async`",
+        "generator": "collect the records, and `return` them instead of `yield`",
+        "DataFrame": "pyarrow.Table.from_pandas(frame, preserve_index=False) makes a table of one of pandas",
+        "dict": "pyarrow.table(columns) makes a table of columns by name",
+        "list": "pyarrow.Table.from_pylist(rows, schema=...) makes a table of rows",
+    }
+    return f"{kind}; {remedies[kind]}" if kind in remedies else kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +155,10 @@ def refused(what: str) -> Iterator[None]:
         raise refusal_of(error, what) from error
 
 
-def refusal_of(error: BaseException, what: str) -> SpecRefused:
+def refusal_of(error: BaseException, what: str, hint: str = "") -> SpecRefused:
     """The refusal of a program that fails; where a system is away, a job that has begun waits for it."""
     kind = InputAway if is_away(error) else SpecRefused
-    return kind(f"{what} failed: {reason(error)}")
+    return kind(f"{what} failed: {reason(error)}{hint}")
 
 
 def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:

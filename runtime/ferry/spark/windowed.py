@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -259,6 +260,10 @@ def outputs_of(
 def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate]) -> Aggregator:
     """A user's own, or the one of these functions. Raises SpecRefused."""
     if aggregator is not None and not isinstance(aggregator, Aggregator):
+        if isinstance(aggregator, Aggregate):
+            raise SpecRefused(
+                f"aggregate {name!r}: {aggregator.function} has no name; write n=ferry.{aggregator.function}(...)"
+            )
         raise SpecRefused(f"aggregate {name!r}: {aggregator!r} is not a ferry.Aggregator")
     if (aggregator is None) == (not aggregates):
         raise SpecRefused(
@@ -266,7 +271,8 @@ def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapp
         )
     for out, one in aggregates.items():
         if not isinstance(one, Aggregate):
-            raise SpecRefused(f"aggregate {name!r}: {out}={one!r} is not an aggregate; use count(), sum(column), ...")
+            given = f"the function {one.__name__}" if inspect.isfunction(one) else repr(one)
+            raise SpecRefused(f"aggregate {name!r}: {out}={given} is not an aggregate; use count(), sum(column), ...")
     return aggregator if aggregator is not None else Functions(dict(aggregates))
 
 

@@ -161,6 +161,6 @@ def milliseconds(value: int | str, what: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", str(value))
     if not match:
         raise SpecRefused(
-            f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"'
+            f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m", "1h", "1d"'
         )
     return round(float(match[1]) * _UNITS[match[2]])

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import json
 import linecache
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -151,5 +152,12 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         return made
     except SpecRefused:
         raise
+    except SyntaxError as error:
+        at = f"{Path(error.filename or '?').name}:{error.lineno}"
+        line = f': "{error.text.strip()}"' if error.text else ""
+        version = f"; this is Python {platform.python_version()}" if type(error) is SyntaxError else ""
+        raise SpecRefused(
+            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error.msg} ({at}{line}){version}"
+        ) from error
     except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error

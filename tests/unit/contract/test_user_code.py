@@ -18,7 +18,16 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
-from ferry.contract.user_code import USER_CODE, calling, line_in, line_in_traceback, line_of, place_of, reason
+from ferry.contract.user_code import (
+    USER_CODE,
+    calling,
+    line_in,
+    line_in_traceback,
+    line_of,
+    place_of,
+    reason,
+    signal_in,
+)
 
 
 def divides(n: int) -> float:
@@ -250,3 +259,18 @@ def test_the_place_is_the_users_innermost_statement(files: list[str], place: str
 )
 def test_where_a_function_is_defined_is_known_of_every_kind(made: Any) -> None:
     assert place_of(made).startswith("test_user_code.py:") and place_of(Path) == place_of(Strange()) == ""
+
+
+def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
+    here = divides.__code__
+    crash = (
+        "Python worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\n"
+        'Thread 0x00007f (most recent call first):\n  File "/home/me/other.py", line 3 in waits\n\n'
+        'Current thread 0x00007e (most recent call first):\n  File "/usr/lib/python3.11/json/decoder.py", line 9 in scan\n'
+        f'  File "{here.co_filename}", line {here.co_firstlineno + 1} in divides\n'
+        '  File "/home/me/job.py", line 20 in price\n\nExtension modules: numpy\n\tat java.base/x'
+    )
+    at = f"test_user_code.py:{here.co_firstlineno + 1} in divides"
+    assert signal_in(crash) == f'Segmentation fault ({at}: "return 1 / n")'
+    assert signal_in("Fatal Python error: Aborted\n\n<no Python frame>") == "Aborted"
+    assert signal_in("Python worker exited unexpectedly (crashed)") is None

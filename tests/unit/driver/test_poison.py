@@ -221,3 +221,19 @@ def test_the_file_of_a_record_is_named_and_left_out_again_by_whoever_reads_it(tm
     assert len(share) == 4 and share[-1] == ("t", both)
     (receipt,) = attempt(share[:3]) or ()
     assert receipt.rows == 28, "nothing dies of it"
+
+
+def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path: Path) -> None:
+    numbers = Numbers({500})
+    words = iter([None, 'Segmentation fault (job.py:12 in touch: "lib.touch()")', ""])
+    search = Poison({"s": numbers}, DriverMetrics("job", str(tmp_path)), False, lambda: 0, lambda: next(words, ""))
+    search.begin(3, ())
+    search.died()
+    (problem,) = search._metrics.problems
+    assert problem.reason == POISON and problem.text.startswith("a task died: Segmentation fault (job.py:12 in touch")
+    with pytest.raises(Final, match=r"3 times alone: Segmentation fault \(job.py:12 .*\)\. Nothing is lost"):
+        search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
+    search.begin(4, ())
+    search.over()
+    search.died()  # not of a signal
+    assert not search._metrics.problems

@@ -65,6 +65,26 @@ def everything(source: DirectorySplits) -> list[dict[str, Any]]:
 
 
 # ---- away
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "no directory 'nowhere'; a file source needs one; it was looked for in /"),
+        ("in/*.json", "name the folder alone: all of its files are read"),
+        ("in/1.json", "it is a file, and the source needs its folder"),
+        ("s3://bucket/in", "folders of this machine are read, also mounted ones; spark.readStream reads others"),
+    ],
+)
+def test_a_name_that_is_no_folder_says_what_to_write(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_bytes(lines(1))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputAway) as refused:
+        json_files(name, SCHEMA).start()
+    assert words in str(refused.value)
+
+
 @pytest.mark.parametrize("finite", [False, True])
 def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Path, finite: bool) -> None:
     folder = tmp_path / "in"

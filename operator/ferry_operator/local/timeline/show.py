@@ -126,6 +126,10 @@ def progress_line(view: RunView) -> str:
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
         return f"starting Spark ...  {workers}"
+    if status.epoch < 0 and not status.rows:
+        first = "first epoch: loads the kernels, and compiles them once on a machine"
+        first = "waiting for records" if status.phase == "idle" else first
+        return "  ".join([first, workers, *(f"degraded: {one.text}" for one in status.problems)])
     parts = [
         f"epoch {status.epoch}",
         f"{status.rows_per_second:,.0f} rows/s",
