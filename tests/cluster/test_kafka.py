@@ -17,10 +17,10 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark import kafka, kafka_client, sinks
+from ferry.spark import kafka, kafka_client, kafka_readers, kafka_writers, sinks
 from ferry.spark.kafka import KafkaSplits
-from ferry.spark.kafka_client import marker_of
 from ferry.spark.kafka_sink import KafkaSink
+from ferry.spark.kafka_writers import marker_of
 from ferry.spark.splits import Flow
 from tests.cluster import queries, runner
 from tests.kafka import KafkaBroker
@@ -101,7 +101,7 @@ def test_only_committed_records_are_read_and_gaps_hold_up_nobody(broker: KafkaBr
 
 
 def test_a_backlog_is_read_in_parts_by_readers_that_go_on(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_client, "AHEAD_MAX", 500)
+    monkeypatch.setattr(kafka_readers, "AHEAD_MAX", 500)
     monkeypatch.setattr(kafka, "BATCH_ROWS", 3000)
     broker.create("backlog", 3)
     broker.produce("backlog", ((i % 3, b"%d" % i) for i in range(30_000)))
@@ -151,7 +151,7 @@ def test_a_topic_that_is_not_there_or_is_made_again_is_refused(
 def test_a_reader_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(kafka_readers, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(kafka_client, "ANSWER_SECONDS", 1.0)
     broker.create("silent", 1)
     one = source(broker, "silent")
@@ -189,7 +189,7 @@ def until_written(one: KafkaSink, epoch: int, rows: pa.Table) -> None:
 def test_epochs_are_published_once_while_the_broker_is_killed_and_cut(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "TRANSACTION_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_writers, "TRANSACTION_SECONDS", 3.0)
     broker.create("sunk", 2)
     one = sink(broker, -1)
     over = threading.Event()

@@ -25,10 +25,12 @@ from ferry.driver.publisher import refuse_final
 from ferry.spark import kafka, kafka_client, kafka_registry, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import NoTopic, PlainWriter, RangeReader, TopicEnds, TransactionWriter
+from ferry.spark.kafka_client import NoTopic, TopicEnds
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_readers import RangeReader
 from ferry.spark.kafka_records import Decoder, Encoder, Marker
 from ferry.spark.kafka_registry import SchemaRegistry
+from ferry.spark.kafka_writers import PlainWriter, TransactionWriter
 from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 
 COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
@@ -63,6 +65,10 @@ def source(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Ka
     made = ferry.kafka("nowhere:1", "clicks", COLUMNS, **more)
     made._asks = brokers  # type: ignore[assignment]
     return made
+
+
+def pieces(splits: list[Any]) -> list[Any]:
+    return [split["pieces"] for split in splits]
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), st.integers(0, 120))
@@ -107,7 +113,7 @@ def test_a_position_goes_on_by_at_most_an_epochs_rows(monkeypatch: pytest.Monkey
     first = one.latest(start, 10)
     assert first["offsets"] == {"0": 12, "1": 3, "2": 0} and not one.ended(first)
     assert one.lag(first) == 13 and one.flows(first) == {"0": True, "1": False, "2": False}
-    assert one.plan(start, first, 2) == [{"pieces": [(0, 5, 12)]}, {"pieces": [(1, 0, 3)]}]
+    assert pieces(one.plan(start, first, 2)) == [[(0, 5, 12)], [(1, 0, 3)]]
     last = one.latest(one.latest(first, 10), 10)
     assert last["offsets"] == {"0": 25, "1": 3, "2": 0}
     assert one.latest(last, 10) is last and one.plan(last, last, 2) == []
@@ -132,9 +138,9 @@ def test_partitions_that_are_added_are_read_from_their_first_record(monkeypatch:
     brokers.ends |= {1: (2, 7)}
     later = one.latest(start, 10)
     assert later["offsets"] == {"0": 4, "1": 7}
-    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}]
+    assert pieces(one.plan(start, later, 4)) == [[(1, 2, 7)]]
     brokers.ends |= {1: (7, 9)}
-    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}], "an epoch that is begun again has the same records"
+    assert pieces(one.plan(start, later, 4)) == [[(1, 2, 7)]], "an epoch that is begun again has the same records"
 
 
 def test_a_first_epoch_that_is_begun_again_has_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +150,7 @@ def test_a_first_epoch_that_is_begun_again_has_the_same_records(monkeypatch: pyt
     brokers.ends = {0: (0, 9)}
     first = one.latest(start, 10)
     brokers.ends = {0: (0, 20)}
-    assert one.plan(one.start(), first, 1) == one.plan(start, first, 1) == [{"pieces": [(0, 4, 9)]}]
+    assert pieces(one.plan(one.start(), first, 1)) == pieces(one.plan(start, first, 1)) == [[(0, 4, 9)]]
 
 
 def test_a_finite_input_ends_where_the_topic_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +227,9 @@ class Record:
     def key(self) -> bytes | None:
         return self._key
 
+    def topic(self) -> str:
+        return "clicks"
+
     def partition(self) -> int:
         return 3
 
@@ -257,11 +266,11 @@ def test_each_value_that_does_not_fit_has_its_own_reason() -> None:
     _, bad = Decoder(COLUMNS, ()).decode([Record(value, i) for i, value in enumerate(values)], None)
     assert isinstance(bad, Malformed) and bad.reason == bad.reasons[0]
     assert bad.reasons == [
-        "partition 3, offset 0: no JSON object",
-        "partition 3, offset 2: no JSON object",
-        "partition 3, offset 3: field 'ts': \"x\" does not fit int64",
-        "partition 3, offset 4: no value",
-        "partition 3, offset 5: more than a JSON object: '{' at byte 9",
+        "topic clicks, partition 3, offset 0: no JSON object",
+        "topic clicks, partition 3, offset 2: no JSON object",
+        "topic clicks, partition 3, offset 3: field 'ts': \"x\" does not fit int64",
+        "topic clicks, partition 3, offset 4: no value",
+        "topic clicks, partition 3, offset 5: more than a JSON object: '{' at byte 9",
     ]
 
 
