@@ -243,10 +243,10 @@ class KafkaSplits:
                         if records:
                             yield Flow(str(partition))
                             yield from self._decoder.decode(records, columns)
-        except NotAllowed as error:
-            if split["first"]:  # A job that has read before waits until it may again.
+        except Unreachable as error:
+            if isinstance(error, NotAllowed) and split["first"]:  # A job that has read before waits until it may again.
                 raise SpecRefused(str(error)) from error
-            raise
+            raise Unreachable(str(error)) from error  # This class is known to whoever reads the error of a task.
 
 
 def _named(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -47,7 +47,7 @@ class Heard:
     def __call__(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._last:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which does not say why
             self._last = error.str()
 
     def beside(self, text: str) -> str:
