@@ -90,15 +90,17 @@ class RangeReader:
         for partition, stop in stops.items():
             self._resume({partition}, stops)
             deadline = time.monotonic() + SILENCE_SECONDS
-            while self._passed[partition] < stop:
+            while True:
+                while (many := self._part(partition, stop)) is not None:
+                    yield partition, self._out(partition, many, topic)
+                    deadline = time.monotonic() + SILENCE_SECONDS
+                if self._passed[partition] >= stop:
+                    break
                 if self._take(partition, stops):
                     deadline = time.monotonic() + SILENCE_SECONDS
                 elif time.monotonic() > deadline:
                     text = f"{self._where}: no record of partition {partition} for {SILENCE_SECONDS:g} s"
                     raise Unreachable(self._heard.beside(text))
-                while (many := self._part(partition, stop)) is not None:
-                    yield partition, self._out(partition, many, topic)
-                    deadline = time.monotonic() + SILENCE_SECONDS
             many = bisect_left(self._ahead[partition], stop, key=_offset)
             yield partition, self._out(partition, many, topic)
             self._next[partition] = stop

@@ -80,8 +80,8 @@ def ask(url: str, numbers: Iterable[int]) -> dict[int, tuple[str, str] | Unfit]:
 
 def doubt(url: str, number: int) -> bool:
     """A value does not fit this schema: whether to ask again, as the registry may have been set up anew since."""
-    asked, *_ = _known.get((url, number), (time.monotonic(),))
-    if time.monotonic() - asked < BELIEVED_SECONDS:
+    known = _known.get((url, number))
+    if known is None or time.monotonic() - known[0] < BELIEVED_SECONDS:
         return False
     del _known[url, number]
     return True
@@ -248,7 +248,9 @@ class _Whole:
                     return self.of(self._known[full], namespace)
             return schema
         if schema.get("type") not in NAMED:
-            return {**schema, **{key: self.of(one, namespace) for key, one in _parts(schema)}}
+            made = {**schema, **{key: self.of(one, namespace) for key, one in _parts(schema)}}
+            bare = not isinstance(made["type"], str) or made["type"] in self._defined
+            return made["type"] if bare else made  # as fastavro wants it
         full, inside = _names(schema, namespace)
         if full in self._defined:
             return full
