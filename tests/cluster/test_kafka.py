@@ -145,9 +145,9 @@ def test_records_of_every_kind_are_read(broker: KafkaBroker) -> None:
     (split,) = one.plan(start, one.latest(start, 1000), 2)
     *small, large = [row for part in one.read(split) if isinstance(part, pa.RecordBatch) for row in part.to_pylist()]
     assert len(large["value"]) == 10_000_000 and large["key"] is None
-    for i, codec in enumerate((b"none", b"gzip", b"snappy", b"lz4", b"zstd")):
+    for i, name in enumerate((b"none", b"gzip", b"snappy", b"lz4", b"zstd")):
         some = [(row["key"], row["value"]) for row in small[3 * i : 3 * i + 3]]
-        assert some == [(None, codec * 9), (b"", None), (codec, b"")]
+        assert some == [(None, name * 9), (b"", None), (name, b"")]
     assert all(row["headers"] == [{"name": "h", "value": b"x"}, {"name": "", "value": None}] for row in small)
 
 
@@ -200,7 +200,10 @@ def test_rights_that_are_taken_away_are_waited_for(broker: KafkaBroker) -> None:
     one = source(broker, "rights")
     start = one.start()
     first = one.latest(start, 1)
-    writers = [sink(broker, -1, "rights"), ferry.kafka_sink(broker.servers, "rights", value="string", exactly_once=False)]
+    writers = [
+        sink(broker, -1, "rights"),
+        ferry.kafka_sink(broker.servers, "rights", value="string", exactly_once=False),
+    ]
     for some in writers:
         some.write(0, 1, pa.table({"value": ["c"]}))
     last = one.latest(first, 1)
@@ -294,7 +297,8 @@ def until_written(one: Any, epoch: int, rows: pa.Table) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            return one.write(epoch, 1, rows)
+            one.write(epoch, 1, rows)
+            return
         except Unreachable:
             assert time.monotonic() < end
             time.sleep(0.1)

@@ -31,8 +31,8 @@ ENDS_SECONDS = 1.0
 """Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
 
 BACK_SECONDS = 10.0
-"""A partition that ends before what was read of it has lost records, unless it is longer again within this time: who leads it
-now may learn of the end a little later."""
+"""A partition that ends before what was read of it has lost records, unless it is longer again within this time: its leader
+may learn of the end a little later."""
 
 CUT_ROWS = 20_000
 """Shares of so many offsets are worth cutting partitions for; smaller ones stay with the reader that knows a partition."""
@@ -191,7 +191,7 @@ class KafkaSplits:
         if time.monotonic() - self._back_since < BACK_SECONDS:
             raise Unreachable(f"{text}: looked at again for {BACK_SECONDS:g} s")
         raise SpecRefused(
-            f"{RECORDS_LOST}{text}: the brokers have lost records, and give their offsets to new ones. No record is ever "
+            f"{RECORDS_LOST}{text}: the brokers have lost records, and give their offsets to new ones. No record is "
             "passed over: begin a new job"
         )
 

@@ -135,9 +135,7 @@ def never(error: Any) -> str:
     """What to do about a record that the brokers never take, alone or with others; empty: the error is none about that."""
     from confluent_kafka import KafkaError
 
-    size = (
-        "Make it smaller, or let brokers and topic take it (max.message.bytes; message.max.bytes in options=)"
-    )
+    size = "Make it smaller, or let brokers and topic take it (max.message.bytes; message.max.bytes in options=)"
     return {
         KafkaError.MSG_SIZE_TOO_LARGE: size,
         KafkaError.RECORD_LIST_TOO_LARGE: size,

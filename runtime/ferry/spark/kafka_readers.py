@@ -188,7 +188,7 @@ class RangeReader:
             there = f"; it has offsets {first} to {end - 1}" if first < end else f"; it is empty, and goes on at {end}"
         return SpecRefused(
             f"{RECORDS_LOST}{self._where}, partition {partition}: the broker has no offset {self._passed[partition]} any "
-            f"more, as after the topic's retention time, or has lost it{there}. No record is ever passed over: begin a new job"
+            f"more, as after the topic's retention time, or has lost it{there}. No record is passed over: begin a new job"
         )
 
     def _is_far(self, partition: int, stops: Mapping[int, int]) -> bool:

@@ -106,7 +106,9 @@ class Decoder:
 
     def decode(self, records: Sequence[Record], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed]:
         """A batch of the records whose values fit, and what does not."""
-        all_, bad, headers = records, {}, []
+        all_ = records
+        bad: dict[int, str] = {}
+        headers: list[Any] = []
         if "headers" in self._beside:
             headers, bad = _headers(records)
             records = [one for i, one in enumerate(records) if i not in bad]
@@ -155,7 +157,8 @@ def _place(record: Record) -> str:
 
 def _headers(records: Sequence[Record]) -> tuple[list[list[dict[str, Any]]], dict[int, str]]:
     """(headers of the records that have readable ones, what is wrong with the others by their place)."""
-    made, bad = [], {}
+    made: list[list[dict[str, Any]]] = []
+    bad: dict[int, str] = {}
     for i, one in enumerate(records):
         try:
             made.append([{"name": name, "value": value} for name, value in one.headers() or ()])

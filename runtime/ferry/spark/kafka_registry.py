@@ -50,9 +50,9 @@ class SchemaRegistry:
         numbers = {i: int.from_bytes(one[1:FRAME]) for i, one in enumerate(values) if one and _is_framed(one)}
         table, bad = self._read(url, values, numbers, fields, epochs)
         doubtful = {numbers[i] for i in bad if i in numbers}
-        if any([kafka_schemas.doubt(url, number) for number in doubtful]):
-            return self._read(url, values, numbers, fields, epochs)
-        return table, bad
+        if not [number for number in doubtful if kafka_schemas.doubt(url, number)]:
+            return table, bad
+        return self._read(url, values, numbers, fields, epochs)
 
     def _read(
         self, url: str, values: Sequence[bytes | None], numbers: Mapping[int, int], fields: pa.Schema, epochs: Epochs

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import ferry
 from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
-from ferry.driver.publisher import refuse_final
+from ferry.driver.failures import refuse_final
 from ferry.spark import kafka, kafka_client, kafka_readers, kafka_schemas, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
@@ -405,7 +405,9 @@ def test_records_of_a_topic_that_was_made_again_are_not_given_out(monkeypatch: p
         list(one.read({0: (0, 3)}, "one"))
 
 
-def test_a_reader_says_what_the_brokers_have_of_a_partition_that_has_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_says_what_the_brokers_have_of_a_partition_that_has_lost_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one = reader(monkeypatch, Brokers(p0=(4, 9)))
     one._consumer.waiting = [Come(0, 0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))]
     with pytest.raises(SpecRefused, match=r"^records lost: .*partition 0: .*no offset 2 any more.*has offsets 4 to 8"):
