@@ -38,8 +38,8 @@ class NotAllowed(Unreachable):
     """The brokers do not allow it, now: rights are taken away, and given back, while jobs run."""
 
 
-class Heard:
-    """What a client says of its own accord: why it reaches no broker, as a rule."""
+class LastError:
+    """The error that a client has reported of its own accord: why it reaches no broker, as a rule."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -51,11 +51,11 @@ class Heard:
             self._last = error.str()
 
     def beside(self, text: str) -> str:
-        """The text, and what was heard last."""
+        """The text, and the error that came last."""
         return f"{text} ({self._last})" if self._last and self._last not in text else text
 
 
-def failure(error: Any, what: str, heard: Heard | None = None) -> FerryError:
+def failure(error: Any, what: str, last_error: LastError | None = None) -> FerryError:
     """The error of ours for one of the library's."""
     from confluent_kafka import KafkaError
 
@@ -72,11 +72,11 @@ def failure(error: Any, what: str, heard: Heard | None = None) -> FerryError:
         KafkaError._UNKNOWN_TOPIC: NoTopic,
     }
     kind, text = kinds.get(error.code(), Unreachable), f"{what}: {error.str()}"
-    return kind(heard.beside(text) if heard is not None and kind is Unreachable else text)
+    return kind(last_error.beside(text) if last_error is not None and kind is Unreachable else text)
 
 
 @contextmanager
-def answered(error_of: Callable[[Any], FerryError]) -> Iterator[None]:
+def mapped_errors(error_of: Callable[[Any], FerryError]) -> Iterator[None]:
     """Around calls of the library: raises our errors in place of its own."""
     from confluent_kafka import KafkaException
 
@@ -86,20 +86,20 @@ def answered(error_of: Callable[[Any], FerryError]) -> Iterator[None]:
         raise error_of(error.args[0]) from error
 
 
-def consumer(place: KafkaPlace, more: Mapping[str, Any], heard: Heard) -> Any:
+def consumer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) -> Any:
     """A client that reads, or knows what is committed for its group. Raises SpecRefused for an option that cannot be."""
     from confluent_kafka import Consumer
 
-    with answered(lambda error: failure(error, f"kafka {place.servers}")):
-        return Consumer(place.settings({**more, "error_cb": heard}))
+    with mapped_errors(lambda error: failure(error, f"kafka {place.servers}")):
+        return Consumer(place.settings({**more, "error_cb": last_error}))
 
 
-def producer(place: KafkaPlace, more: Mapping[str, Any], heard: Heard) -> Any:
+def producer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) -> Any:
     """A client that writes. Raises SpecRefused for an option that cannot be."""
     from confluent_kafka import Producer
 
-    settings = place.settings({**more, "error_cb": heard})
-    with answered(lambda error: failure(error, f"kafka {place.servers}")):
+    settings = place.settings({**more, "error_cb": last_error})
+    with mapped_errors(lambda error: failure(error, f"kafka {place.servers}")):
         return Producer({name: value for name, value in settings.items() if name != "isolation.level"})
 
 
@@ -117,7 +117,7 @@ def is_end(error: Any) -> bool:
     return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
-def is_gone(error: Any) -> bool:
+def is_out_of_range(error: Any) -> bool:
     """Whether the brokers do not have the records that were asked for."""
     from confluent_kafka import KafkaError
 
@@ -131,7 +131,7 @@ def is_of_group(error: Any) -> bool:
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
-def never(error: Any) -> str:
+def advice(error: Any) -> str:
     """What to do about a record that the brokers never take, alone or with others; empty: the error is none about that."""
     from confluent_kafka import KafkaError
 
@@ -150,7 +150,7 @@ def is_purged(error: Any) -> bool:
     return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
-def is_told_apart(error: Any) -> bool:
+def is_abort(error: Any) -> bool:
     """Whether a transaction has failed, and why is in the report of a record's delivery."""
     from confluent_kafka import KafkaError
 
@@ -164,7 +164,7 @@ class TopicEnds:
         self._place = place
         self._topic = topic
         self._admin: Any = None
-        self._heard = Heard()
+        self._last_error = LastError()
         self._answered = 0.0
 
     def partitions(self) -> tuple[str, list[int]]:
@@ -205,15 +205,15 @@ class TopicEnds:
         if self._admin is None or time.monotonic() - self._answered > STALE_SECONDS:
             from confluent_kafka.admin import AdminClient
 
-            settings, self._answered = self._place.settings({"error_cb": self._heard}), time.monotonic()
-            with answered(lambda error: failure(error, f"kafka {self._place.servers}")):
+            settings, self._answered = self._place.settings({"error_cb": self._last_error}), time.monotonic()
+            with mapped_errors(lambda error: failure(error, f"kafka {self._place.servers}")):
                 self._admin = AdminClient({k: v for k, v in settings.items() if k != "isolation.level"})
         return self._admin
 
     def _answer(self, asked: Future[Any]) -> Any:
         what = f"kafka {self._place.servers}, topic {self._topic!r}"
         try:
-            with answered(lambda error: self._failure(error, what)):
+            with mapped_errors(lambda error: self._failure(error, what)):
                 answer, self._answered = asked.result(2 * ANSWER_SECONDS), time.monotonic()
             return answer
         except TimeoutError as error:
@@ -221,4 +221,4 @@ class TopicEnds:
 
     def _failure(self, error: Any, what: str) -> FerryError:
         self._admin.poll(0)
-        return failure(error, what, self._heard)
+        return failure(error, what, self._last_error)

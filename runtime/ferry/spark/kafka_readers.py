@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.contract.errors import RECORDS_LOST, FerryError, SpecRefused, Unreachable
 from ferry.spark import kafka_client as client
-from ferry.spark.kafka_client import Heard, TopicEnds, failure
+from ferry.spark.kafka_client import LastError, TopicEnds, failure
 from ferry.spark.kafka_place import KafkaPlace
 
 SILENCE_SECONDS = 10.0
@@ -64,8 +64,8 @@ class RangeReader:
         self._where = f"kafka {place.servers}, topic {topic!r}"
         self._place = place
         self._topic = topic
-        self._heard = Heard()
-        self._consumer = client.consumer(place, {**READER, "isolation.level": place.isolation}, self._heard)
+        self._last_error = LastError()
+        self._consumer = client.consumer(place, {**READER, "isolation.level": place.isolation}, self._last_error)
         self._ends = TopicEnds(place, topic)
         self._same_at = 0.0
         self._next: dict[int, int] = {}
@@ -100,7 +100,7 @@ class RangeReader:
                     deadline = time.monotonic() + SILENCE_SECONDS
                 elif time.monotonic() > deadline:
                     text = f"{self._where}: no record of partition {partition} for {SILENCE_SECONDS:g} s"
-                    raise Unreachable(self._heard.beside(text))
+                    raise Unreachable(self._last_error.beside(text))
             many = bisect_left(self._ahead[partition], stop, key=_offset)
             yield partition, self._out(partition, many, topic)
             self._next[partition] = stop
@@ -177,9 +177,9 @@ class RangeReader:
             return True
         if client.is_of_group(error):
             return False
-        if client.is_gone(error):
+        if client.is_out_of_range(error):
             raise self._lost(partition)
-        raise failure(error, f"{self._where}, partition {partition}", self._heard)
+        raise failure(error, f"{self._where}, partition {partition}", self._last_error)
 
     def _lost(self, partition: int) -> SpecRefused:
         there = ""

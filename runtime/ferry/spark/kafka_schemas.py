@@ -169,8 +169,8 @@ def _get(url: str, path: str, what: str) -> dict[str, Any] | None:
     if status == 404 and about.get("error_code") in NOT_FOUND:
         return None
     if status != 200:
-        said = str(about.get("message", ""))[:200]
-        raise Unreachable(f"schema registry: status {status} for {what}" + (f": {said}" if said else ""))
+        message = str(about.get("message", ""))[:200]
+        raise Unreachable(f"schema registry: status {status} for {what}" + (f": {message}" if message else ""))
     try:
         json.loads(about["schema"]) if (about.get("schemaType") or "AVRO") == "AVRO" else str(about["schema"])
     except (ValueError, TypeError, KeyError, RecursionError) as wrong:

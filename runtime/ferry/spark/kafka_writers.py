@@ -14,7 +14,7 @@ from typing import Any
 
 from ferry.contract.errors import FerryError, Final, Unreachable
 from ferry.spark import kafka_client as client
-from ferry.spark.kafka_client import Heard, answered, failure
+from ferry.spark.kafka_client import LastError, failure, mapped_errors
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Encoder, Marker, Outgoing
 from ferry.spark.kafka_waiting import within
@@ -47,13 +47,13 @@ class _Writer:
         self._topic = topic
         self._encoder = encoder
         self._alone = way == len(BATCHES) - 1
-        self._heard = Heard()
+        self._last_error = LastError()
         self._failed: list[tuple[Any, Outgoing]] = []
         self._handed: Outgoing | None = None
         """The record that is being handed over."""
         more = {"linger.ms": 5, "partitioner": PARTITIONER, **more, "enable.idempotence": True}
         reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
-        self._producer = client.producer(place.with_options(BATCHES[way]), {**more, **reports}, self._heard)
+        self._producer = client.producer(place.with_options(BATCHES[way]), {**more, **reports}, self._last_error)
 
     def _delivered(self, error: Any, record: Any) -> None:
         if error is not None and not client.is_purged(error):
@@ -73,26 +73,26 @@ class _Writer:
                 except BufferError as full:
                     if time.monotonic() > end:
                         text = f"{self._where}: no room for a record for {TRANSACTION_SECONDS:g} s"
-                        raise Unreachable(self._heard.beside(text)) from full
+                        raise Unreachable(self._last_error.beside(text)) from full
                     self._producer.poll(0.1)
         self._handed = None
 
     def _failure(self, error: Any) -> FerryError:
         """The error of ours; Final, if it or the report of a delivery says that a record can never be written."""
-        if client.never(error) and self._handed is not None:
+        if client.advice(error) and self._handed is not None:
             return self._final(error, self._handed)
         end = time.monotonic() + REPORT_SECONDS
-        while not self._failed and client.is_told_apart(error) and time.monotonic() < end:
+        while not self._failed and client.is_abort(error) and time.monotonic() < end:
             self._producer.poll(0.1)
-        never = [(why, record) for why, record in self._failed if client.never(why)]
+        never = [(why, record) for why, record in self._failed if client.advice(why)]
         if len(never) == 1 or (never and self._alone):
             return self._final(*never[0])
         if never:
             return Refused(f"{self._where}: {never[0][0].str()}: {len(never)} records together")
-        return failure(self._failed[0][0] if self._failed else error, self._where, self._heard)
+        return failure(self._failed[0][0] if self._failed else error, self._where, self._last_error)
 
     def _final(self, error: Any, record: Outgoing) -> Final:
-        return Final(f"{self._where}: {error.str()}: {self._encoder.described(record)}. {client.never(error)}")
+        return Final(f"{self._where}: {error.str()}: {self._encoder.described(record)}. {client.advice(error)}")
 
     def _find_topic(self) -> None:
         about = self._within(partial(self._producer.list_topics, self._topic)).topics[self._topic]
@@ -109,8 +109,8 @@ class TransactionWriter(_Writer):
     def __init__(self, place: KafkaPlace, topic: str, name: str, where: str, encoder: Encoder, way: int = 0) -> None:
         more = {"transactional.id": name, "transaction.timeout.ms": 60_000}
         super().__init__(place, topic, f"{where}, transactions of {name!r}", encoder, way, more)
-        self._group = _group(place, name, self._heard)
-        with answered(self._failure):
+        self._group = _group(place, name, self._last_error)
+        with mapped_errors(self._failure):
             # Before it has a connection it looks for who knows its transactions twice a second only.
             self._find_topic()
             self._producer.poll(CONNECT_SECONDS)
@@ -122,7 +122,7 @@ class TransactionWriter(_Writer):
         Raises Final for a record that can never be written, Refused when it may be one.
         """
         note = client.at(self._topic, 0, marker.epoch + 1, marker.about())
-        with answered(self._failure):
+        with mapped_errors(self._failure):
             self._producer.begin_transaction()
             self._put(records)
             group = self._group.consumer_group_metadata()
@@ -131,7 +131,7 @@ class TransactionWriter(_Writer):
 
     def close(self) -> None:
         """Give up what is under way, if the broker can be told; the next writer does so, too."""
-        with suppress(FerryError), answered(self._failure):
+        with suppress(FerryError), mapped_errors(self._failure):
             within(2.0, partial(self._producer.abort_transaction, 1.0), self._where)
 
 
@@ -140,15 +140,15 @@ def marker_of(place: KafkaPlace, topic: str, name: str, settled: bool = True) ->
 
     `settled`: when the transaction under way is over, however long that takes; else without that one.
     """
-    heard, where = Heard(), f"kafka {place.servers}, group {name!r}"
-    group = _group(place, name, heard, "read_committed" if settled else "read_uncommitted")
+    last_error, where = LastError(), f"kafka {place.servers}, group {name!r}"
+    group = _group(place, name, last_error, "read_committed" if settled else "read_uncommitted")
 
     def failed(error: Any) -> FerryError:
-        said = group.poll(0)
-        return failure(error if said is None else said.error() or error, where, heard)
+        polled = group.poll(0)  # a lack of rights
+        return failure(error if polled is None else polled.error() or error, where, last_error)
 
     try:
-        with answered(failed):
+        with mapped_errors(failed):
             (found,) = group.committed([client.at(topic, 0)], TRANSACTION_SECONDS)
         if found.error is not None:
             raise failed(found.error)
@@ -159,10 +159,10 @@ def marker_of(place: KafkaPlace, topic: str, name: str, settled: bool = True) ->
     return Marker.read(found.offset, found.metadata)
 
 
-def _group(place: KafkaPlace, name: str, heard: Heard, isolation: str = "read_committed") -> Any:
+def _group(place: KafkaPlace, name: str, last_error: LastError, isolation: str = "read_committed") -> Any:
     """A consumer of a group, which reads nothing: it knows what is committed for it."""
     settings = {"group.id": name, "enable.auto.commit": False}
-    return client.consumer(place.with_options({"isolation.level": isolation}), settings, heard)
+    return client.consumer(place.with_options({"isolation.level": isolation}), settings, last_error)
 
 
 class PlainWriter(_Writer):
@@ -171,7 +171,7 @@ class PlainWriter(_Writer):
     def __init__(self, place: KafkaPlace, topic: str, where: str, encoder: Encoder, way: int = 0) -> None:
         more = {"delivery.timeout.ms": int(TRANSACTION_SECONDS * 1000)}
         super().__init__(place, topic, where, encoder, way, more)
-        with answered(self._failure):
+        with mapped_errors(self._failure):
             self._find_topic()
 
     def publish(self, records: Iterable[Outgoing]) -> None:
@@ -179,14 +179,14 @@ class PlainWriter(_Writer):
 
         Raises Final for a record that can never be written, Refused when it may be one.
         """
-        with answered(self._failure):
+        with mapped_errors(self._failure):
             self._put(records)
         left = self._producer.flush(TRANSACTION_SECONDS)
         if self._failed:
             raise self._failure(self._failed[0][0])
         if left:
             text = f"{self._where}: {left} records were not taken within {TRANSACTION_SECONDS:g} s"
-            raise Unreachable(self._heard.beside(text))
+            raise Unreachable(self._last_error.beside(text))
 
     def close(self) -> None:
         """Forget what was not taken."""
