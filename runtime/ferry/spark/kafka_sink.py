@@ -19,7 +19,7 @@ from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.spark.kafka_client import NotAllowed, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Encoder, Marker, Outgoing
-from ferry.spark.kafka_writers import PlainWriter, Refused, TransactionWriter, marker_of
+from ferry.spark.kafka_writers import BatchRefused, PlainWriter, TransactionWriter, marker_of
 from ferry.spark.sinks import Sink
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class KafkaSink(Sink):
                     records = [(key, value, []) for key, value in self._encoder.encode(table)]
                 try:
                     return self._publish(writer, records, Marker(epoch, generation, self._run))
-                except Refused as refused:
+                except BatchRefused as refused:
                     log.info("%s: written again in smaller batches", refused)
                     self._way += 1
 
@@ -209,7 +209,7 @@ class RepeatingKafkaSink(Sink):
                 try:
                     self._publish(records)
                     break
-                except Refused as refused:
+                except BatchRefused as refused:
                     log.info("%s: written again in smaller batches", refused)
                     self._way += 1
         self._has_written = True

@@ -32,7 +32,7 @@ BATCHES: tuple[dict[str, int], ...] = ({}, {"batch.size": 16_384}, {"batch.num.m
 of Java's clients."""
 
 
-class Refused(Unreachable):
+class BatchRefused(Unreachable):
     """The brokers take some of the records never, at least not together with the others."""
 
 
@@ -88,7 +88,7 @@ class _Writer:
         if len(never) == 1 or (never and self._alone):
             return self._final(*never[0])
         if never:
-            return Refused(f"{self._where}: {never[0][0].str()}: {len(never)} records together")
+            return BatchRefused(f"{self._where}: {never[0][0].str()}: {len(never)} records together")
         return failure(self._failed[0][0] if self._failed else error, self._where, self._last_error)
 
     def _final(self, error: Any, record: Outgoing) -> Final:
@@ -119,7 +119,7 @@ class TransactionWriter(_Writer):
     def publish(self, records: Iterable[Outgoing], marker: Marker) -> None:
         """All of them and the marker, or nothing; after an error nobody knows which, and this writer is of no more use.
 
-        Raises Final for a record that can never be written, Refused when it may be one.
+        Raises Final for a record that can never be written, BatchRefused when it may be one.
         """
         note = client.at(self._topic, 0, marker.epoch + 1, marker.about())
         with mapped_errors(self._failure):
@@ -177,7 +177,7 @@ class PlainWriter(_Writer):
     def publish(self, records: Iterable[Outgoing]) -> None:
         """Returns when the brokers have them.
 
-        Raises Final for a record that can never be written, Refused when it may be one.
+        Raises Final for a record that can never be written, BatchRefused when it may be one.
         """
         with mapped_errors(self._failure):
             self._put(records)

@@ -18,7 +18,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
@@ -83,6 +83,7 @@ def test_what_waits_is_taken_evenly_and_never_more_than_may_be(waiting: dict[int
     assert max(taken.values(), default=0) <= min(unfilled, default=0) + 1 or not unfilled
 
 
+@settings(deadline=None)
 @given(OFFSETS, st.integers(1, 5))
 def test_shares_hold_every_offset_once(ranges: dict[int, tuple[int, int]], tasks: int) -> None:
     pieces = [(one, start, start + many) for one, (start, many) in sorted(ranges.items()) if many]
@@ -94,6 +95,7 @@ def test_shares_hold_every_offset_once(ranges: dict[int, tuple[int, int]], tasks
     assert max((sum(b - a for _, a, b in s) for s in shares), default=0) <= max(20_000, 1.5 * total / tasks + 1)
 
 
+@settings(deadline=None)
 @given(OFFSETS, st.integers(1, 70_000))
 def test_rounds_read_every_piece_in_order(ranges: dict[int, tuple[int, int]], rows: int) -> None:
     rows = max(rows, 700)
@@ -371,6 +373,7 @@ def test_a_reader_waits_for_no_more_than_what_it_was_asked_for(monkeypatch: pyte
     assert one._consumer.waited == 0.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.randoms())
 def test_parts_of_large_records_are_the_same_in_whatever_order_they_come(sizes: list[int], chance: Any) -> None:
     """Records of a split have numbers, by which one that kills its task is left out."""
