@@ -172,6 +172,10 @@ class JobMemory(_Report):
             ) from None
         return found if found.uid == uid else JobMemory(uid=uid)
 
+    def to_wire(self) -> dict[str, Any]:
+        """As it is written, beside the rest of the status."""
+        return self.model_dump(mode="json", by_alias=True)
+
     def restore_from(self, asked: str | None) -> str | None:
         """The checkpoint that this run begins from; `asked`: `spec.restoreFrom`."""
         if self.run == 1 or (asked is not None and asked != self.before):

@@ -2,6 +2,7 @@
 
 | step | when |
 |---|---|
+| MoveNotes | an older release looked after the job: what it kept in annotations goes into the status; the rest waits for it |
 | TakeOwnership | another operator took a pod over last: from then on that one's deletions miss; the rest waits for it |
 | DropPod | a pod will not come back (`observe`) |
 | DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
@@ -35,12 +36,20 @@ from ferry_operator.kube.observe import placeholders
 from ferry_operator.kube.observe.asked import of_another_size
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.older_notes import OlderNotes
 from ferry_operator.kube.observe.standstill import held_up, where
 from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
 """Of a driver that never worked under a new spec, before the spec is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveNotes:
+    """Keep in the status what an operator of an older release kept in annotations."""
+
+    notes: OlderNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +163,7 @@ class Rescale:
     message: str
 
 
-Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
+Note = MoveNotes | TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
 Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
 
@@ -165,6 +174,8 @@ QUIET = get_args(Note)
 def plan(view: JobView, token: int) -> list[Step]:
     """The steps of this pass; none when all is as it should be."""
     seen = view.seen
+    if (older := seen.older) is not None and not seen.deleting:
+        return [MoveNotes(older)]
     if seen.paused and not seen.deleting:
         return []
     steps: list[Step] = [DropPod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]
@@ -358,7 +369,8 @@ def describe(step: Step) -> str:
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
-            TakeOwnership()
+            MoveNotes()
+            | TakeOwnership()
             | KeepSpec()
             | MakeBudget()
             | NoteWithoutSurge()

@@ -20,7 +20,7 @@ from ferry_operator.control.driver_client import BadAnswer, DriverClient, Driver
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
-from ferry_operator.kube.cluster import KubeCluster, driver_url
+from ferry_operator.kube.cluster import KubeCluster, check_kept, driver_url
 from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
@@ -221,12 +221,16 @@ class Reconciler:
         memory.counted_at, memory.problems = view.seen.now, written.problems
         known = {key: value for key, value in (view.seen.job.get("status") or {}).items() if key != "memory"}
         status = replacing(known, written.status.to_wire())
+        if new := "memory" not in (view.seen.job.get("status") or {}) and view.seen.older is None:
+            status["memory"] = view.seen.memory.to_wire()
         try:
             patched = self.api.patch(JOBS, view.seen.name, {"status": status}, "status")
         except ApiError as error:
             tolerate(error, NOT_FOUND)
             return
         self.store.put(JOBS, patched)
+        if new:
+            check_kept(patched)
 
     def _tell(self, view: JobView, notice: events.Notice, memory: Memory) -> None:
         """Write an event, or count up the one that says the same; failing to is no reason to stop."""

@@ -183,10 +183,16 @@ def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> S
     uid = str(document["metadata"]["uid"])
     if kept is None or not compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release)):
         return None
+    return read_kept(document, kept.spec)
+
+
+def read_kept(document: Doc, text: str | None) -> StreamJob | None:
+    """The job with this spec, in JSON; None when it cannot be read, such as what another version of the operator kept."""
     try:
-        return spec.check({**document, "spec": _of_today(json.loads(kept.spec))})
-    except (ValueError, SpecRefused):
-        return None  # Of another version of the operator.
+        kept = json.loads(text or "")
+        return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
+    except (ValueError, SpecRefused, RecursionError):
+        return None
 
 
 def _of_today(kept: Doc) -> Doc:

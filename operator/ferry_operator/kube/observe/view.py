@@ -21,6 +21,7 @@ from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins,
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
+from ferry_operator.kube.observe.older_notes import OlderNotes, older_notes
 from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
 from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
@@ -87,10 +88,17 @@ class Seen:
     @property
     def memory(self) -> JobMemory:
         """What the operator has kept of the job. A status that was lost is made good by what its pods say."""
+        if (older := self.older) is not None:
+            return older.memory
         with suppress(SpecRefused):
             if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
                 return kept
         return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
+
+    @property
+    def older(self) -> OlderNotes | None:
+        """What an operator of an older release kept of the job; None when this one has a memory of it."""
+        return older_notes(self.job)
 
     @property
     def run(self) -> str:

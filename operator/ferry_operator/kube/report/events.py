@@ -28,6 +28,7 @@ from ferry_operator.kube.plan import (
     KeepSpec,
     MakeBudget,
     MakePlaceholder,
+    MoveNotes,
     NoteWithoutSurge,
     Refuse,
     Rescale,
@@ -164,7 +165,7 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
-        case AskCheckpoint() | Suspend() | BeginRun():
+        case AskCheckpoint() | Suspend() | BeginRun() | MoveNotes():
             return None
         case _:
             assert_never(step)
