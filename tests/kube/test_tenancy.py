@@ -21,8 +21,11 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 RBAC = "rbac.authorization.k8s.io"
 KEPT: Document = {"virtualNodes": VNODES, "checkpoint": {"location": "s3://bucket/ferry"}}
 
+EVERYWHERE: Document = {"topologyKey": "kubernetes.io/os", "labelSelector": {}, "namespaceSelector": {}}
+
 EVIL: Document = {
     "pipeline": {"module": "evil"},
+    "transport": {"rdma": {"mode": "sriov", "resource": "nvidia.com/gpu", "networks": "kube-system/host"}},
     "kubernetes": {
         "image": "registry.evil/x:1",
         "network": "host",
@@ -31,6 +34,7 @@ EVIL: Document = {
         "user": 999,
         "volumes": [{"name": "etc", "mountPath": "/host", "hostPath": "/etc"}],
         "stateVolume": {"medium": "hostPath", "path": "/var/lib/kubelet"},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [EVERYWHERE]}},
     },
 }
 
@@ -106,8 +110,10 @@ def test_a_tenant_gets_nothing_but_jobs(kept: Running, tenant: Tenant) -> None:
     for name, said in (("spec", "belongs to Ferry"), ("notes", "spec.pipeline.args")):
         wait_until(lambda name=name, said=said: said in degraded(kubectl, name), f"refusal of {name}", 30)
     said = degraded(kubectl, "spec")
-    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path"):
+    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path", "affinity"):
         assert f"spec.kubernetes.{field}" in said, said
+    for field in ("resource", "networks"):
+        assert f"spec.transport.rdma.{field}" in said, said
     assert kept.pods() == before and kept.settled(2)
     assert kept.status()["memory"]["run"] == 1 and kubectl.find("secret", "spec-run") is None
 
