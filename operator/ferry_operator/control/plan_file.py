@@ -31,11 +31,17 @@ from ferry_operator.placement.strategies import steps
 TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
 
-JSON_MAX = 16 * 1024 * 1024
-"""Bytes of it once it is unpacked: 32,768 virtual nodes with four members each take 2 MB."""
+JSON_MAX = 3 * 1024 * 1024
+"""Bytes of it once it is unpacked: 32,768 virtual nodes with five members each, in as many steps, take 2.2 MB. Anybody may write
+an annotation, and few bytes of one unpack to many."""
+
+LISTS_MAX = 4 * VIRTUAL_NODES_MAX + 16
+"""Lists and objects in it: one for each placement, three for each step."""
 
 Instance = Annotated[str, Field(pattern=r"^[0-9]{1,6}\.[0-9]{1,6}$")]
+Members = Annotated[list[Instance], Field(max_length=5, fail_fast=True)]
 Vnode = Annotated[int, Field(ge=0, lt=VIRTUAL_NODES_MAX)]
+Vnodes = Annotated[list[Vnode], Field(max_length=VIRTUAL_NODES_MAX, fail_fast=True)]
 
 
 class _Part(SpecPart):
@@ -75,11 +81,11 @@ class PlanFile(_Part):
     """and what it goes back to when it is taken back"""
     replicas: int = Field(ge=0)
     handover: Handover = Handover()
-    usable: list[Instance] = Field(min_length=1)
+    usable: list[Instance] = Field(min_length=1, max_length=WORKERS_MAX * INSTANCES_MAX, fail_fast=True)
     """instances that are to hold state"""
-    placements: list[list[Instance]] = Field(min_length=1, max_length=VIRTUAL_NODES_MAX)
+    placements: list[Members] = Field(min_length=1, max_length=VIRTUAL_NODES_MAX, fail_fast=True)
     """by virtual node: the leader, then its replicas"""
-    steps: list[tuple[list[Vnode], list[Vnode]]] = Field(default_factory=list)
+    steps: list[tuple[Vnodes, Vnodes]] = Field(default_factory=list, max_length=VIRTUAL_NODES_MAX, fail_fast=True)
     """(copies, switchovers) of each: to look at"""
     forecast: PlanForecast = PlanForecast()
 
@@ -112,14 +118,31 @@ class PlanFile(_Part):
 
 def read(text: str) -> PlanFile:
     """From JSON. Raises Refusal that says what is wrong, and where."""
+    _check_names(text)
     try:
         found = PlanFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise Refusal(f"this is no plan: {where}: {first['msg']}") from None
     _check(found)
     return found
+
+
+def _check_names(text: str) -> None:
+    """Before the rest is checked: an error of pydantic about a name holds a copy of the whole document."""
+    if text.count("[") + text.count("{") > LISTS_MAX:
+        raise Refusal(f"this is no plan: it has more than {LISTS_MAX} lists and objects")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise Refusal("this is no plan: it is no JSON object")
+    fields = PlanFile.model_fields.items()
+    wrong = {*document} - {name for name, _ in fields} | {n for n, one in fields if one.is_required()} - {*document}
+    if wrong:
+        raise Refusal(f"this is no plan: {min(wrong)[:40]}: unknown, or missing")
 
 
 def _check(one: PlanFile) -> None:
