@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -19,11 +21,13 @@ from typing import Any, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
@@ -33,9 +37,15 @@ from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, Req
 RUNS_MAX = 4096
 """Runs whose connections are kept; those of others are closed and opened again."""
 
-BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=2 << 20, keep_seconds=60.0)
-"""The status of a job with 4,096 virtual nodes, four members each, on 500 workers has 340 kB, its plan with the plan before
-it 380 kB. A connection is kept for longer than the operator waits between two looks."""
+BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=4 << 20, keep_seconds=60.0)
+"""The status of a job with 32,768 virtual nodes, five members each, has 3 MB, its plan with the plan before it as much. A
+connection is kept for longer than the operator waits between two looks."""
+
+LONG_BYTES = 256 << 10
+"""Answers that are longer are read one at a time: one of the longest takes some 100 MB while it is read."""
+
+LISTS_MAX = 8 * VIRTUAL_NODES_MAX + 10_000
+"""Lists and objects in an answer: four for each virtual node in a plan and in the one before it, and some others."""
 
 COUNT_MAX = 1 << 53
 """Of the numbers of a status: beyond it they are not exact in JSON, and the API server takes none beyond 63 bits."""
@@ -62,7 +72,7 @@ class BadAnswer(Fault):
     def __init__(self, text: str, late: bool) -> None:
         super().__init__(text)
         self.late = late
-        """it has kept its caller waiting"""
+        """it has kept its caller waiting, or busy"""
 
 
 class PlacementRefused(DriverRefuses):
@@ -74,7 +84,21 @@ MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, O
 
 Answer = TypeVar("Answer")
 
-_STATUS = TypeAdapter(Status)
+
+
+def _hasty(schema: Any) -> Any:
+    """A schema by which the first wrong element of a list ends the check: a list of a million has a million errors otherwise."""
+    if isinstance(schema, list):
+        return [_hasty(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    quick = {"fail_fast": True} if schema.get("type") in ("list", "tuple") else {}
+    return {key: _hasty(one) for key, one in schema.items()} | quick
+
+
+_STATUS = SchemaValidator(_hasty(TypeAdapter(Status).core_schema))
+
+_long = threading.Lock()
 
 
 class DriverClient:
@@ -146,12 +170,15 @@ class DriverClient:
             return None
         if answer.status_code != httpx.codes.OK:
             return None
+        is_long = len(answer.content) > LONG_BYTES
+        if answer.content.count(b"[") + answer.content.count(b"{") > LISTS_MAX:
+            raise BadAnswer(f"the driver was asked for {url}, and answers more than {LISTS_MAX} lists and objects", is_long)
         try:
-            return read(answer.content)
+            with _long if is_long else nullcontext():
+                return read(answer.content)
         except MISREAD as error:
-            raise BadAnswer(
-                f"the driver was asked for {url}, and answers something else: {_why(error)}", False
-            ) from None
+            why = f"the driver was asked for {url}, and answers something else: {_why(error)}"
+            raise BadAnswer(why, is_long) from None
 
     def _asked(self, method: str, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
         try:
@@ -190,7 +217,8 @@ def _why(error: Exception) -> str:
 
 def read_status(body: bytes) -> Status:
     """A status from JSON that anybody may have written. Raises ValueError that says what is wrong, or another of MISREAD."""
-    status = _STATUS.validate_json(body)
+    # From Python: each error about JSON holds a copy of what it is about, and each missing field is one about the whole.
+    status: Status = _STATUS.validate_python(json.loads(body))
     if not status.problems and b'"problems"' not in body:
         status = Status.from_wire(json.loads(body))  # of version 0.1.0
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}
