@@ -38,7 +38,7 @@ from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.older_notes import OlderNotes
 from ferry_operator.kube.observe.standstill import held_up, where
-from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
+from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words, never_began
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
@@ -218,6 +218,12 @@ def _suspend(view: JobView) -> Iterator[Step]:
     driver = view.seen.driver
     if driver is not None and at_rest(driver):
         yield EndRun(view.effective.began_from, last_words(driver))
+        return
+    if driver is not None and never_began(driver, view.seen.last_epoch):
+        # Its driver goes last: without one, another one is made.
+        others = [pod for pod in view.seen.pods if pod is not driver]
+        for pod in [pod for pod in others if pod.deleting is None] if others else [driver]:
+            yield DeletePod(pod, "the job is suspended, and never began")
         return
     kept = [one for one in _actions(view) if not isinstance(one, d.StopWorker | d.SetInstances)]
     yield from _books(view, kept, keep=False)

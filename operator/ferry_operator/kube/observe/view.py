@@ -247,7 +247,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     revision = revisions.driver if revisions is not None else ""
     finished = seen.before.phase == "Finished"
     lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now)
-    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch is not None)
+    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec

@@ -12,7 +12,7 @@ from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
-from ferry_operator.kube.observe.suspension import Stage
+from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
 from ferry_operator.kube.plan import QUIET, Step, describe, ready
 
@@ -66,7 +66,8 @@ def _problems(view: JobView) -> Iterable[Problem]:
         yield view.effective.problem
     yield from view.seen.problems
     yield from view.ignored
-    if view.stage is Stage.GOING and view.lifecycle.end is not None:
+    seen = view.seen
+    if view.stage is Stage.GOING and view.lifecycle.end is not None and not never_began(seen.driver, seen.last_epoch):
         yield Problem(
             "CannotSuspend", f"no driver can take the last checkpoint, and the workers stay as they are; {AGAIN}"
         )
