@@ -85,7 +85,6 @@ MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, O
 Answer = TypeVar("Answer")
 
 
-
 def _hasty(schema: Any) -> Any:
     """A schema by which the first wrong element of a list ends the check: a list of a million has a million errors otherwise."""
     if isinstance(schema, list):
@@ -172,7 +171,9 @@ class DriverClient:
             return None
         is_long = len(answer.content) > LONG_BYTES
         if answer.content.count(b"[") + answer.content.count(b"{") > LISTS_MAX:
-            raise BadAnswer(f"the driver was asked for {url}, and answers more than {LISTS_MAX} lists and objects", is_long)
+            raise BadAnswer(
+                f"the driver was asked for {url}, and answers more than {LISTS_MAX} lists and objects", is_long
+            )
         try:
             with _long if is_long else nullcontext():
                 return read(answer.content)

@@ -163,7 +163,17 @@ class Rescale:
     message: str
 
 
-Note = MoveNotes | TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
+Note = (
+    MoveNotes
+    | TakeOwnership
+    | KeepSpec
+    | NoteWithoutSurge
+    | MakeBudget
+    | WriteSettings
+    | AskCheckpoint
+    | Suspend
+    | BeginRun
+)
 
 Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
 

@@ -102,7 +102,9 @@ def test_what_is_no_plan_in_an_annotation_is_none() -> None:
     assert plan_file.given(text, "counts") == plan().given() and plan_file.given(text, "other") is None
 
 
-HEAD = '"job":"a","size":{"workers":1,"instancesPerWorker":1},"before":{"workers":1,"instancesPerWorker":1},"replicas":0'
+HEAD = (
+    '"job":"a","size":{"workers":1,"instancesPerWorker":1},"before":{"workers":1,"instancesPerWorker":1},"replicas":0'
+)
 HOSTILE = {
     "lists": f'{{{HEAD},"usable":["0.0"],"placements":[{",".join(["[]"] * 1_000_000)}]}}',
     "names": f'{{"x":[{",".join(["0"] * 1_400_000)}]}}',

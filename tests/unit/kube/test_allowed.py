@@ -130,7 +130,10 @@ def test_claims_and_taints_may_be_restricted() -> None:
     allowed = Allowed(claims=("team-*",), taints=("team/*",))
     assert named(allowed, **volume(claim="team-a"), tolerations=[{"key": "team/gpu", "operator": "Exists"}]) == ""
     assert "jobs.allow.claims" in named(allowed, **volume(claim="theirs"))
-    for taint, said in (({"operator": "Exists"}, "every taint"), ({"key": "node-role.kubernetes.io/control-plane"}, "the taint")):
+    for taint, said in (
+        ({"operator": "Exists"}, "every taint"),
+        ({"key": "node-role.kubernetes.io/control-plane"}, "the taint"),
+    ):
         assert said in named(allowed, tolerations=[taint])
 
 

@@ -132,7 +132,9 @@ def test_notes_on_a_new_object_say_nothing() -> None:
     note = {"number": 1, "over": True, "before": None}
     metadata = {"name": "nbq5", "annotations": {older.RUN: json.dumps(note), older.LAST_GOOD: "{}"}}
     spec = {"pipeline": {"module": "jobs.nbq5"}, "workers": 2, "state": {"virtualNodes": 8}}
-    world.api.create(JOBS, {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": metadata, "spec": spec})
+    world.api.create(
+        JOBS, {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": metadata, "spec": spec}
+    )
     world.until(settled)
     assert world.lives == 1 and memory(world)["run"] == 1 and not memory(world)["over"]
 

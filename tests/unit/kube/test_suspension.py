@@ -258,7 +258,9 @@ def test_a_job_whose_driver_was_never_started_is_suspended_at_once() -> None:
 
 @pytest.mark.parametrize("known", [{names.EPOCH: "7"}, {names.FAILURES: "1"}, {}])
 def test_a_driver_that_was_not_the_first_has_begun(known: dict[str, str]) -> None:
-    refused = driver(Ended(2, "Error", "refused: x", 1.0), annotations={names.EPOCH: "-1", names.FAILURES: "0", **known})
+    refused = driver(
+        Ended(2, "Error", "refused: x", 1.0), annotations={names.EPOCH: "-1", names.FAILURES: "0", **known}
+    )
     assert never_began(refused, -1) == (not known) and not never_began(refused, 0)
     assert not never_began(driver(Ended(1, "Error", "", 1.0), annotations={names.EPOCH: "-1"}), None)
 

@@ -57,7 +57,9 @@ def stage(job: Doc, memory: JobMemory, pods: Sequence[Pod], epoch: int | None) -
 
 def never_began(driver: Pod | None, epoch: int | None) -> bool:
     """The first driver of the run has refused to begin, or was not started yet: there is no state to keep in a checkpoint."""
-    if driver is None or (driver.phase != "Pending" if driver.ended is None else meaning(driver.ended.code) != "refused"):
+    if driver is None or (
+        driver.phase != "Pending" if driver.ended is None else meaning(driver.ended.code) != "refused"
+    ):
         return False
     return epoch in NONE_YET and driver.number(names.EPOCH, -1) < 0 and driver.number(names.FAILURES) == 0
 
