@@ -130,9 +130,9 @@ def highest_token(api: Api) -> int:
     except ApiError as error:
         tolerate(error, NOT_FOUND)  # the definition is not installed yet
         jobs = []
-    written = [(job.get("status") or {}).get("token") for job in jobs]
+    written = [int((job.get("status") or {}).get("token") or 0) for job in jobs]
     pods = map(facts.pod, api.find(PODS, f"{names.MANAGED}={names.MANAGER}"))
-    return max([0, *(token for token in written if token is not None), *(pod.number(names.TOKEN) for pod in pods)])
+    return max([0, *written, *(pod.number(names.TOKEN) for pod in pods)])
 
 
 def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
