@@ -1,9 +1,9 @@
 """The driver of a job over HTTP: its status, the placement in force there, a new placement, requests.
 
-A driver that is not there is no error here but None or False, unless it was to take a placement. What was submitted is
-kept by the driver that accepted it, so that an operator that takes over knows what is in force though none wrote it down.
+A missing driver is no error here but None or False, unless a placement was submitted to it. A driver keeps the placement
+that it accepted, so that a new operator can ask it for the placement in force.
 
-Code of users runs in a driver: its answers are bounded in time and length, and read as what anybody may have written.
+Users' code runs in a driver: its answers are bounded in time and length, and are read as hostile input.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LISTS_MAX = 8 * VIRTUAL_NODES_MAX + 10_000
 """Lists and objects in an answer: four for each virtual node in a plan and in the one before it, and some others."""
 
 COUNT_MAX = 1 << 53
-"""Of the numbers of a status: beyond it they are not exact in JSON, and the API server takes none beyond 63 bits."""
+"""Largest number of a status: larger ones are not exact in JSON, and the API server takes 63 bits."""
 
 INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 """As instances are named, and as the API server takes the reason of a condition."""
@@ -56,37 +56,37 @@ INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-
 UNFIT = 422
 
 NEWER = ("deadline", "at_window")
-"""Of a plan, what an older driver can do without."""
+"""Fields of a plan that an older driver does not need."""
 
 ANSWER_MAX = 300
 """Characters of a refusal that are passed on."""
 
 
 class DriverRefuses(Fault):
-    """A driver answers, and does not do what it is asked for."""
+    """A driver refuses a request."""
 
 
 class BadAnswer(Fault):
-    """A driver is there, and what it answers is cut, or is not what was asked for."""
+    """A driver's answer was cut, or has another form."""
 
     def __init__(self, text: str, late: bool) -> None:
         super().__init__(text)
         self.late = late
-        """it has kept its caller waiting, or busy"""
+        """the answer has taken its caller time"""
 
 
 class PlacementRefused(DriverRefuses):
-    """A driver answers, and does not take a placement."""
+    """A driver refuses a placement."""
 
 
 MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
-"""What reading a document may raise that is of another form."""
+"""Errors of reading a document that has another form."""
 
 Answer = TypeVar("Answer")
 
 
 def _hasty(schema: Any) -> Any:
-    """A schema by which the first wrong element of a list ends the check: a list of a million has a million errors otherwise."""
+    """A schema by which the first wrong element of a list ends the check: a long list has as many errors otherwise."""
     if isinstance(schema, list):
         return [_hasty(one) for one in schema]
     if not isinstance(schema, dict):
@@ -108,7 +108,7 @@ class DriverClient:
         self._closed = False
 
     def status(self, url: str, secret: str) -> Status | None:
-        """What the driver says of itself; None: nobody is there. Raises BadAnswer."""
+        """The status of the driver; None: no driver answers. Raises BadAnswer."""
         return self._read(f"{url}/status", secret, read_status)
 
     def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
@@ -156,7 +156,7 @@ class DriverClient:
         self._asked("POST", f"{url}/suspend", secret, "to be suspended", None)
 
     def close(self) -> None:
-        """Close the connections; nobody is asked any more."""
+        """Close the connections; later requests fail."""
         self._closed = True
         self._open.cache_clear()
 
@@ -217,8 +217,8 @@ def _why(error: Exception) -> str:
 
 
 def read_status(body: bytes) -> Status:
-    """A status from JSON that anybody may have written. Raises ValueError that says what is wrong, or another of MISREAD."""
-    # From Python: each error about JSON holds a copy of what it is about, and each missing field is one about the whole.
+    """A status from JSON of unknown origin. Raises ValueError that says what is wrong, or another error of MISREAD."""
+    # From Python: each error about JSON holds a copy of its input, and each missing field is an error about the whole input.
     status: Status = _STATUS.validate_python(json.loads(body))
     if not status.problems and b'"problems"' not in body:
         status = Status.from_wire(json.loads(body))  # of version 0.1.0

@@ -32,8 +32,8 @@ TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
 
 JSON_MAX = 3 * 1024 * 1024
-"""Bytes of it once it is unpacked: 32,768 virtual nodes with five members each, in as many steps, take 2.2 MB. Anybody may write
-an annotation, and few bytes of one unpack to many."""
+"""Bytes of it once it is unpacked: 32,768 virtual nodes with five members each, in as many steps, take 2.2 MB. A user
+may write any annotation, and few bytes unpack to many."""
 
 LISTS_MAX = 4 * VIRTUAL_NODES_MAX + 16
 """Lists and objects in it: one for each placement, three for each step."""
@@ -60,13 +60,13 @@ class PlannedSize(_Part):
 
 
 class PlanForecast(_Part):
-    """What it takes, as far as it was known when the plan was made."""
+    """The cost of a plan, as far as it was known when the plan was made."""
 
     switchovers: int = Field(default=0, ge=0)
     copies: int = Field(default=0, ge=0)
     bytes: int = Field(default=0, ge=0)
     seconds: float | None = Field(default=None, ge=0)
-    """None: nothing was moved yet, so nobody has measured it"""
+    """None: the job has moved no virtual node yet, so there is no measurement"""
     pause: float | None = Field(default=None, ge=0)
     """by how much the distance of two ends of epochs will grow at most, in seconds; None as above"""
 
@@ -91,7 +91,7 @@ class PlanFile(_Part):
 
     @property
     def name(self) -> str:
-        """What it is called: the same for the same plan."""
+        """Its name: a digest of the plan."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:10]
 
     def dump(self) -> str:
@@ -110,7 +110,7 @@ class PlanFile(_Part):
         )
 
     def words(self) -> str:
-        """What it is, in one line."""
+        """The plan in one line."""
         one, many = self.forecast, max(1, len(self.steps))
         moves = f"{one.switchovers} new leaders and {one.copies} copies in {many} step{'s' if many > 1 else ''}"
         return f"plan {self.name}: {self.size.words()}, {moves}"
@@ -257,7 +257,7 @@ def packed(one: PlanFile) -> str:
 
 @lru_cache(64)
 def unpacked(text: str) -> PlanFile | None:
-    """Inverse of packed; None for what is none: somebody has written something else there."""
+    """Inverse of packed; None when the text is no plan."""
     if len(text) > TEXT_MAX:
         return None
     try:
@@ -268,7 +268,7 @@ def unpacked(text: str) -> PlanFile | None:
 
 @lru_cache(64)
 def given(text: str, job: str) -> d.Given | None:
-    """What an annotation of this job says, as `decide` takes it; None for what is no plan, or one of another job."""
+    """The plan in an annotation of this job, as `decide` takes it; None: the text is no plan, or a plan of another job."""
     found = unpacked(text)
     return found.given() if found is not None and found.job == job else None
 

@@ -183,14 +183,14 @@ class Kubernetes(SpecPart):
     tolerations: list[FreeMap] = Field(
         default_factory=list,
         max_length=32,
-        description="Taints of nodes that the pods tolerate, as in the specification of a pod, of those that the installation "
-        "allows (`jobs.allow.taints`).",
+        description="Taints of nodes that the pods tolerate, as in the specification of a pod, of those that the "
+        "installation allows (`jobs.allow.taints`).",
         json_schema_extra=ALL_PODS,
     )
     affinity: FreeMap | None = Field(
         default=None,
-        description="Affinity of the pods, as in the specification of a pod, to nodes and to pods of their namespace; null: "
-        "workers prefer different nodes.",
+        description="Affinity of the pods, as in the specification of a pod, to nodes and to pods of the namespace; "
+        "null: workers prefer different nodes.",
         json_schema_extra=ALL_PODS,
     )
     env_from: list[ObjectName] = Field(

@@ -136,7 +136,7 @@ def highest_token(api: Api) -> int:
 
 
 def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
-    """What the environment says of the installation."""
+    """The installation, as the environment describes it."""
     password = environ.get("FERRY_REDIS_PASSWORD", "")
     url = redis_url(environ.get("FERRY_REDIS_URL", "redis://localhost:6379/0"), password)
     return Installation(

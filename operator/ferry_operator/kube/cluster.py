@@ -96,7 +96,7 @@ class KubeCluster:
         self.memory = self.view.seen.memory
 
     def do(self, step: Step) -> bool:
-        """Do one step; False: somebody else was quicker, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
+        """Do one step; False: the job has changed, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -252,7 +252,7 @@ class KubeCluster:
         self._remember(answered=answer)
 
     def _begin_run(self) -> None:
-        """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
+        """The old run's entries in Redis are of no use; it is no error when they cannot be deleted."""
         self.redis.forget(self.view.seen.run)
         try:
             self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job, self.memory.run))
@@ -279,14 +279,14 @@ class KubeCluster:
         return self.view.revisions
 
     def _rescale(self, workers: int, instances: int) -> bool:
-        """Only of the spec that was judged. Workers alone are what an autoscaler writes, so no other field becomes ours."""
+        """Write the size into the spec that was judged. Without need no field but `workers` is written, and becomes ours."""
         spec: Doc = {"workers": workers}
         if instances != self.view.seen.job["spec"].get("instancesPerWorker", 1):
             spec["instancesPerWorker"] = instances
         return self._change_job({}, {"spec": spec})
 
     def _change_job(self, about: Doc, change: Doc) -> bool:
-        """Of the spec that was judged, and of what users have asked beside it; False: it is another one by now."""
+        """Patch the job if its spec and its annotations are still those that were judged; False: they have changed."""
         seen = self.view.seen
         now, asked = self.store.job(seen.name), (names.PLAN, names.DRAIN)
         if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
@@ -346,7 +346,7 @@ class KubeCluster:
             tolerate(error, NOT_FOUND, CONFLICT)
 
     def _remember(self, **changed: Any) -> None:
-        """Keep it in the status, where no user writes. It carries the uid: another job may have the name by now."""
+        """Keep these values in the status, where no user writes, with the uid: another job may get the same name."""
         self.memory = self.memory.model_copy(update=changed)
         patched = self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": self.memory.to_wire()}}, "status")
         self.store.put(JOBS, patched)
@@ -354,7 +354,7 @@ class KubeCluster:
 
 
 def check_kept(job: Doc) -> None:
-    """Raises ApiError when the API server has left out what is to be remembered of a job."""
+    """Raises ApiError when the API server has pruned `status.memory`."""
     if "memory" not in (job.get("status") or {}):
         text = f"{JOBS.kind} is that of an older release, which keeps no status.memory: {_CRDS.format(kind=JOBS)}"
         raise ApiError(UNFIT, "Pruned", text)

@@ -68,7 +68,7 @@ class Unheard:
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
+    """Clocks and caches of a job between two passes. A new operator begins without them."""
 
     uid: str
     run: str = ""
@@ -119,7 +119,7 @@ class Reconciler:
         self._redis = self.redis or Redis(self.release.redis)
 
     def reconcile(self, name: str) -> float | None:
-        """One pass; seconds until the next one, None when it comes by itself. Raises Fault when it went wrong."""
+        """One pass; seconds until the next one, None: an event will ask for it. Raises Fault when the pass failed."""
         job = self.store.job(name)
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
@@ -281,7 +281,7 @@ class Reconciler:
 
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
-        """Do what can be done; what was refused is tried again in a later pass."""
+        """Do the steps; those that were refused are tried again in a later pass."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
@@ -325,7 +325,7 @@ class Reconciler:
 
 
 def _expect(step: d.SubmitDesired, memory: Memory) -> None:
-    """From here on the driver may follow this placement: its answer of before no longer says which workers are empty."""
+    """Note that the driver may follow this placement: a worker that its last answer shows empty may be in use by now."""
     if memory.answer is not None:
         pod, status, _, at = memory.answer
         mine = step.accepted()
@@ -361,7 +361,7 @@ def _pause(view: JobView) -> float | None:
 
 
 def replacing(before: Doc, now: Doc) -> Doc:
-    """The merge patch that makes one document of the other: what is not there any more is taken away, at every depth."""
+    """The merge patch from one document to the other; it takes away missing fields at every depth."""
     gone: Doc = {key: None for key in before if key not in now}
     kept = {
         key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()

@@ -28,7 +28,7 @@ USER_TIMEOUT = (5.0, 30.0)
 """The same for people, who may be far away."""
 
 CONNECTIONS_MAX = 40
-"""That are kept: as many as passes may wait at a time, and a few for listings."""
+"""Connections that are kept: one for each pass that may wait, and a few for listings."""
 
 RECORD = "FERRY_RECORD_CALLS"
 
@@ -235,7 +235,7 @@ class Fenced:
 
     def _mine(self) -> Api:
         if not self._held():
-            raise Deposed("the Lease is not held any more")
+            raise Deposed("the Lease is no longer held")
         return self._api
 
 

@@ -35,8 +35,8 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`identity` is of this process alone: one that is started again is another holder. `known`: the highest token that is
-        written on any object of the namespace; it may raise ApiError."""
+        """`identity` is of this process alone: one that is started again is another holder. `known`: the highest token
+        that is written on any object of the namespace; it may raise ApiError."""
         self._api = api
         self._name = name
         self.identity = identity

@@ -1,7 +1,7 @@
-"""What a job may name beside itself: Secrets, accounts, claims, directories of nodes, networks, devices, images, users. Pure.
+"""The Secrets, accounts, claims, directories of nodes, networks, devices, images and users that a job may name. Pure.
 
-Whoever may create a StreamJob has pods made by the operator, and so all that the operator lets these pods have. What is not
-allowed is refused before anything is made; what belongs to the installation itself is refused whatever is allowed.
+The operator makes pods for everybody who may create a StreamJob, and gives them what the job names. A name that is not
+allowed is refused before a pod is made; names that belong to the installation are refused even if they are allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESERVED_SECRETS = ("ferry-*", "*-run", "sh.helm.release.*")
 RESERVED_ACCOUNTS = ("ferry-*",)
 
 RESERVED_LABELS = ("app.kubernetes.io/", "ferry.dev/")
-"""By the first ones Services, policies and budgets of a release choose its pods, by the others the operator chooses those of jobs."""
+"""Services, policies and budgets of a release choose its pods by the first, the operator pods of jobs by the second."""
 
 
 class _Names(BaseModel):
@@ -32,7 +32,7 @@ class _Names(BaseModel):
 
 
 class Own(_Names):
-    """What belongs to the installation: no job may name it."""
+    """Names that belong to the installation: no job may use them."""
 
     secrets: tuple[str, ...] = ()
     service_accounts: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Own(_Names):
 
 
 class Allowed(_Names):
-    """What jobs may name. In names `*` stands for any text."""
+    """Names that jobs may use. In names `*` stands for any text."""
 
     secrets: tuple[str, ...] = ("for-jobs-*",)
     service_accounts: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Allowed(_Names):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a job has that names nothing; it may name it, too."""
+    """Image, account and user of jobs that name none; a job may name these, too."""
 
     image: str
     service_account: str | None

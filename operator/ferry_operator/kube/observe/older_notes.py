@@ -1,7 +1,7 @@
-"""What an operator of an older release kept in annotations of a StreamJob, for the memory of today. Pure.
+"""Reads the annotations in which an operator of an older release kept its notes about a StreamJob. Pure.
 
-Users write annotations, so none is followed that the status does not bear out: it names the run, with the uid of the object in
-the name. Only a status without a memory is of an older release: this one writes both at once.
+Users can write annotations, so the status has to agree: it names the run, with the uid of the object in the name. A status
+without a memory is of an older release: this release writes both at once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ REFUSED = "ferry.dev/refused"
 """[revision, reason]"""
 
 RUNS_MAX = 1000
-"""Runs of a job among which that of its status is looked for."""
+"""Runs of a job whose names are compared with the name in its status."""
 
 Kept = TypeVar("Kept", JobMemory, CheckpointAnswer, RefusedSpec)
 
 
 @dataclass(frozen=True, slots=True)
 class OlderNotes:
-    """All that is kept of a job from now on."""
+    """The notes of an older release, in the form of this one."""
 
     memory: JobMemory
     good: str | None
@@ -41,7 +41,7 @@ class OlderNotes:
 
 
 def older_notes(job: Doc) -> OlderNotes | None:
-    """Of a job that an older release looked after; None of any other one."""
+    """The notes about a job that an older release looked after; None for other jobs."""
     metadata, status = job["metadata"], job.get("status") or {}
     if "memory" in status or not status.get("run"):
         return None

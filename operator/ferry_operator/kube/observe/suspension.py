@@ -10,8 +10,8 @@ A job is to be suspended when its spec says so, or wants no workers, whatever el
 | OVER | pods of a run that has ended: nothing in them is needed | none is left, and the next run is noted |
 | SUSPENDED | no pods; the next run has not begun | it is not to be suspended any more |
 
-A run is left for ever once its driver has ended with a last checkpoint: what begins later has another name, so that nothing
-of the old one, in Redis or on a node, is taken for its own.
+A run ends for ever when its driver ends with a last checkpoint. The next run has another name, so that it takes no entry of
+the old one in Redis, and no directory on a node, for its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Pod
 
-
 NONE_YET = (None, -1)
-"""Of the last epoch of a run that has finished none."""
+"""Values of the last epoch of a run that has finished none."""
 
 
 class Stage(StrEnum):
@@ -56,7 +55,7 @@ def stage(job: Doc, memory: JobMemory, pods: Sequence[Pod], epoch: int | None) -
 
 
 def never_began(driver: Pod | None, epoch: int | None) -> bool:
-    """The first driver of the run has refused to begin, or was not started yet: there is no state to keep in a checkpoint."""
+    """Whether the first driver of the run has refused to begin, or was not started yet: there is no state to keep."""
     if driver is None or (
         driver.phase != "Pending" if driver.ended is None else meaning(driver.ended.code) != "refused"
     ):
@@ -70,7 +69,7 @@ def at_rest(driver: Pod | None) -> bool:
 
 
 def last_words(driver: Pod) -> str:
-    """What a driver that has ended so said of its last checkpoint."""
+    """The words about its last checkpoint of a driver that has ended with it."""
     lines = driver.ended.message.splitlines() if driver.ended is not None else []
     found = [line.removeprefix("suspended:").strip() for line in lines if line.startswith("suspended:")]
     return found[-1] if found else "the last checkpoint is complete"

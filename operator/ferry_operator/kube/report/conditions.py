@@ -160,7 +160,7 @@ def _handover(view: JobView) -> UntimedCondition:
     if view.stage in (Stage.SUSPENDED, Stage.OVER):
         return UntimedCondition("Handover", "False", "Suspended")
     if view.seen.status is None:
-        # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
+        # A handover goes on until a driver tells of its end.
         before = view.seen.before.condition("Handover")
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
@@ -180,7 +180,7 @@ def _handover(view: JobView) -> UntimedCondition:
 
 
 def _at_windows(view: JobView, status: Status) -> str:
-    """How many wait for the end of windows, and why those do not that somebody wanted to."""
+    """How many virtual nodes wait for the end of windows, and why pinned ones do not."""
     waits = f", {len(status.boundaries)} of them until their windows have ended" if status.boundaries else ""
     wanted = view.observed is not None and view.observed.at_window
     return waits + (f"; with their state, for {status.unbounded}" if wanted and status.unbounded else "")

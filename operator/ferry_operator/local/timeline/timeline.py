@@ -26,7 +26,7 @@ FOLLOW_UP_SECONDS = 5.0
 """A switchover or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
 
 HEAD_BYTES = 256
-"""Of a part of the timeline, enough to tell it from another: its first record begins with the time."""
+"""Bytes of a part of the timeline that tell it from another part: its first record begins with the time."""
 
 FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 """Actions that a recovery follows."""
@@ -70,7 +70,7 @@ class TimelineTail:
         return bool(self._head) and head.startswith(self._head)
 
     def _rest(self) -> list[Record]:
-        """What was not read of the part before; all of it, if that is another one by now."""
+        """The unread records of the part before; all of its records, if it is not the part that was read."""
         try:
             with open(self._file.with_name(TIMELINE_BEFORE), "rb") as file:
                 file.seek(self._at if self._known(file.read(HEAD_BYTES)) else 0)
