@@ -258,11 +258,18 @@ def pause(ends: Sequence[float], begin: float, end: float) -> float | None:
 
 def recoveries_of(records: Sequence[Record]) -> list[Recovery]:
     """Each failure that was caused or noticed by the supervisor, with the time to the next finished epoch."""
-    ends = sorted(r["end"] for r in records if r["kind"] == "epoch")
+    epochs = [r for r in records if r["kind"] == "epoch"]
     found = []
     for record in records:
         text = str(record.get("text", ""))
         if record["kind"] == "action" and text.startswith(FAILURES) and " refused" not in text:
-            after = next((end for end in ends if end > record["t"]), None)
-            found.append(Recovery(record["t"], text, after - record["t"] if after is not None else None))
+            after = next((seconds for one in epochs if (seconds := _seconds(record, one)) > 0), None)
+            found.append(Recovery(record["t"], text, after))
     return found
+
+
+def _seconds(record: Record, epoch: Record) -> float:
+    """From a record to the end of an epoch, by the clock that is never set, where both say it."""
+    if "up" in record and "up" in epoch:
+        return float(epoch["up"] - record["up"])
+    return float(epoch["end"] - record["t"])
