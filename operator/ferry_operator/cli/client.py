@@ -92,7 +92,7 @@ class Local:
         return f"{named(vnodes)} to {instance}" + (" when their windows have ended" if at_window else "")
 
     def led_by(self, instance: str) -> list[int]:
-        """Virtual nodes that an instance leads. Raises Fault where nobody knows it."""
+        """Virtual nodes that an instance leads. Raises Fault where they are not known."""
         if not (status := self.describe()["status"]):
             raise Fault(f"{self.entry.name}: its driver does not answer: who leads what is not known")
         return [v for v, (in_sync, _) in enumerate(status["groups"]) if in_sync[0] == instance]

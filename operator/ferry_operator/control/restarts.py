@@ -52,7 +52,7 @@ SIGNALS = {
 
 
 def meaning(code: int | None) -> Kind:
-    """Of the end of a driver; None: it was ended from outside."""
+    """The meaning of a driver's exit code; None: the driver was ended from outside."""
     return "crashed" if code is None else CODES.get(code, "crashed")
 
 
@@ -77,7 +77,7 @@ class RestartPolicy:
         self._not_before = 0.0
 
     def epoch_finished(self) -> None:
-        """The driver works: earlier crashes do not count any more."""
+        """The driver works: earlier crashes no longer count."""
         self.crashes = 0
 
     def may_start(self, now: float) -> bool:
@@ -87,7 +87,7 @@ class RestartPolicy:
     def ended(self, code: int, expected: bool, now: float, why: str = "") -> Outcome | None:
         """The job's end, or None: start again as soon as `may_start`.
 
-        `expected`: it was killed on purpose. `why`: what it said at last (`why_ended`); empty: nobody knows.
+        `expected`: it was killed on purpose. `why`: its last words (`why_ended`); empty: not known.
         """
         if expected:
             self._not_before = now

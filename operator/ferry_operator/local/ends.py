@@ -24,7 +24,7 @@ LASTING_SECONDS = 5.0
 
 
 class ProcessEnds:
-    """Of one run. `note` takes a line for the timeline."""
+    """The ends of processes of one run. `note` takes a line for the timeline."""
 
     def __init__(self, cluster: LocalCluster, note: Callable[[str], None]) -> None:
         self.last: dict[str, tuple[float, str]] = {}

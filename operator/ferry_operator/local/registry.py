@@ -24,7 +24,7 @@ RUNS = "runs"
 """Folder of $FERRY_HOME for the directories of runs, and for links to those that jobs name themselves."""
 
 LAST_RECORDS = 20
-"""Of a timeline, in which the end of the run is looked for."""
+"""Records at the end of a timeline in which the end of the run is looked for."""
 
 
 class NoSuchJob(SpecRefused):

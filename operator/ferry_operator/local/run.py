@@ -40,7 +40,7 @@ OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked on the command line."""
+    """The options of the command line."""
 
     job_file: Path
     sets: Sequence[str] = ()
@@ -76,7 +76,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
 
 
 def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
-    """What has been checked; no other run has its name."""
+    """Run a checked job. No other run has its name."""
     one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)

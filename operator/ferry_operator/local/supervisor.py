@@ -260,7 +260,8 @@ class Supervisor:
             self.suspending = False
 
     def _note(self, text: str) -> None:
-        append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
+        now = {"t": time.time(), "up": time.monotonic()}
+        append_record(self.directory.path, {"kind": "action", **now, "text": text})
 
     # ---- requests (SupervisorPort): called by the endpoint's threads
     def job(self) -> Record:

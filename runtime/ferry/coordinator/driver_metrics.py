@@ -202,6 +202,7 @@ class DriverMetrics:
                 "generation": generation,
                 "begin": record.begin,
                 "end": record.end,
+                "up": time.monotonic(),
                 "rows": record.rows,
                 "fired": record.fired,
                 "late": record.late,

@@ -137,7 +137,7 @@ class Loop:
 
     def begins(self, epoch: int) -> None:
         """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
-        begins = m.Begins(epoch, self.bandwidth)
+        begins = m.Begins(epoch, self.bandwidth, hears_code=True)
         for instance in list(self.machine.alive):
             self._send(core.Send(instance, begins))
 

@@ -91,6 +91,7 @@ class Node:
         self._stop = threading.Event()
         self._begun = 0
         """epochs, as the driver has told"""
+        self._hears_code = False
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
         self._idle_at = time.monotonic()
@@ -299,7 +300,8 @@ class Node:
         while True:
             busy = time.monotonic() - self._idle_at
             busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
-            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *self._signs.computes_for())), None)
+            code = self._signs.computes_for() if self._hears_code else ()
+            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *code)), None)
             time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:
@@ -340,6 +342,7 @@ class Node:
         if isinstance(decoded, m.Begins):
             self._delay_control.begins(decoded.epoch, time.monotonic())
             self._begun += 1
+            self._hears_code = decoded.hears_code
             if decoded.bandwidth >= 0:
                 self._data.limit_copies(decoded.bandwidth)
             return None

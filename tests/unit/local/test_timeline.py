@@ -148,6 +148,14 @@ def test_a_recovery_ends_with_the_next_finished_epoch() -> None:
     assert second.seconds is None
 
 
+def test_a_clock_that_is_set_makes_no_recovery_longer() -> None:
+    (before, after), kill = STEADY[:2], action(1, "kill-driver")
+    records = [{**before, "up": 9.0}, {**kill, "up": 10.0}, {**after, "up": 12.5, "t": T + 900, "end": T + 900}]
+    assert [one.seconds for one in timeline.recoveries_of(records)] == [2.5]
+    records[2] |= {"t": T - 900, "end": T - 900}
+    assert [one.seconds for one in timeline.recoveries_of(records)] == [2.5]
+
+
 def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
     file = tmp_path / "timeline.jsonl"
     tail = timeline.TimelineTail(file)

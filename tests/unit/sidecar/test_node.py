@@ -138,10 +138,14 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
     assert told == [core.Send(core.DRIVER, m.Unsendable(ME, "1.0", "it is larger than any may be"))]
 
 
-def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hears", [False, True])
+def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch, hears: bool) -> None:
+    """They tell of the user's code, but not to a driver of an older release."""
     one, sent = node.Node.__new__(node.Node), []
     one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]
-    one._idle_at, one._signs = 100.0, Signs()
+    one._idle_at, one._signs, one._hears_code = 100.0, Signs(), hears
+    monkeypatch.setattr(one._signs, "computes_for", lambda: ("operator 'w'", 40), raising=False)
+    code = ("operator 'w'", 40) if hears else ()
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5
@@ -154,7 +158,15 @@ def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send.message))
     with pytest.raises(SystemExit):
         one._pulse()
-    assert sent == [m.Pulse(ME, 0), m.Pulse(ME, 3500)]
+    assert sent == [m.Pulse(ME, 0, *code), m.Pulse(ME, 3500, *code)]
+
+
+def test_the_driver_says_whether_it_hears_of_the_users_code() -> None:
+    one = node.Node.__new__(node.Node)
+    one._delay_control, one._begun = DelayControl(), 0
+    for begins, hears in ((m.Begins(1, hears_code=True), True), (m.Begins(2), False)):
+        one._on_message(SimpleNamespace(kind=m.CODES[m.Begins], head=m.encode(begins)))  # type: ignore[arg-type]
+        assert one._hears_code == hears
 
 
 def ending(directory: Path, lasting: bool, seal: Callable[[], None]) -> tuple[node.Node, list[str]]:

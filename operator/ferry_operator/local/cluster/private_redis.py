@@ -50,7 +50,7 @@ class PrivateRedis:
 
     @property
     def why_ended(self) -> str:
-        """What it said at last; it has been started, and has ended."""
+        """Its last words; it has been started, and has ended."""
         assert self._process is not None
         return self._process.why_ended
 

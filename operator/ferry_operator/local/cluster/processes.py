@@ -24,7 +24,7 @@ from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
 
 TAIL_BYTES = 1 << 18
-"""Of the end of a log, where last words are looked for: a stack of Java's is long."""
+"""Bytes at the end of a log in which last words are looked for: a stack of Java's is long."""
 
 LINES_MAX = 2000
 
@@ -68,7 +68,7 @@ class ChildProcess:
 
     @property
     def why_ended(self) -> str:
-        """What it said at last, or how it ended; of a process that has ended."""
+        """The last words of a process that has ended, or how it ended."""
         assert self.code is not None
         why = why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
         with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ STYLES = {
     "ended": "red",
     "action": "cyan",
 }
-"""Of events, by the kind of their record."""
+"""Colors of events, by the kind of their record."""
 
 LIVE_SECONDS = 3600.0
 """Event time that is further behind the clock is that of old input."""
@@ -45,7 +45,7 @@ AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
 """By kind of record: for so long the same text is shown once."""
 
 INDENT = 10
-"""Of the second line of an event: as wide as the time before the first one."""
+"""Indent of the second line of an event: as wide as the time before the first one."""
 
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
