@@ -6,8 +6,6 @@ in a process. That there is none may be another answer tomorrow: it is waited fo
 
 from __future__ import annotations
 
-import io
-import json
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,7 +15,9 @@ import pyarrow as pa
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.spark import kafka_avro
 from ferry.spark.json_lines import Epochs, parse_each
+from ferry.spark.kafka_avro import Unfit as _Unfit
 
 ANSWER_SECONDS = 10.0
 
@@ -57,6 +57,7 @@ class SchemaRegistry:
         bad: dict[int, str] = {}
         texts: dict[int, bytes] = {}
         rows: dict[int, dict[str, Any]] = {}
+        readers: dict[str, kafka_avro.Read] = {}
         for i, value in enumerate(values):
             try:
                 kind, schema = self._schema(value)
@@ -64,7 +65,9 @@ class SchemaRegistry:
                 if kind == "JSON":
                     texts[i] = value[FRAME:]
                 else:
-                    rows[i] = _avro(schema, value[FRAME:])
+                    if schema not in readers:
+                        readers[schema] = kafka_avro.reader_of(schema, fields, epochs)
+                    rows[i] = readers[schema](value[FRAME:])
             except _Unfit as wrong:
                 bad[i] = str(wrong)
         if not rows:
@@ -72,16 +75,12 @@ class SchemaRegistry:
             places = [*texts]
             return table, bad | {places[i]: why for i, why in wrong_texts.items()}
         bad |= dict.fromkeys(texts, "JSON in a topic of Avro")
-        return _table([*rows.items()], fields, bad), bad
+        return kafka_avro.table_of([*rows.items()], fields, bad), bad
 
-    def _schema(self, value: bytes | None) -> tuple[str, Any]:
+    def _schema(self, value: bytes | None) -> tuple[str, str]:
         if value is None or len(value) < FRAME or value[0]:
             raise _Unfit("no number of a schema before the value")
         return _schema_of(environment.filled(self._url), int.from_bytes(value[1:FRAME]))
-
-
-class _Unfit(ValueError):
-    """A value that cannot be read."""
 
 
 _missing: dict[tuple[str, int], float] = {}
@@ -91,8 +90,8 @@ _unfit: dict[tuple[str, int], tuple[float, str]] = {}
 """Until when it is believed that values of a schema cannot be read, and why."""
 
 
-def _schema_of(url: str, number: int) -> tuple[str, Any]:
-    """(kind, schema). Raises _Unfit when its values cannot be read, Unreachable when nobody can say."""
+def _schema_of(url: str, number: int) -> tuple[str, str]:
+    """(kind, text of the schema). Raises _Unfit when its values cannot be read, Unreachable when nobody can say."""
     until, why = _unfit.get((url, number), (0.0, ""))
     if time.monotonic() < until:
         raise _Unfit(why)
@@ -106,7 +105,7 @@ def _schema_of(url: str, number: int) -> tuple[str, Any]:
 
 
 @lru_cache(SCHEMAS_MAX)
-def _asked(url: str, number: int) -> tuple[str, Any]:
+def _asked(url: str, number: int) -> tuple[str, str]:
     """As _schema_of, of the registry itself. What is raised is not remembered."""
     import httpx
 
@@ -129,7 +128,9 @@ def _asked(url: str, number: int) -> tuple[str, Any]:
         raise _Unfit(f"schema {number} is {kind}; Avro and JSON can be read")
     if about.get("references"):
         raise _Unfit(f"schema {number} refers to others, which is not read")
-    return kind, _parsed(number, text) if kind == "AVRO" else None
+    if kind == "AVRO":
+        _check(number, text)
+    return kind, text
 
 
 def _await(url: str, number: int) -> None:
@@ -141,35 +142,8 @@ def _await(url: str, number: int) -> None:
         raise Unreachable(f"schema registry: it has no schema {number}; for {MISSING_SECONDS:g} s it is asked again")
 
 
-def _parsed(number: int, text: str) -> Any:
-    import fastavro
-
+def _check(number: int, text: str) -> None:
     try:
-        return fastavro.parse_schema(json.loads(text))
+        kafka_avro.parsed(text)
     except Exception as wrong:  # Of many kinds.
         raise _Unfit(f"schema {number} is no schema of Avro: {wrong}") from wrong
-
-
-def _avro(schema: Any, data: bytes) -> dict[str, Any]:
-    import fastavro
-
-    rest = io.BytesIO(data)
-    try:
-        found = fastavro.schemaless_reader(rest, schema, None)
-    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as wrong:
-        raise _Unfit(f"{type(wrong).__name__}: {wrong}") from wrong
-    if not isinstance(found, dict):
-        raise _Unfit("not a record")
-    return found
-
-
-def _table(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
-    """The rows that fit the schema, in order; halves what does not fit until single rows are left."""
-    try:
-        return pa.Table.from_pylist([row for _, row in rows], fields)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as wrong:
-        if len(rows) == 1:
-            bad[rows[0][0]] = str(wrong)
-            return fields.empty_table()
-    middle = len(rows) // 2
-    return pa.concat_tables([_table(rows[:middle], fields, bad), _table(rows[middle:], fields, bad)])
