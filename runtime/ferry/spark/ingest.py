@@ -38,7 +38,7 @@ from ferry.spark import cuts, flight
 from ferry.spark.attempts import died_before
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.json_text import json_text
+from ferry.spark.json_text import json_text, plain_text
 from ferry.spark.pipeline import Batches
 from ferry.spark.process_rows import Condense
 from ferry.spark.records import EVENT_TIME_MAX
@@ -321,7 +321,8 @@ def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBa
     named = records.column(column)
     plain = named.dictionary_decode() if pa.types.is_dictionary(named.type) else named
     flows = pc.dictionary_encode(plain, null_encoding="encode")
-    names = [str(name) or "''" for name in flows.dictionary.to_pylist()]
+    values = plain_text(flows.dictionary) if pa.types.is_temporal(plain.type) else flows.dictionary
+    names = [str(name) or "''" for name in values.to_pylist()]
     if len(names) < 2:
         return [(name, records) for name in names or [""]]
     return [(name, records.filter(pc.equal(flows.indices, i))) for i, name in enumerate(names)]

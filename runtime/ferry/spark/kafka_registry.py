@@ -5,10 +5,7 @@ Before such a value stand a zero byte and the schema's number, in four bytes. Wh
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ import pyarrow as pa
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused
-from ferry.spark import kafka_schemas
+from ferry.spark import kafka_avro, kafka_schemas
 from ferry.spark.json_lines import Epochs, parse_each
 from ferry.spark.kafka_schemas import Unfit
 
@@ -61,6 +58,7 @@ class SchemaRegistry:
         bad: dict[int, str] = {}
         texts: dict[int, bytes] = {}
         rows: dict[int, dict[str, Any]] = {}
+        readers: dict[str, kafka_avro.Read] = {}
         for i, value in enumerate(values):
             try:
                 if value is None or i not in numbers:
@@ -72,14 +70,16 @@ class SchemaRegistry:
                 if kind == "JSON":
                     texts[i] = value[FRAME:]
                 else:
-                    rows[i] = _avro(_parsed(text), value[FRAME:])
+                    if text not in readers:
+                        readers[text] = _reader(text, fields, epochs)
+                    rows[i] = readers[text](value[FRAME:])
             except Unfit as wrong:
                 bad[i] = str(wrong)
         table, wrong_texts = parse_each([*texts.values()], fields, epochs)
         places = [*texts]
         bad |= {places[i]: why for i, why in wrong_texts.items()}
         if rows:
-            table = pa.concat_tables([table, _table([*rows.items()], fields, bad)])
+            table = pa.concat_tables([table, kafka_avro.table_of([*rows.items()], fields, bad)])
             order = [i for i in (*texts, *rows) if i not in bad]
             table = table.take(np.argsort(order))
         return table, bad
@@ -89,36 +89,8 @@ def _is_framed(value: bytes) -> bool:
     return len(value) >= FRAME and not value[0]
 
 
-@lru_cache(kafka_schemas.SCHEMAS_MAX)
-def _parsed(text: str) -> Any:
-    import fastavro
-
+def _reader(text: str, fields: pa.Schema, epochs: Epochs) -> kafka_avro.Read:
     try:
-        return fastavro.parse_schema(json.loads(text))
+        return kafka_avro.reader_of(text, fields, epochs)
     except Exception as wrong:  # Of many kinds.
         raise Unfit(f"no schema of Avro: {wrong}") from wrong
-
-
-def _avro(schema: Any, data: bytes) -> dict[str, Any]:
-    import fastavro
-
-    rest = io.BytesIO(data)
-    try:
-        found = fastavro.schemaless_reader(rest, schema, None)
-    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as wrong:
-        raise Unfit(f"{type(wrong).__name__}: {wrong}") from wrong
-    if not isinstance(found, dict):
-        raise Unfit("not a record")
-    return found
-
-
-def _table(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
-    """The rows that fit the schema, in order; halves what does not fit until single rows are left."""
-    try:
-        return pa.Table.from_pylist([row for _, row in rows], fields)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as wrong:
-        if len(rows) == 1:
-            bad[rows[0][0]] = str(wrong)
-            return fields.empty_table()
-    middle = len(rows) // 2
-    return pa.concat_tables([_table(rows[:middle], fields, bad), _table(rows[middle:], fields, bad)])

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, SpecRefused
 from ferry.contract.user_code import shown
-from ferry.spark.encodings import encodings, write_parts
+from ferry.spark.encodings import encodings, for_readers, write_parts
 from ferry.spark.json_text import shown as rows_shown
 from ferry.spark.ownership import LIFE as LIFE
 from ferry.spark.ownership import Ownership
@@ -271,7 +271,7 @@ PART = "part string, rows long, bytes long"
 
 def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     """What tasks have written there."""
-    write = partial(_write_part, folder)
+    write = partial(_write_part, folder, not isinstance(rows, RowParts))
     if isinstance(rows, RowParts):
         return rows.each(write)
 
@@ -282,11 +282,11 @@ def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     return [(part, n, size) for part, n, size in rows.mapInArrow(task, PART).collect()]
 
 
-def _write_part(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+def _write_part(folder: str, of_spark: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     """Write the rows of a task to one part; none for no rows."""
     name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
     writer = None
-    for batch in batches:
+    for batch in (for_readers(batch, of_spark) for batch in batches):
         if batch.num_rows:
             writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, **encodings(batch.schema))
             writer.write_batch(batch)

@@ -237,6 +237,15 @@ def test_a_column_may_say_of_which_flow_a_record_is(kind: pa.DataType) -> None:
     assert by_flow(pa.record_batch({"p": ["", "a"]}), "p")[0][0] == "''", "a name of its own"
 
 
+@pytest.mark.parametrize(("kind", "name"), [
+    (pa.date32(), "+5881580-07-11"), (pa.timestamp("ms", "Etc/GMT+12"), "1970-01-25T20:31:23.647+00:00"),
+    (pa.timestamp("ns"), "1970-01-01T00:00:02.147483647"),
+])  # fmt: skip
+def test_flows_are_named_by_times_of_all_years(kind: pa.DataType, name: str) -> None:
+    days = pa.array([2**31 - 1, None], pa.int32()).cast(pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    assert [named for named, _ in by_flow(pa.record_batch({"p": days}), "p")] == [name, "None"]
+
+
 def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> None:
     class Broken:
         def schema(self) -> pa.Schema:

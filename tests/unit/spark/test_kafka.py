@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -865,6 +866,19 @@ SCHEMAS = {
     },
     3: {"schemaType": "JSON", "schema": "{}"},
     4: {"schemaType": "PROTOBUF", "schema": ""},
+    6: {
+        "schema": json.dumps(
+            {
+                "type": "record",
+                "name": "c",
+                "fields": [
+                    {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+                    {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+                    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+                ],
+            }
+        )
+    },
 }
 
 
@@ -925,6 +939,28 @@ def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> 
     assert isinstance(made, pa.RecordBatch) and made.to_pylist() == [{"offset": 0, "ts": 1}, {"offset": 2, "ts": 2}]
     with pytest.raises(Unreachable, match="503"):
         list(decoder.decode([Record(framed(9, {}), 0)], None))
+
+
+def test_values_of_avro_go_through_no_datetime(registry: str) -> None:
+    """Times end where 64 bits do, and a UUID is a text."""
+    beyond, id_ = 253_402_300_800_000_000, "00000000-0000-0000-0000-000000000001"
+    head = b"\0" + (6).to_bytes(4)
+    rest = b"\x48" + id_.encode() + b"\x04\x04\xd2"
+    at = bytes([0x02]) + zigzag(beyond)
+    columns = pa.schema([("at", pa.timestamp("ms", "UTC")), ("id", pa.string()), ("price", pa.decimal128(12, 2))])
+    decoder = Decoder(columns, [], SchemaRegistry(registry))
+    (made,) = decoder.decode([Record(head + at + rest, 0), Record(head + b"\0" + rest, 1)], None)
+    assert isinstance(made, pa.RecordBatch) and made.column("at").cast(pa.int64()).to_pylist() == [beyond // 1000, None]
+    assert made.select(["id", "price"]).to_pylist() == [{"id": id_, "price": Decimal("12.34")}] * 2
+
+
+def zigzag(value: int) -> bytes:
+    """A long of Avro."""
+    value, found = value << 1, bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
 
 
 @pytest.mark.parametrize(
