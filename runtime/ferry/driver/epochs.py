@@ -101,7 +101,8 @@ class Epochs:
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
-        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
+        operators = [one.descriptor for one in plan.operators]
+        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, operators)
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
@@ -163,7 +164,7 @@ class Epochs:
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
                 record.newest = notes.newest()
-                if self.publisher.publish(order, notes, record, batch.without(notes.aside)):
+                if self.publisher.publish(order, notes, record, batch.without(notes.aside, self.plan.sources)):
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -231,7 +232,7 @@ class Epochs:
         self._poison.begin(order.step.epoch, EpochNotes.load(order.meta).aside if order.step.operator else ())
         reading = Reading(self.spark, self.plan, operator, work, run, rows, self._loops, self._planned)
         try:
-            receipts, died = reading.all(batch.without(self._poison.aside))
+            receipts, died = reading.all(batch.without(self._poison.aside, self.plan.sources))
             if died:
                 where = f"a task of operator {operator.descriptor.name!r}"
                 receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))

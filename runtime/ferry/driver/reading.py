@@ -18,7 +18,7 @@ from ferry.driver.failures import has_died
 from ferry.driver.loops import Loops
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.cuts import cut
+from ferry.spark.cuts import aside_alone
 from ferry.spark.feeds import Rows, counting, run_ingest, run_shares, shares_of, through_spark
 from ferry.spark.ingest import IngestWork
 from ferry.spark.pipeline import Operator
@@ -79,7 +79,7 @@ class Reading:
         """Receipts of records that are set aside where records pass through Spark's SQL, which counts no malformed ones."""
         if self.loops is not None or not self._in_spark:
             return []
-        shares: list[Shares] = [[(name, cut(split, number, number + 1, [number]))] for name, split, number in aside]
+        shares: list[Shares] = [[(name, aside_alone(split, number))] for name, split, number in aside]
         work = counting(self.work, self.plan, self.operator)
         return [Receipt.load(one) for one in run_shares(self.spark, shares, work, self.run)]
 

@@ -294,7 +294,7 @@ def read_shares(
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
-            for records in cuts.read(name, splits, doc, None) if splits else flight.read_rows(doc):
+            for records in cuts.read(name, splits, doc, None):
                 if not isinstance(records, Flow | cuts.Aside):
                     yield records
 
