@@ -97,12 +97,13 @@ class Epochs:
         self._watch = EpochWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
-        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters)
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
         operators = [one.descriptor for one in plan.operators]
         self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, operators)
+        given = dead_letters, self._poison
+        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, *given)
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
@@ -151,10 +152,11 @@ class Epochs:
         self.loop.begins(epoch)
         self.loop.move_metrics.work.begins()
         self.loop.post(core.EpochBegun(epoch))
-        flush, watermark = False, limits.WATERMARK_NONE
+        flush, watermark, again = False, limits.WATERMARK_NONE, True
         while True:
             order = next_order(self.loop)
             if isinstance(order, core.StartIngest):
+                again = False
                 self._ingest(order, batch, record)
             elif isinstance(order, core.Emit):
                 notes = EpochNotes.load(order.meta)
@@ -164,7 +166,8 @@ class Epochs:
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
                 record.newest = notes.newest()
-                if self.publisher.publish(order, notes, record, batch.without(notes.aside, self.plan.sources)):
+                left = batch.without(notes.aside, self.plan.sources)
+                if self.publisher.publish(order, notes, record, left, again):
                     break
             else:
                 raise Bug(f"{order} inside an epoch")

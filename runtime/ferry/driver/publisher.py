@@ -28,8 +28,10 @@ from ferry.contract.user_code import where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.poison import Poison
+from ferry.driver.probing import Probing
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -63,6 +65,7 @@ class Publisher:
         hook: Hook,
         watch: EpochWatch,
         dead_letters: DeadLetters,
+        poison: Poison,
     ) -> None:
         self.settings = settings
         self.spark = spark
@@ -75,6 +78,8 @@ class Publisher:
         """what tasks check instances against; None: TLS is off"""
         self._watch = watch
         self.dead_letters = dead_letters
+        schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
+        self._probing = Probing(spark, poison, schemas)
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._connections = flight.Connections(self.authority)
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
@@ -113,15 +118,20 @@ class Publisher:
             )
         return made
 
-    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch) -> bool:
-        """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
+    def publish(
+        self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch, again: bool = False
+    ) -> bool:
+        """Give the sinks the rows. False when they could not be read: the coordinator names other readers.
+
+        `again`: a driver before this one may have died of it.
+        """
         epoch = order.step.epoch
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
         for operator, rows in enumerate(order.rows):
             if operator in self._outputs and has_fired(rows):
-                fired = self._publish_rows(rows, epoch)
+                fired = self._publish_rows(rows, epoch, again)
                 if fired is None:
                     self.loop.post(core.ReadFailed(order.step))
                     return False
@@ -170,10 +180,15 @@ class Publisher:
                     return False
                 self._sink_failed(f"late records of epoch {epoch}", error)
 
-    def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
-        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
+    def _publish_rows(self, rows: core.FiredRows, epoch: int, probed: bool = False) -> int | None:
+        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read.
+
+        `probed`: once tasks have passed them on.
+        """
         while True:
             table = None
+            if probed and not self._probe(rows, epoch):
+                return None
             try:
                 bytes_of_a_row = self._row_bytes.get(rows.commit_id.step.operator, 0.0)
                 if rows.fired <= self._local_rows and rows.fired * bytes_of_a_row <= self._local_bytes:
@@ -192,7 +207,25 @@ class Publisher:
                 if table is None and is_passing(error):
                     self._read_failed(rows, error)
                     return None
-                self._sink_failed(f"sink of epoch {epoch}", error)
+                if not has_died(error) or probed:
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+                probed = has_died(error)
+
+    def _probe(self, rows: core.FiredRows, epoch: int) -> bool:
+        """Have tasks pass rows through the functions before sinks, again and again; False: they could not be read."""
+        operator = rows.commit_id.step.operator
+        for output in self._outputs[operator]:
+            while True:
+                try:
+                    with self._watch.on(i for i, _ in rows.readers):
+                        self._probing.of(operator, output, self.splits(rows))
+                    break
+                except Exception as error:
+                    if is_passing(error):
+                        self._read_failed(rows, error)
+                        return False
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+        return True
 
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""

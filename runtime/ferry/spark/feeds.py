@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import cuts, flight
+from ferry.spark import cuts
 from ferry.spark.attempts import deaths
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
@@ -313,7 +313,7 @@ def rows_frame(
     def read(batches: Any) -> Any:
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from map(for_spark, mapped(functions, flight.read_rows(json.loads(texts[i]))))
+                yield from map(for_spark, mapped(functions, cuts.read("", None, json.loads(texts[i]), None)))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, spark_schema(schema_after(functions, schema)))
