@@ -29,6 +29,7 @@ from ferry.contract.errors import (
     UserCodeFailed,
 )
 from ferry.contract.user_code import MESSAGE_MAX, USER_CODE, line_in, line_in_traceback, line_of
+from ferry.spark.attempts import DIED
 from ferry.spark.sinks import ForeachEpoch, Sink
 from ferry.spark.user_functions import is_away, is_ferrys
 
@@ -47,9 +48,6 @@ PROGRAM = (
     NotImplementedError, RecursionError, SystemExit, AnalysisException, PythonException,
 )  # fmt: skip
 """Errors that a program has of itself: what it writes to has no part in them."""
-
-DIED = "Python worker exited unexpectedly"
-"""In the text of a failed Spark job: a process of a task has died under it."""
 
 
 def is_passing(error: BaseException) -> bool:

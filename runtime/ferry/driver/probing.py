@@ -63,7 +63,8 @@ class Probing:
         )
         assert isinstance(made, DataFrame)
         try:
-            made.write.format("noop").mode("append").save()
+            with deaths(self.spark.sparkContext, 1):
+                made.write.format("noop").mode("append").save()
         except Exception as error:
             if not has_died(error):
                 raise

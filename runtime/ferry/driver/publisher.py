@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import UserCodeFailed
+from ferry.contract.errors import Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import where
+from ferry.contract.user_code import USER_CODE, place_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
@@ -45,6 +45,9 @@ from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
+
+DRIVERS_MAX = 3
+"""Deaths of drivers in a row, beside the first one, while a sink of the user's writes the same epoch."""
 
 
 def has_fired(rows: core.FiredRows) -> bool:
@@ -91,6 +94,8 @@ class Publisher:
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
         self._row_bytes: dict[int, float] = {}
         """By operator, of the rows that were fetched last; of those that were too many, what they have at least."""
+        self._again = -1
+        """Epoch that a driver before this one may have died of."""
         self._outputs: dict[int | str, list[Output]] = {}
         """By the operator or the source that they are behind."""
         for output in plan.outputs:
@@ -126,6 +131,7 @@ class Publisher:
         `again`: a driver before this one may have died of it.
         """
         epoch = order.step.epoch
+        self._again = epoch if again else -1
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
@@ -231,8 +237,25 @@ class Publisher:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             return sink.write(epoch, generation, rows)
-        with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
+        deadly = self._counted(sink, epoch) if epoch == self._again else nullcontext()
+        with deadly, not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
             sink.write(epoch, generation, rows)
+
+    @contextmanager
+    def _counted(self, sink: Sink, epoch: int) -> Iterator[None]:
+        """Around what the driver before may have died of. Raises Final, if several have."""
+        registry, what = self.loop.registry, f"sink {sink!r}"
+        with suppress(Unreachable):
+            if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
+                registry.leave()
+                at = place_of(sink.function if isinstance(sink, ForeachEpoch) else type(sink))
+                of = f" ({at})" if at else ""
+                raise Final(f"{USER_CODE}{before + 1} drivers have died in it{of}, {what}, with the rows of epoch {epoch}")
+        try:
+            yield
+        finally:
+            with suppress(Unreachable):
+                registry.leave()
 
     def _succeeded(self) -> None:
         self._sinking.succeeded()

@@ -113,6 +113,21 @@ class JobRegistry:
             found = self._silent(keys=[places.beat(self._run)], args=[",".join(map(str, workers))])
         return cast("list[int]", found)
 
+    # ---- what drivers die of
+    def enter(self, what: str) -> int:
+        """A driver begins what drivers before it may have died of; how many have begun it and have not left it."""
+        with reaching("noting what is about to be called"):
+            pipe = self._redis.pipeline()
+            pipe.hget(places.in_sink(self._run), what)
+            pipe.hincrby(places.in_sink(self._run), what, 1)
+            before, _ = pipe.execute()
+        return int(before or 0)
+
+    def leave(self) -> None:
+        """It has not died of it."""
+        with reaching("noting what was called"):
+            self._redis.delete(places.in_sink(self._run))
+
     # ---- where the driver is
     def announce(self, place: places.DriverPlace) -> bool:
         """Say where this driver is. False when a stronger claim is there already."""

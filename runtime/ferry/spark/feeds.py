@@ -20,7 +20,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
 from ferry.spark import cuts
-from ferry.spark.attempts import deaths
+from ferry.spark.attempts import deaths, refuse_dead
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
@@ -311,6 +311,7 @@ def rows_frame(
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:
+        refuse_dead()
         for batch in batches:
             for i in batch.column(0).to_pylist():
                 yield from map(for_spark, mapped(functions, cuts.read("", None, json.loads(texts[i]), None)))
