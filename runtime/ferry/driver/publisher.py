@@ -39,7 +39,7 @@ from ferry.spark import emit, flight
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
-from ferry.spark.pipeline import LateOutput, Output
+from ferry.spark.pipeline import LateOutput, Output, name_of
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of, is_ferrys
@@ -57,6 +57,9 @@ def has_fired(rows: core.FiredRows) -> bool:
 
 class Publisher:
     """Gives the rows of one epoch after another to the sinks."""
+
+    _again = -1
+    """Epoch that a driver before this one may have died of."""
 
     def __init__(
         self,
@@ -94,8 +97,6 @@ class Publisher:
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
         self._row_bytes: dict[int, float] = {}
         """By operator, of the rows that were fetched last; of those that were too many, what they have at least."""
-        self._again = -1
-        """Epoch that a driver before this one may have died of."""
         self._outputs: dict[int | str, list[Output]] = {}
         """By the operator or the source that they are behind."""
         for output in plan.outputs:
@@ -137,7 +138,7 @@ class Publisher:
         record.fired = 0
         for operator, rows in enumerate(order.rows):
             if operator in self._outputs and has_fired(rows):
-                fired = self._publish_rows(rows, epoch, again)
+                fired = self._publish_rows(rows, epoch)
                 if fired is None:
                     self.loop.post(core.ReadFailed(order.step))
                     return False
@@ -186,11 +187,9 @@ class Publisher:
                     return False
                 self._sink_failed(f"late records of epoch {epoch}", error)
 
-    def _publish_rows(self, rows: core.FiredRows, epoch: int, probed: bool = False) -> int | None:
-        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read.
-
-        `probed`: once tasks have passed them on.
-        """
+    def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
+        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
+        probed = epoch == self._again
         while True:
             table = None
             if probed and not self._probe(rows, epoch):
@@ -244,13 +243,14 @@ class Publisher:
     @contextmanager
     def _counted(self, sink: Sink, epoch: int) -> Iterator[None]:
         """Around what the driver before may have died of. Raises Final, if several have."""
-        registry, what = self.loop.registry, f"sink {sink!r}"
+        registry = self.loop.registry
+        code: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+        what = f"sink {name_of(code)}"
         with suppress(Unreachable):
             if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
                 registry.leave()
-                at = place_of(sink.function if isinstance(sink, ForeachEpoch) else type(sink))
-                of = f" ({at})" if at else ""
-                raise Final(f"{USER_CODE}{before + 1} drivers have died in it{of}, {what}, with the rows of epoch {epoch}")
+                of = f" ({at})" if (at := place_of(code)) else ""
+                raise Final(f"{USER_CODE}{before + 1} drivers have died in {what}{of}, with the rows of epoch {epoch}")
         try:
             yield
         finally:
