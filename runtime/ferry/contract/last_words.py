@@ -79,8 +79,8 @@ def line_of(reason: str) -> str:
 def last_words(lines: Iterable[str]) -> str | None:
     """Why the process ended that has written these lines at last; None: nothing says so.
 
-    The line of `line_of` says it; else what Python says of a signal; else an error of the user's code among the last lines; else the last error or, when
-    there is none, the last warning. What Java and Spark write around it is left out.
+    The line of `line_of` says it; else what Python says of a signal; else an error of the user's code among the last
+    lines; else the last error or, when there is none, the last warning. What Java and Spark write around it is left out.
     """
     kept = [line.rstrip() for line in lines if line.strip()]
     for line in reversed(kept):

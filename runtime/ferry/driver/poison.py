@@ -96,15 +96,14 @@ class Poison:
                 continue
             made = attempt(share) if is_part else None
             if made is None:
-                self._report(share, where)
                 try:
-                    smaller = self._divided(share)
-                except (Fault, OSError) as gone:
+                    self._report(share, where)
+                    if smaller := self._divided(share):
+                        waiting += [(one, True) for one in reversed(smaller)]
+                        continue
+                    made = self._judged(share, attempt, where, code, deaths=int(is_part))
+                except (Fault, OSError) as gone:  # of a file that has gone meanwhile
                     return [Receipt(error=f"{type(gone).__name__}: {gone}")]
-                if smaller:
-                    waiting += [(one, True) for one in reversed(smaller)]
-                    continue
-                made = self._judged(share, attempt, where, code, deaths=int(is_part))
             if any(receipt.error for receipt in made):
                 return made
             receipts += made
@@ -154,13 +153,15 @@ class Poison:
         return [Receipt(error=f"{where} dies now and then, and of no record again and again")]
 
     def _left_out(self, name: str, whole: str, number: int, attempt: Attempt, where: str, code: str) -> list[Receipt]:
-        """The dead letter of a record that kills, or below 0 of what cannot be read. Raises Final, if there is to be none."""
+        """The dead letter of a record that kills; below 0 of what cannot be read. Raises Final, if there is to be none."""
         at = number if number >= 0 else -1 - number
         text = f"{where} dies of {self._place(name, whole, at, at + 1)}, {DEATHS_MAX} times alone"
         own = isinstance(self._sources.get(name), RangeSplits)
         set_aside = "set spec.deadLetter.onCrash: set-aside, and start the job again"
         if name.startswith("@"):
-            raise Final(f"{text}: of rows that an operator fired none can be left out; mend {code or 'what reads them'}")
+            raise Final(
+                f"{text}: of rows that an operator fired none can be left out; mend {code or 'what reads them'}"
+            )
         if number < 0:
             text = f"{text}, while it is read from its source"
             if not own:
@@ -204,11 +205,11 @@ class Poison:
         if name.startswith("@"):
             operator = f"operator {self._operators[int(name[1:])].name!r}"
             return f"row {self._row(whole, low)} of {operator}" if single else f"rows of {operator}"
-        source, doc = self._sources.get(name), json.loads(whole)
-        own = isinstance(source, RangeSplits)
-        where = f"source {name!r}, {source.place(doc) if own else f'split {whole[:PLACE_MAX]}'}"
+        source, doc, alone = self._sources.get(name), json.loads(whole), False
+        where = f"source {name!r}, split {whole[:PLACE_MAX]}"
+        if isinstance(source, RangeSplits):
+            where, alone = f"source {name!r}, {source.place(doc)}", single and source.divided(doc) == []
         if single:
-            alone = isinstance(source, RangeSplits) and source.divided(doc) == []
             return f"the record of {where}" if alone else f"record {low} (counted from 0) of {where}"
         numbers = "" if (low, high) == (0, None) else f", records {low} to {'the end' if high is None else high - 1}"
         return f"{where}{numbers}"

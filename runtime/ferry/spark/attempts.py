@@ -39,6 +39,6 @@ def died_before() -> bool:
 
 
 def refuse_dead() -> None:
-    """In a task of a job that has no receipts: raise RuntimeError, if attempts before this one have died. It costs no process."""
+    """In a task of a job without receipts: raise RuntimeError, if attempts before this one have died."""
     if died_before():
         raise RuntimeError(DIED)

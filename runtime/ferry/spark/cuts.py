@@ -93,7 +93,7 @@ def aside_alone(split: str, number: int) -> str:
 
 
 def without(split: str, numbers: Mapping[str, Sequence[int]], own: bool) -> list[str]:
-    """A split, but for records of these numbers of it, or of what it has of them if it is of one of Ferry's `own` sources."""
+    """A split, but for records of these numbers of it, or of its ranges, if it is of one of Ferry's `own` sources."""
     if split in numbers:
         return [left_out(split, numbers[split])]
     doc = json.loads(split)

@@ -300,7 +300,9 @@ class Batch:
                 (name, one)
                 for name, split in share
                 for one in (
-                    without(split, numbers[name], isinstance(sources.get(name), RangeSplits)) if name in numbers else [split]
+                    without(split, numbers[name], isinstance(sources.get(name), RangeSplits))
+                    if name in numbers
+                    else [split]
                 )
             ]
             for share in self.shares()

@@ -163,7 +163,7 @@ class FlowSplits(Splits, Protocol):
 
 @runtime_checkable
 class RangeSplits(Protocol):
-    """A source of Ferry's own, each split of which is ranges of files or partitions: {"pieces": [[of what, low, high], ...]}."""
+    """A source of Ferry's own; a split is ranges of files or partitions: {"pieces": [[of what, low, high], ...]}."""
 
     def divided(self, split: Split) -> list[Split] | None:
         """The same records in smaller splits, of a split of one range.

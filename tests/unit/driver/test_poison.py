@@ -257,7 +257,7 @@ def test_no_record_is_blamed_while_faults_end_every_task(begin: int, long: int, 
         try:
             receipts = search.search(shares, attempt, "a task")
         except Final as final:
-            assert "before it reads anything" in str(final)  # noqa: PT017
+            assert "before it reads anything" in str(final)
             return
         if not any(receipt.error for receipt in receipts):
             break
@@ -300,7 +300,9 @@ def test_a_row_of_an_operator_is_named_and_never_left_out(tmp_path: Path, monkey
         return None if any("u217" in one["user"].to_pylist() for one in found) else [Receipt()]
 
     search = poison(Numbers(set()), tmp_path)
-    with pytest.raises(Final, match=r'dies of row {"user":"u217","n":217} of operator \'counts\', 3 .* mend f \(j.py:3\)'):
+    with pytest.raises(
+        Final, match=r'dies of row {"user":"u217","n":217} of operator \'counts\', 3 .* mend f \(j.py:3\)'
+    ):
         search.search([[("@0", json.dumps({"ticket": "secret"}))]], attempt, "a task", "f (j.py:3)")
     assert "secret" not in str(search._metrics.problems)
 

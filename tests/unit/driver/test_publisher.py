@@ -297,7 +297,9 @@ def test_a_row_is_looked_for_where_tasks_die_before_a_sink() -> None:
     one = Probed([DIED, DIED], [])
     assert one._publish_rows(ROWS, 5) == 7
     assert [*map(str, one.did)][:3] == ["write", "probe", "write"]
-    assert "the process of a task dies" in str(one.did[3]), "it is not in the functions before the sink: a few tries more"
+    assert "the process of a task dies" in str(one.did[3]), (
+        "it is not in the functions before the sink: a few tries more"
+    )
 
 
 class Called:
@@ -342,7 +344,10 @@ def test_a_sink_of_which_drivers_die_ends_the_job(tmp_path: Path) -> None:
     driver(dies=False)
     for _ in range(3):
         driver(dies=True)
-    with pytest.raises(Final, match=r"^user code: 4 drivers have died in sink \S+Mine \(test_publisher.py:\d+\), with the rows of epoch 5"):
+    with pytest.raises(
+        Final,
+        match=r"^user code: 4 drivers have died in sink \S+Mine \(test_publisher.py:\d+\), with the rows of epoch 5",
+    ):
         driver(dies=False)
     assert len(written) == 7
     driver(dies=False)
