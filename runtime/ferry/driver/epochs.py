@@ -200,6 +200,8 @@ class Epochs:
             receipts = self._receipts(order, batch)
         errors = [r.error for r in receipts if r.error]
         if errors:
+            inputs = self.plan.operators[order.step.operator].inputs
+            self._poison.failed(self._where(order), code_of(inputs, self.plan.sources))
             self._ingest_failed(order, errors[0])
             try:
                 batch.failed(errors[0])
@@ -221,6 +223,9 @@ class Epochs:
         text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
         return not_slow(self.metrics, text)
 
+    def _where(self, order: core.StartIngest) -> str:
+        return f"a task of operator {self.plan.operators[order.step.operator].descriptor.name!r}"
+
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
         """Run the ingest job; one receipt a task, or of all that is left of a share that kills its task."""
         operator = self.plan.operators[order.step.operator]
@@ -237,8 +242,8 @@ class Epochs:
         try:
             receipts, died = reading.all(batch.without(self._poison.aside, self.plan.sources))
             if died:
-                where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))
+                code = code_of(operator.inputs, self.plan.sources)
+                receipts += self._poison.search(died, reading.one, self._where(order), code)
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
             before = (

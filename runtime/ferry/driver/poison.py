@@ -68,6 +68,8 @@ class Poison:
         self._set_aside = set_aside
         self._losses = losses
         self._epoch = -1
+        self._lost = self._runs = 0
+        """losses before the run under way; runs in a row that have failed with one"""
         self.aside: tuple[RecordPlace, ...] = ()
         """Records that are left out."""
 
@@ -76,10 +78,21 @@ class Poison:
         if epoch != self._epoch:
             self._epoch, self.aside = epoch, ()
         self.aside = tuple(dict.fromkeys((*self.aside, *known)))
+        self._lost = self._losses()
 
     def over(self) -> None:
         """No task dies any more."""
+        self._runs = 0
         self._metrics.mended(POISON)
+
+    def failed(self, where: str, code: str) -> None:
+        """A run has failed, and is to be tried again. Says so when each one in a row has lost a worker."""
+        self._runs = self._runs + 1 if self._losses() != self._lost else 0
+        if self._runs >= DEATHS_MAX:
+            text = (
+                f"epoch {self._epoch} has been read {self._runs} times through {where}, and each time a worker was lost"
+            )
+            self._metrics.report_problem(POISON, f"{text}: a record may take it along, as with its memory{_of(code)}")
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.

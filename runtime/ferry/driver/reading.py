@@ -44,6 +44,12 @@ class Reading:
     def _in_spark(self) -> bool:
         return through_spark(self.operator, self.plan, self.work)
 
+    @property
+    def _reads_sources(self) -> bool:
+        """Whether it is given anything but rows that operators fired."""
+        named = (name.split("#")[0] for name in self.work.feeds)
+        return self.operator.descriptor.index == 0 or any(name in self.plan.sources for name in named)
+
     def all(self, batch: Batch) -> tuple[list[Receipt], list[Shares]]:
         """(Receipts, shares of which tasks have died)."""
         if self.loops is not None:
@@ -53,7 +59,8 @@ class Reading:
         except Exception as error:
             if not has_died(error):
                 raise
-            if foreign := [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]:
+            foreign = [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]
+            if foreign and self._reads_sources:
                 raise Final(
                     f"tasks of operator {self.operator.descriptor.name!r} die again and again; of which record is not known "
                     f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator.inputs, self.plan.sources)}"

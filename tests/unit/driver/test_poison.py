@@ -265,6 +265,24 @@ def test_no_record_is_blamed_while_faults_end_every_task(begin: int, long: int, 
     assert numbers.seen == [n for n in range(10) if n != 6]
 
 
+def test_runs_that_lose_a_worker_each_are_said(tmp_path: Path) -> None:
+    """As where a record takes so much memory that the whole container ends."""
+    losses = 0
+    search = poison(Numbers(set()), tmp_path, losses=lambda: losses)
+    for lost in (1, 1, 0, 1, 1):
+        search.begin(3, ())
+        losses += lost
+        search.failed("a task of operator 'w'", "price (job.py:3)")
+        assert not search._metrics.problems
+    search.begin(3, ())
+    losses += 1
+    search.failed("a task of operator 'w'", "price (job.py:3)")
+    (problem,) = search._metrics.problems
+    assert "read 3 times through a task of operator 'w'" in problem.text and "price (job.py:3)" in problem.text
+    search.over()
+    assert not search._metrics.problems
+
+
 def test_an_error_ends_the_search_and_what_was_found_is_kept_for_the_next_run(tmp_path: Path) -> None:
     numbers = Numbers({5, 900})
     attempt = numbers.attempt
