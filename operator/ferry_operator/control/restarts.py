@@ -12,7 +12,7 @@ from typing import Literal
 from ferry.contract.backoff import back_off
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import last_words
-from ferry.contract.user_code import USER_CODE
+from ferry.contract.user_code import FATAL, USER_CODE
 
 Kind = Literal["finished", "stopped", "suspended", "refused", "halted", "crashed", "failed"]
 
@@ -33,9 +33,6 @@ CRASHES_MAX = 5
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
 
 SILENT = "and its log says nothing of it"
-
-FATAL = "Fatal Python error: "
-"""With which Python begins what it says before a signal ends it."""
 
 SIGNALS = {
     1: "SIGHUP",

@@ -65,6 +65,11 @@ def beat(run: str, worker: int | str = "") -> str:
     return f"ferry:{run}:beat:{worker}"
 
 
+def in_sink(run: str) -> str:
+    """How many drivers in a row have begun to give one epoch to one sink, and have not come back from it."""
+    return f"ferry:{run}:in-sink"
+
+
 def driver(run: str) -> str:
     """Where the driver is."""
     return f"ferry:{run}:driver"
@@ -72,7 +77,7 @@ def driver(run: str) -> str:
 
 def lasting(run: str) -> tuple[str, ...]:
     """All that stays of a run until it is deleted; heartbeats run out by themselves."""
-    return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, driver))
+    return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, in_sink, driver))
 
 
 @dataclass(frozen=True, slots=True)

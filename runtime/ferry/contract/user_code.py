@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import takewhile
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import NoReturn, TypeVar
@@ -34,6 +35,9 @@ USER_CODE = "user code: "
 STATEMENT_MAX, MESSAGE_MAX, KEY_MAX = 120, 400, 120
 """Characters of a statement, of the error's own words and of a key that are shown."""
 
+FATAL = "Fatal Python error: "
+"""With which Python begins what it says before a signal ends it."""
+
 _FERRY = os.path.realpath(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
@@ -48,6 +52,8 @@ _FRAME = re.compile(
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 """A frame of a printed traceback, and the line with the error behind the last one."""
+_DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
+"""A frame as Python writes it when a signal ends it."""
 
 
 RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
@@ -93,6 +99,23 @@ def where(error: BaseException) -> str:
     ):  # as Python raises in a generator
         return where(error.__cause__)
     return _place(traceback.extract_tb(error.__traceback__))
+
+
+def line_of_crash(log: Sequence[str]) -> str | None:
+    """What Python said at last before a signal ended it, with the user's statement if that was under way; None: nothing."""
+    begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]
+    if not begins:
+        return None
+    threads = re.split(r"^(?=(?:Current t|T)hread 0x)", "\n".join(log[begins[-1] + 1 :]), flags=re.MULTILINE)
+    # The thread that has failed, or, if the signal was sent to the process, that which may have sent it.
+    for thread in sorted(threads, key=lambda one: not one.startswith("Current")):
+        frames = list(_DUMPED.finditer(thread))
+        inner = frames if thread.startswith("Current") else frames[:1]
+        for frame in takewhile(lambda one: not one["file"].startswith(_FERRY), inner):
+            if _rank(frame["file"]) == 2:
+                place = f"{Path(frame['file']).name}:{frame['line']} in {frame['name']}"
+                return f"{USER_CODE}{log[begins[-1]]} ({place})"
+    return log[begins[-1]]
 
 
 def line_of_exit(code: int, stack: traceback.StackSummary, then: str) -> str | None:

@@ -62,6 +62,7 @@ class Loop:
         It returns False when the job is to stop meanwhile.
         """
         self.settings = settings
+        self.registry = registry
         self.bandwidth = -1
         """of copies, that instances are told with the next epoch; -1: nothing"""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()

@@ -37,6 +37,7 @@ from ferry.contract.user_code import (
     shown,
     text_of,
 )
+from ferry.spark.attempts import DIED
 from ferry.spark.sinks import ForeachEpoch, Sink
 from ferry.spark.user_functions import is_away, is_ferrys
 
@@ -55,9 +56,6 @@ PROGRAM = (
     NotImplementedError, RecursionError, AnalysisException, PythonException,
 )  # fmt: skip
 """Errors that a program has of itself: what it writes to has no part in them."""
-
-DIED = "Python worker exited unexpectedly"
-"""In the text of a failed Spark job: a process of a task has died under it."""
 
 
 def is_passing(error: BaseException) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -21,16 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import UserCodeFailed
+from ferry.contract.errors import Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import place_of, shown, text_of, where
+from ferry.contract.user_code import USER_CODE, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
-from ferry.driver.crashes import CrashesInCode
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
+from ferry.driver.poison import Poison
+from ferry.driver.probing import Probing
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -38,12 +39,15 @@ from ferry.spark import emit, flight
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
-from ferry.spark.pipeline import LateOutput, Output
+from ferry.spark.pipeline import LateOutput, Output, name_of
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
+
+DRIVERS_MAX = 3
+"""Deaths of drivers in a row, beside the first one, while a sink of the user's writes the same epoch."""
 
 
 def has_fired(rows: core.FiredRows) -> bool:
@@ -53,6 +57,9 @@ def has_fired(rows: core.FiredRows) -> bool:
 
 class Publisher:
     """Gives the rows of one epoch after another to the sinks."""
+
+    _again = -1
+    """Epoch that a driver before this one may have died of."""
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class Publisher:
         hook: Hook,
         watch: EpochWatch,
         dead_letters: DeadLetters,
+        poison: Poison,
     ) -> None:
         self.settings = settings
         self.spark = spark
@@ -76,6 +84,8 @@ class Publisher:
         """what tasks check instances against; None: TLS is off"""
         self._watch = watch
         self.dead_letters = dead_letters
+        schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
+        self._probing = Probing(spark, poison, schemas)
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._connections = flight.Connections(self.authority)
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
@@ -83,7 +93,6 @@ class Publisher:
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
         self._answers = Answers(self._sinking, metrics.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
-        self._crashes = CrashesInCode(settings.path)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
@@ -116,9 +125,15 @@ class Publisher:
             )
         return made
 
-    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch) -> bool:
-        """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
+    def publish(
+        self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch, again: bool = False
+    ) -> bool:
+        """Give the sinks the rows. False when they could not be read: the coordinator names other readers.
+
+        `again`: a driver before this one may have died of it.
+        """
         epoch = order.step.epoch
+        self._again = epoch if again else -1
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
@@ -175,8 +190,11 @@ class Publisher:
 
     def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
         """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
+        probed = epoch == self._again
         while True:
             table = None
+            if probed and not self._probe(rows, epoch):
+                return None
             try:
                 bytes_of_a_row = self._row_bytes.get(rows.commit_id.step.operator, 0.0)
                 if rows.fired <= self._local_rows and rows.fired * bytes_of_a_row <= self._local_bytes:
@@ -195,7 +213,25 @@ class Publisher:
                 if table is None and is_passing(error):
                     self._read_failed(rows, error)
                     return None
-                self._sink_failed(f"sink of epoch {epoch}", error)
+                if not has_died(error) or probed:
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+                probed = has_died(error)
+
+    def _probe(self, rows: core.FiredRows, epoch: int) -> bool:
+        """Have tasks pass rows through the functions before sinks, again and again; False: they could not be read."""
+        operator = rows.commit_id.step.operator
+        for output in self._outputs[operator]:
+            while True:
+                try:
+                    with self._watch.on(i for i, _ in rows.readers):
+                        self._probing.of(operator, output, self.splits(rows))
+                    break
+                except Exception as error:
+                    if is_passing(error):
+                        self._read_failed(rows, error)
+                        return False
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+        return True
 
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
@@ -207,10 +243,27 @@ class Publisher:
                 if error.errno is not None and error.filename is None:
                     error.filename = str(getattr(sink, "directory", sink))
                 raise
-        function: object = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+        deadly = self._counted(sink, epoch) if epoch == self._again else nullcontext()
         slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
-        with slow, sink_code(sink), self._crashes.within(f"sink {shown(sink)} ({place_of(function)})", epoch):
+        with deadly, slow, sink_code(sink):
             sink.write(epoch, generation, rows)
+
+    @contextmanager
+    def _counted(self, sink: Sink, epoch: int) -> Iterator[None]:
+        """Around what the driver before may have died of. Raises Final, if several have."""
+        registry = self.loop.registry
+        code: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+        what = f"sink {name_of(code)}"
+        with suppress(Unreachable):
+            if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
+                registry.leave()
+                of = f" ({at})" if (at := place_of(code)) else ""
+                raise Final(f"{USER_CODE}{before + 1} drivers have died in {what}{of}, with the rows of epoch {epoch}")
+        try:
+            yield
+        finally:
+            with suppress(Unreachable):
+                registry.leave()
 
     def _succeeded(self) -> None:
         self._sinking.succeeded()
@@ -267,8 +320,7 @@ class Publisher:
                     made = emit.parts(self.spark, output, self.splits(rows))
                 else:
                     frame = partial(self._rows_frame, rows, schema, output)
-                    with self._crashes.within(code, epoch) if code else nullcontext():
-                        made = emit.result(self.spark, output, table, frame)
+                    made = emit.result(self.spark, output, table, frame)
                 self._give(output.sink, epoch, rows.generation, made)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:

@@ -122,6 +122,21 @@ class JobRegistry:
         beats = [json.loads(one) for one in cast("list[Any]", found) if not isinstance(one, int)]
         return [one for one in found if isinstance(one, int)], [Pulse(*pulse) for beat in beats for pulse in beat]
 
+    # ---- what drivers die of
+    def enter(self, what: str) -> int:
+        """A driver begins what drivers before it may have died of; how many have begun it and have not left it."""
+        with reaching("noting what is about to be called"):
+            pipe = self._redis.pipeline()
+            pipe.hget(places.in_sink(self._run), what)
+            pipe.hincrby(places.in_sink(self._run), what, 1)
+            before, _ = pipe.execute()
+        return int(before or 0)
+
+    def leave(self) -> None:
+        """It has not died of it."""
+        with reaching("noting what was called"):
+            self._redis.delete(places.in_sink(self._run))
+
     # ---- where the driver is
     def announce(self, place: places.DriverPlace) -> bool:
         """Say where this driver is. False when a stronger claim is there already."""

@@ -111,6 +111,14 @@ class DirectorySplits(ABC):
         """The records of one piece."""
 
     @abstractmethod
+    def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
+        """Smaller ranges of one; none when it holds a single record, None when it holds more and cannot be divided."""
+
+    @abstractmethod
+    def _range(self, low: int, high: int) -> str:
+        """A range in words."""
+
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """Names and types of all columns."""
 
@@ -334,6 +342,18 @@ class DirectorySplits(ABC):
                 share.append([file, low, high])
             before += rows
         return [{"pieces": share} for share in shares.values()]
+
+    def divided(self, split: Split) -> list[Split] | None:
+        """See RangeSplits. Raises RowsGone."""
+        ((about, low, high),) = split["pieces"]
+        self._check_same(file := File(*about))
+        parts = self._parts(file.name, low, high)
+        return None if parts is None else [{"pieces": [[about, a, b]]} for a, b in parts]
+
+    def place(self, split: Split) -> str:
+        """See RangeSplits."""
+        pieces = [f"{about[1]}, {self._range(low, high)}" for about, low, high in split["pieces"]]
+        return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
 
     def failed(self, stop: Position, reason: str) -> None:
         """Files of the epoch that ends at `stop`, and that this reason names, could not be read: they may be replaced."""

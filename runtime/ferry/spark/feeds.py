@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import cuts, flight
-from ferry.spark.attempts import deaths
+from ferry.spark import cuts
+from ferry.spark.attempts import deaths, refuse_dead
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
@@ -301,7 +301,7 @@ def read_shares(
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
-            for records in cuts.read(name, splits, doc, None) if splits else flight.read_rows(doc):
+            for records in cuts.read(name, splits, doc, None):
                 if not isinstance(records, Flow | cuts.Aside):
                     yield records
 
@@ -318,9 +318,10 @@ def rows_frame(
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:
+        refuse_dead()
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from map(for_spark, mapped(functions, flight.read_rows(json.loads(texts[i]))))
+                yield from map(for_spark, mapped(functions, cuts.read("", None, json.loads(texts[i]), None)))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, spark_schema(schema_after(functions, schema)))

@@ -224,9 +224,6 @@ class IngestTask:
 
     def _expand(self, name: str, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Records of a split, each batch with its flow."""
-        if feed.splits is None:
-            yield from (("", rows) for rows in flight.read_rows(split))
-            return
         flow = ""
         for records in cuts.read(name, feed.splits, split, feed.columns):
             if isinstance(records, Malformed):
@@ -236,7 +233,8 @@ class IngestTask:
             elif isinstance(records, cuts.Aside):
                 if feed.counted:
                     self.unread += 1
-                    self._set_aside(1, json_text(records.records), KILLS)
+                    letters = [records.split] if records.records is None else json_text(records.records)
+                    self._set_aside(1, letters, KILLS)
             elif isinstance(records, Flow):
                 flow = records.name
             else:

@@ -19,7 +19,7 @@ from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_readers import SAME_SECONDS, lent_reader, made_again
 from ferry.spark.kafka_records import Decoder
 from ferry.spark.kafka_registry import SchemaRegistry
-from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
+from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split, ranges
 
 PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
@@ -229,17 +229,25 @@ class KafkaSplits:
         about = {"topic": stop["topic"], "first": start["offsets"] == start["first"]}
         return [{"pieces": share, **about} for share in shared(sorted(pieces), tasks)] if pieces else []
 
+    def divided(self, split: Split) -> list[Split]:
+        """See RangeSplits."""
+        ((partition, low, high),) = split["pieces"]
+        return [{**split, "pieces": [[partition, a, b]]} for a, b in ranges(low, high)] if high - low > 1 else []
+
     def place(self, split: Split) -> str:
-        """Where the records of a split lie, for people."""
-        pieces = [f"partition {one}, offsets {low} to {high - 1}" for one, low, high in split["pieces"]]
+        """See RangeSplits."""
+        pieces = [
+            f"partition {one}, offset{f's {low} to {high - 1}' if high - low > 1 else f' {low}'}"
+            for one, low, high in split["pieces"]
+        ]
         return f"topic {self._topic}, " + "; ".join(pieces[:3]) + ("; ..." if len(pieces) > 3 else "")
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split. Raises SpecRefused when the brokers have lost any, Unreachable when they do not answer."""
         try:
             with lent_reader(self._place, self._topic) as reader:
-                for ranges in rounds(split["pieces"], BATCH_ROWS):
-                    for partition, records in reader.read(ranges, split["topic"]):
+                for wanted in rounds(split["pieces"], BATCH_ROWS):
+                    for partition, records in reader.read(wanted, split["topic"]):
                         if records:
                             yield Flow(str(partition))
                             yield from self._decoder.decode(records, columns)

@@ -28,7 +28,7 @@ from ferry.contract.notes import RecordPlace
 from ferry.spark.attempts import died_before
 from ferry.spark.cuts import without
 from ferry.spark.directory import DirectorySplits
-from ferry.spark.splits import WHOLE, LagSplits, Splits, has_flows
+from ferry.spark.splits import WHOLE, LagSplits, RangeSplits, Splits, has_flows
 from ferry.spark.user_functions import as_kept, at, is_ferrys, source_code
 from ferry.system.files import replacing
 
@@ -317,7 +317,7 @@ class Batch:
         """Rows (source, split) for one task each."""
         return self._shares
 
-    def without(self, records: Iterable[RecordPlace]) -> Batch:
+    def without(self, records: Iterable[RecordPlace], sources: Mapping[str, Any]) -> Batch:
         """The same, but for these records, which are set aside."""
         numbers: dict[str, dict[str, list[int]]] = {}
         for name, split, number in records:
@@ -328,7 +328,11 @@ class Batch:
             [
                 (name, one)
                 for name, split in share
-                for one in (without(split, numbers[name]) if name in numbers else [split])
+                for one in (
+                    without(split, numbers[name], isinstance(sources.get(name), RangeSplits))
+                    if name in numbers
+                    else [split]
+                )
             ]
             for share in self.shares()
         ]

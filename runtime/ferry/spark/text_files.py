@@ -109,6 +109,18 @@ def blocks(path: str, packed: str | None, low: int, high: int, size: int) -> Ite
             yield at, data
 
 
+def line_edges(path: str, low: int, high: int, parts: int) -> list[int]:
+    """Where to cut the lines that begin in [low, high), so that parts hold some of them each; none for a single line."""
+    size, found = max((high - low) // parts, 1), {low}
+    with open(path, "rb") as file:
+        for at in (low, *range(low + size, high, size)):
+            file.seek(at)
+            file.readline()
+            if (edge := file.tell()) < high:
+                found.add(edge)
+    return [*sorted(found), high] if len(found) > 1 else []
+
+
 def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
     at, parts = 0, []
     with closing(opened(path, packed)) as file:

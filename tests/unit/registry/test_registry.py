@@ -265,3 +265,14 @@ def test_operators_that_an_older_release_has_published_are_the_same(redis: Redis
     journal.settle([counts])
     with pytest.raises(SpecRefused):
         journal.settle([replace(counts, emit="changes")])
+
+
+def test_drivers_are_counted_that_do_not_come_back_from_a_sink(redis: Redis) -> None:
+    one, another = redis.registry(), redis.registry()
+    assert [one.enter("sink a, epoch 5"), another.enter("sink a, epoch 5"), another.enter("sink b, epoch 5")] == [
+        0,
+        1,
+        0,
+    ]
+    one.leave()
+    assert another.enter("sink a, epoch 5") == 0

@@ -110,6 +110,18 @@ def test_rounds_read_every_piece_in_order(ranges: dict[int, tuple[int, int]], ro
     assert at == {one: stop for one, _, stop in pieces}
 
 
+def test_offsets_are_divided_down_to_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = source(Brokers(p0=(0, 100)), monkeypatch)
+    left, found = [{"pieces": [[0, 17, 90]]}], []
+    while left:
+        one = left.pop()
+        if not (smaller := mine.divided(one)):
+            found.append(one["pieces"][0][1])
+            assert mine.place(one) == f"topic clicks, partition 0, offset {found[-1]}"
+        left += smaller
+    assert sorted(found) == list(range(17, 90))
+
+
 def test_a_position_goes_on_by_at_most_an_epochs_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     one = source(Brokers(p0=(5, 25), p1=(0, 3), p2=(0, 0)), monkeypatch)
     assert isinstance(one, Splits) and has_flows(one) and isinstance(one, LagSplits)
