@@ -337,7 +337,9 @@ class TooGreat(DataRefused):
 
     def __init__(self, what: str, way: str, row: int) -> None:
         super().__init__(f"{OVERFLOW}{what}; {way}")
-        self.what, self.way, self.row = what, way, row
+        self.what = what
+        self.way = way
+        self.row = row
 
 
 @contextmanager

@@ -249,11 +249,10 @@ class Data:
         """What the user's code raises, and what is refused, is no failure of this instance: nothing is left of it."""
         prepare, state = effect.prepare, self.states[effect.prepare.step.operator]
         descriptor = self.descriptors[prepare.step.operator]
+        users = calls_users(descriptor)
         what = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
-            with self._signs.computes(
-                Computing(CommitId(prepare.step, prepare.attempt), what, calls_users(descriptor))
-            ):
+            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), what, users)):
                 return self._computed_of(effect)
         except (UserCodeFailed, Refusal) as error:
             if isinstance(error, Refusal) and isinstance(state, ProcessState) and not state.is_made:

@@ -194,7 +194,7 @@ class Stream:
         where = f"transform on {self._where()}"
         schema = self.build.schema_after(function, self.input.schema, self._where())
         refuse_same(schema, f"{where}: {name_of(function)} gives")
-        step = Transform(UserFrames(function, where))
+        step = Transform(UserFrames(function, where, schema))
         return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:

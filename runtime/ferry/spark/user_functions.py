@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
+from pyspark.sql import DataFrame
 
 from ferry.contract.errors import Fault, FerryError, InputAway, SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.user_code import calling, place_of, reason, shown, words_of
+from ferry.spark.frames import arrow_schema, spark_schema
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from ferry.spark.sinks import Sink
 
 AWAY = re.compile(
@@ -108,11 +108,18 @@ class UserFrames:
 
     function: Frames
     where: str
+    schema: pa.Schema
+    """Of what it returned where the pipeline was built."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """What it returns. Raises UserCodeFailed."""
+        """What it returns. Raises UserCodeFailed, also for other columns or types than where the pipeline was built."""
         with calling(f"{name_of(self.function)} in {self.where}", self.function):
-            return self.function(frame)
+            made = self.function(frame)
+            if not isinstance(made, DataFrame):
+                raise TypeError(f"it returned {type(made).__name__}; a DataFrame is needed")
+            if (now := _in_spark(arrow_schema(made.schema))) != (declared := _in_spark(self.schema)):
+                raise TypeError(f"it returned columns ({now}), and ({declared}) where the pipeline was built")
+            return made
 
 
 @contextmanager
@@ -204,6 +211,11 @@ def at(function: object) -> str:
     """Where it is defined, in brackets, behind its name; empty: nobody knows."""
     place = place_of(function)
     return f" ({place})" if place else ""
+
+
+def _in_spark(schema: pa.Schema) -> str:
+    """Columns and types; whether there are nulls does not count."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(schema))
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

@@ -29,6 +29,7 @@ from ferry.spark.splits import FlowSplits, LagSplits, Splits
 from ferry.spark.user_functions import UserBatches, UserFrames
 from tests.unit.driver.test_opening import Driver
 from tests.unit.driver.test_publisher import publisher
+from tests.unit.spark.test_user_functions import frame_of
 from tests.unit.store.test_process import descriptor_of, fragments, opened, table_of
 
 SCHEMA = pa.schema([("n", pa.int64()), ("ts", pa.int64())])
@@ -244,7 +245,7 @@ def in_instance(process: Any, inputs: int = 1) -> Callable[[Path], None]:
 
 def in_functions(folder: Path) -> None:
     UserBatches(mapped, "map_batches on source 's'", SCHEMA, SCHEMA)(pa.RecordBatch.from_pylist([], SCHEMA))
-    UserFrames(transformed, "transform on source 's'")(None)  # type: ignore[arg-type]
+    UserFrames(transformed, "transform on source 's'", SCHEMA)(frame_of(SCHEMA))
     in_sink(folder, ferry.foreach_epoch(written, cut))
 
 

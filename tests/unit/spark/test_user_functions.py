@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,15 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.contract.notes import Receipt
 from ferry.contract.user_code import calling
 from ferry.spark import cuts
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.frames import spark_schema
 from ferry.spark.ingest import Feed, IngestTask
 from ferry.spark.splits import Flow, Malformed
-from ferry.spark.user_functions import UserBatches, is_away
+from ferry.spark.user_functions import UserBatches, UserFrames, is_away
 from tests.unit.spark.test_ingest import task
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
@@ -110,6 +113,26 @@ def test_an_error_of_a_function_is_in_the_receipt(function: Any, words: str) -> 
 def test_a_column_of_nothing_but_nulls_has_the_type_that_was_declared() -> None:
     made = UserBatches(lambda rows: batch(None, None), "map_batches", SCHEMA, SCHEMA)(batch(1))
     assert made.schema.equals(SCHEMA) and made["k"].null_count == 2
+
+
+def frame_of(schema: pa.Schema) -> DataFrame:
+    """Nothing but its columns."""
+    return object.__new__(type("Frame", (DataFrame,), {"schema": spark_schema(schema)}))
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (pa.schema([("k", pa.string()), ("t", pa.int64())]), "it returned columns (k string, t bigint), and (k bigint, t bigint)"),
+        (pa.schema([("k", pa.int64())]), "it returned columns (k bigint), and (k bigint, t bigint) where the pipeline was"),
+        (None, "it returned NoneType; a DataFrame is needed"),
+    ],
+)  # fmt: skip
+def test_a_transform_returns_what_it_did_where_the_pipeline_was_built(later: pa.Schema | None, words: str) -> None:
+    frame = frame_of(pa.schema([pa.field("k", pa.int64(), nullable=False), ("t", pa.int64())]))
+    assert UserFrames(lambda rows: rows, "transform on source 's'", SCHEMA)(frame) is frame
+    with pytest.raises(UserCodeFailed, match=re.escape(words)):
+        UserFrames(lambda rows: later and frame_of(later), "transform", SCHEMA)(frame)  # type: ignore[arg-type, return-value]
 
 
 def test_records_that_pass_through_spark_keep_its_types() -> None:
