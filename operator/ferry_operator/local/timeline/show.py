@@ -46,6 +46,9 @@ AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
 INDENT = 10
 """Of the second line of an event: as wide as the time before the first one."""
 
+MOVES_SHOWN = 10
+"""A plan of a step for each virtual node has as many moves."""
+
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
 
@@ -227,7 +230,7 @@ def summary_table(summary: Summary, job: str) -> Table:
     )
     if summary.latency is not None:
         table.add_row("record latency", latency_text(summary.latency))
-    for move in summary.moves:
+    for move in summary.moves[:MOVES_SHOWN]:
         pause = f"pause {_seconds(move.pause)}" if move.pause is not None else "no epoch meanwhile"
         table.add_row(
             "move",
@@ -235,6 +238,10 @@ def summary_table(summary: Summary, job: str) -> Table:
             f"in {_seconds(move.end - move.begin)}: {pause} (median between epochs {_seconds(summary.gap_median)})"
             + (f", {move.aborted} aborted" if move.aborted else ""),
         )
+    if len(summary.moves) > MOVES_SHOWN:
+        pauses = [move.pause for move in summary.moves if move.pause is not None]
+        longest = f", the longest pause {_seconds(max(pauses))}" if pauses else ""
+        table.add_row("", f"and {len(summary.moves) - MOVES_SHOWN} more{longest}; --json prints them all")
     for recovery in summary.recoveries:
         took = f"next epoch after {_seconds(recovery.seconds)}" if recovery.seconds is not None else "no epoch followed"
         table.add_row("recovery", f"{recovery.text}: {took}")
