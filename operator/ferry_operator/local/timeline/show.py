@@ -94,8 +94,12 @@ class ProgressView:
             if now - self._printed >= 0.2:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
-        elif now - self._printed >= LINE_SECONDS and view.status is not None:
-            what = view.status.epoch, view.status.settled, len(view.status.problems), len(view.workers)
+        elif now - self._printed >= LINE_SECONDS:
+            status = view.status
+            what: tuple[object, ...] = (None, sum(worker.running for worker in view.workers))
+            if status is not None:
+                waits = status.epoch < 0 and status.phase == "idle"
+                what = status.epoch, waits, status.settled, len(status.problems), len(view.workers)
             if what != self._shown:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
                 self._console.print(Text(progress_line(view)), soft_wrap=True)
