@@ -110,13 +110,12 @@ def __getattr__(name: str) -> Any:
         home = _AGGREGATES
     module = importlib.import_module(home) if home is not None else None
     if module is None or (home == _AGGREGATES and name not in module.__all__):
-        raise AttributeError(f"module 'ferry' has no attribute {name!r}{_hint(name)}")
+        raise AttributeError(f"module 'ferry' has no attribute {name!r}{_hint(name) if home else ''}")
     return getattr(module, name)
 
 
 def _hint(name: str) -> str:
-    if name.startswith("_"):  # as every inspection asks
-        return ""
+    """Of a name that neither a room nor a function has."""
     if name == "run":
         return "; a job is run by the command `ferry run JOB.yaml`"
     if other := [one for one, names in _OTHERS.items() if name in names]:

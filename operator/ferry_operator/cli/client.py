@@ -79,7 +79,7 @@ class Local:
     def handover(self, wanted: Record) -> str:
         """How plans are cut from now on; keys as in `spec.handover`."""
         ask(self.entry, "PATCH", "/spec", {"handover": wanted})
-        return "the next plan follows it, and a bandwidth holds from the next epoch on"
+        return "holds for the next plan; a bandwidth from the next epoch on"
 
     def balance(self, wanted: Record) -> str:
         """Whether load moves by itself from now on; keys as in `spec.balance`."""

@@ -56,7 +56,7 @@ class _Program:
         """`beside`: the folder of the pipeline's file."""
         self.texts: list[tuple[CopiedFile, bytes]] = []
         self._seen: dict[str, ModuleSpec | None] = {}
-        # The processes of a run are started here, with `-m`.
+        # The user's modules are found here before installed ones, but never in place of Python's own.
         self._path = [os.getcwd(), *sys.path[1:], *([str(beside)] if beside is not None else [])]
 
     def take(self, module: str | None, path: Path, text: bytes, package: bool) -> None:
@@ -69,7 +69,7 @@ class _Program:
 
     def follow(self, module: str) -> ModuleSpec | None:
         """A module, the packages around it, and all that they import; None: it is nobody's, or not the user's."""
-        if module in self._seen or module.split(".")[0] in OURS:
+        if module in self._seen or module.split(".")[0] in (*OURS, *sys.stdlib_module_names):
             return self._seen.get(module)
         self._seen[module] = None
         parent, _, _ = module.rpartition(".")

@@ -127,6 +127,8 @@ class KeyedStream:
             made = chosen_aggregator(name, aggregator, aggregates)
             running = RunningAggregate(made, emit.columns, emit.order)
             return self._processed(name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
+        if isinstance(emit, Aggregate):
+            raise SpecRefused(f"aggregate {name!r}: {emit.function} has no name; write n=ferry.{emit.function}(...)")
         if emit not in get_args(Emit):
             raise SpecRefused(
                 f"aggregate {name!r}: emit={emit!r} is not possible; use ferry.at_end() or ferry.changes(), or "

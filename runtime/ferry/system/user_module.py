@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import json
 import linecache
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,7 @@ class ProgramCopy(MetaPathFinder):
         """From now on this process imports the copies, and finds their lines for tracebacks."""
         if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
             sys.meta_path.insert(0, self)
+            sys.path.append(os.getcwd())  # for what was not copied
             for one in self._files:
                 _know_lines(one.path, self.text(one))
 

@@ -91,6 +91,17 @@ def test_what_takes_long_at_the_start_is_told(epoch: int, rows: int, phase: str,
     assert progress_line(view).startswith(words)
 
 
+def test_a_file_has_what_is_awaited_at_the_start() -> None:
+    out = io.StringIO()
+    show = ProgressView(PlainConsole(file=out), False)
+    show._printed = float("-inf")
+    view: Any = View()
+    view.workers, view.wanted = [SimpleNamespace(running=True)], SimpleNamespace(workers=2)
+    for _ in range(3):
+        show(view)
+    assert out.getvalue() == "starting Spark ...  workers 1/2\n"
+
+
 def test_tables_take_text_as_it_is() -> None:
     out = io.StringIO()
     table = Table.grid(padding=(0, 2))

@@ -219,6 +219,19 @@ def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pyt
     environment.read_ferry_env(tmp_path / "none.env")
 
 
+def test_a_file_of_the_users_takes_the_place_of_no_module_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise NameError('of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    processes = Processes(f"test-{os.getpid()}-shadow", tmp_path / "logs")
+    try:
+        child = processes.start("shadow", [sys.executable, "-m", "json.tool", "--help"])
+        assert child.popen.wait(20) == 0, (tmp_path / "logs" / "shadow.log").read_text()
+    finally:
+        processes.close()
+
+
 @pytest.mark.parametrize("name", ["d" * 100, "a b", "é#%41"])
 def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path, name: str) -> None:
     processes = Processes("test-socket", tmp_path / "logs")

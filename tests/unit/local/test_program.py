@@ -28,6 +28,7 @@ FILES = {
     "job.py": PIPELINE,
     "helper.py": "import package.deep.relative\nHERE = __file__\n",
     "late.py": "LATE = 1\n",
+    "json.py": "raise NameError('of the user')\n",
     "package/__init__.py": "",
     "package/inner.py": "from . import beside\n",
     "package/beside.py": "WORD = 'first'\n",
@@ -63,7 +64,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loaded(folder: Path, *arguments: str | None) -> str:
     """What another process has of the program."""
     command = [sys.executable, "-c", LOAD, json.dumps(arguments)]
-    done = subprocess.run(command, cwd=folder / "user", env=dict(os.environ), capture_output=True, text=True)
+    surroundings = {**os.environ, "PYTHONSAFEPATH": "1"}  # as all processes of a run have it
+    done = subprocess.run(command, cwd=folder / "user", env=surroundings, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 

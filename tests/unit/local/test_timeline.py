@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,15 @@ def test_what_waits_for_windows_is_told_in_a_line() -> None:
         "1: 0.0 until what it has is over, 1.0 from then",
     ]
     assert show.boundary_texts(status(GROUPS, ALIVE)) == []
+
+
+def test_a_summary_has_not_a_line_for_each_of_many_moves() -> None:
+    """As a plan has that moves one virtual node a step."""
+    many = tuple(timeline.Move(float(n), n + 0.5, [n], pause=n / 100) for n in range(64))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(show.summary_table(replace(timeline.summarize([]), moves=many), "job"))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("1 vnodes") == show.MOVES_SHOWN and "and 54 more, the longest pause 630 ms; --json" in text
 
 
 def test_a_warning_is_shown_when_it_comes_and_at_the_end() -> None:

@@ -86,7 +86,8 @@ class Processes:
         self.logs = logs
         self.temporary = _temporary_folder()
         """For temporary files of all processes; its path is short enough for sockets."""
-        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        # A file of the user's, as json.py, must not take the place of a module of Python's in every process.
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONSAFEPATH": "1"}
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
 
