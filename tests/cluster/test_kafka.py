@@ -194,7 +194,8 @@ def until_not_allowed(step: Callable[[], Any], kind: type[Exception]) -> None:
     assert raised.type is not (SpecRefused if kind is Unreachable else Unreachable)
 
 
-def test_rights_that_are_taken_away_are_waited_for(broker: KafkaBroker) -> None:
+def test_rights_that_are_taken_away_are_waited_for(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_readers, "SILENCE_SECONDS", 1.0)
     broker.create("rights", 1)
     broker.produce("rights", [(0, b"a"), (0, b"b")])
     one = source(broker, "rights")

@@ -34,6 +34,10 @@ class NoTopic(Unreachable):
     """The brokers know no topic of this name, now: after a start of theirs, they may know it a little later."""
 
 
+class NoLeader(Unreachable):
+    """No broker leads a partition, or none says so, as to a client without rights."""
+
+
 class NotAllowed(Unreachable):
     """The brokers do not allow it, now: rights are taken away, and given back, while jobs run."""
 
@@ -70,6 +74,7 @@ def failure(error: Any, what: str, last_error: LastError | None = None) -> Ferry
         KafkaError._INVALID_ARG: SpecRefused,
         KafkaError.UNKNOWN_TOPIC_OR_PART: NoTopic,
         KafkaError._UNKNOWN_TOPIC: NoTopic,
+        KafkaError._NOENT: NoLeader,
     }
     kind, text = kinds.get(error.code(), Unreachable), f"{what}: {error.str()}"
     return kind(last_error.beside(text) if last_error is not None and kind is Unreachable else text)
@@ -199,7 +204,11 @@ class TopicEnds:
             isolation_level=level,
             request_timeout=ANSWER_SECONDS,
         )
-        return {where.partition: int(self._answer(one).offset) for where, one in asked.items()}
+        try:
+            return {where.partition: int(self._answer(one).offset) for where, one in asked.items()}
+        except NoLeader:
+            self.partitions()  # Raises NotAllowed, if that is why.
+            raise
 
     def _client(self) -> Any:
         if self._admin is None or time.monotonic() - self._answered > STALE_SECONDS:

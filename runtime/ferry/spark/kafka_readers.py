@@ -99,6 +99,7 @@ class RangeReader:
                 if self._take(partition, stops):
                     deadline = time.monotonic() + SILENCE_SECONDS
                 elif time.monotonic() > deadline:
+                    self._ends.latest([partition])  # Raises what the library may keep to itself, as a lack of rights.
                     text = f"{self._where}: no record of partition {partition} for {SILENCE_SECONDS:g} s"
                     raise Unreachable(self._last_error.beside(text))
             many = bisect_left(self._ahead[partition], stop, key=_offset)
