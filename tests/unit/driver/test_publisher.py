@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 from ferry.contract.descriptors import Window
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -56,6 +58,14 @@ def test_a_lost_instance_or_executor_passes_and_an_error_of_the_user_does_not(te
 )
 def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, final: bool) -> None:
     assert is_final(error) is final
+
+
+def test_what_a_task_of_a_sink_refuses_ends_the_job_with_its_words() -> None:
+    """PySpark's own error would be a crash, after which another driver meets the same value."""
+    words = "column 'at' has a value of timestamp[s] that Spark's timestamp[us] cannot hold"
+    error = PythonException(f"Traceback:\n  File x\nferry.contract.errors.DataRefused: {words}\n\tat java")
+    with pytest.raises(DataRefused, match=f"^{re.escape(words)}$"):
+        Publisher._sink_failed(object.__new__(Publisher), "sink of epoch 3", error)
 
 
 class Clock:
