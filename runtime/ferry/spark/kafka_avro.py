@@ -29,9 +29,7 @@ KINDS = (*NAMED, "null", "boolean", "int", "long", "float", "double", "bytes", "
 SCHEMAS_MAX = 1000
 
 _LONG_UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
-_INSTANTS = {
-    f"{of}timestamp-{name}": per_second for of in ("", "local-") for name, per_second in _LONG_UNITS.items()
-}
+_INSTANTS = {f"{of}timestamp-{name}": per_second for of in ("", "local-") for name, per_second in _LONG_UNITS.items()}
 _CLOCKS = {("int", "time-millis"): 1_000, ("long", "time-micros"): 1_000_000}
 _LOGICAL = {
     ("int", "date"), ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"), *_CLOCKS,

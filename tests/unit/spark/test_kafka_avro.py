@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from ferry.spark.kafka_avro import Unfit, reader_of, table_of
-from tests.unit.every_type import LONG, SECONDS, YEAR_1, YEAR_10000, instants, seen, whole
+from tests.unit.every_type import LONG, SECONDS, YEAR_1, instants, seen, whole
 
 AVRO_SECONDS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 WHOLE = [*whole(64)]
@@ -193,7 +193,11 @@ def test_values_of_one_field_are_one_column_whatever_schema_each_has() -> None:
         [("user", ["null", "string"]), ("at", ["null", instant]), ("n", ["null", "double"])],
         [("more", decimal(None, 9, 2)), ("n", "float"), ("at", [{"type": "int", "logicalType": "date"}, "null"])],
     ]
-    values = [{"at": -1, "user": "a", "n": 1}, {"user": None, "at": None, "n": None}, {"more": b"\1", "n": 0.5, "at": 1}]
+    values = [
+        {"at": -1, "user": "a", "n": 1},
+        {"user": None, "at": None, "n": None},
+        {"more": b"\1", "n": 0.5, "at": 1},
+    ]
     rows, bad = [], dict[int, str]()
     for i, (some, value) in enumerate(zip(schemas, values, strict=True)):
         schema = {"type": "record", "name": "r", "fields": [{"name": name, "type": kind} for name, kind in some]}
