@@ -86,6 +86,14 @@ def code_of(error: FerryError) -> ExitCode:
     return ExitCode.HALTED if final else ExitCode.CRASHED
 
 
+def end(error: BaseException) -> None:
+    """Say why as the last line. PySpark asks Java for the words of its errors, so Spark ends after that."""
+    why = line_of(words_of(error))
+    logging.getLogger("ferry.driver").critical("ends", exc_info=error)
+    session.kill()
+    print(why, file=sys.stderr)
+
+
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     """A thread of the coordinator that fails takes the driver along: a new one goes on where it was."""
     name = failed.thread.name if failed.thread is not None else "?"
@@ -102,9 +110,7 @@ if __name__ == "__main__":
     try:
         code = main()
     except BaseException as error:  # sys.exit in a user's function, too
-        session.kill()
-        logging.getLogger("ferry.driver").critical("ends", exc_info=True)
-        print(line_of(words_of(error)), file=sys.stderr)
+        end(error)
     finally:
         # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
         sys.stdout.flush()

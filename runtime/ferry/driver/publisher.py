@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Final, Unreachable, UserCodeFailed
+from ferry.contract.errors import FerryError, Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.contract.user_code import USER_CODE, place_of, shown, text_of, where
@@ -272,6 +272,8 @@ class Publisher:
     def _sink_failed(self, what: str, error: Exception) -> None:
         """Wait before the next try. Raises what no other try would mend."""
         if not isinstance(error, UserCodeFailed) and is_final(error):
+            if not isinstance(error, FerryError):
+                refuse_final(error)  # of a task: PySpark's own error ends a driver as a crash does
             raise error
         code = code_of([output.input for output in self.plan.outputs], {})
         if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,11 +12,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 import ferry
 from ferry.contract.descriptors import Window
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -88,6 +90,14 @@ def test_a_full_disk_of_a_sink_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("os.pwrite", write)
     with pytest.raises(OSError, match=r"No space left on device: '.*/out/_ferry-life'"):
         sink.open(-1)
+
+
+def test_what_a_task_of_a_sink_refuses_ends_the_job_with_its_words() -> None:
+    """PySpark's own error would be a crash, after which another driver meets the same value."""
+    words = "column 'at' has a value of timestamp[s] that Spark's timestamp[us] cannot hold"
+    error = PythonException(f"Traceback:\n  File x\nferry.contract.errors.DataRefused: {words}\n\tat java")
+    with pytest.raises(DataRefused, match=f"^{re.escape(words)}$"):
+        Publisher._sink_failed(object.__new__(Publisher), "sink of epoch 3", error)
 
 
 class Clock:
