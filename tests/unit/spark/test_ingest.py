@@ -23,6 +23,7 @@ from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.driver.failures import refuse_final
 from ferry.spark import ingest
+from ferry.spark.cuts import aside_alone, left_out
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
@@ -212,6 +213,16 @@ def test_a_receipt_has_the_greatest_event_time_of_each_flow() -> None:
     made._read([("sales", "{}")])
     assert made.flows == {1: {"north": True, "south": False}} and not made.flush
     assert made.maxima == {1: {"": 3, "north": 70, "south": 20}} and made.malformed == 4
+
+
+def test_what_nobody_can_read_is_a_dead_letter_with_its_place() -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    made.work = replace(made.work, feeds={"sales": (Feed(1, (), ("k",), "t", cast(Any, _Shops()), None),)})
+    made._read([("sales", left_out('{"pieces": [["f", 3, 4]]}', [-2])), ("sales", aside_alone("{}", -1))])
+    letters = [json.loads(one)["record"] for one in made.dead_letters]
+    assert letters == ['{"pieces": [["f", 3, 4]]}', "{}"], "not the records that it has read before"
+    assert (made.rows, made.unread, made.malformed) == (1, 2, 2)
 
 
 def test_records_from_which_states_begin_have_no_event_times_also_where_others_have() -> None:
