@@ -68,6 +68,13 @@ class Ownership:
         """Whose claims will be; `before`: the job whose checkpoint this run begins with."""
         self._mine, self._before = replace(self._mine, job=job, run=run), before or job
 
+    def missing(self, directory: Path, committed: int, published: Callable[[], bool]) -> str:
+        """What people should know before a directory is claimed that lacks what this run has left there; empty: nothing."""
+        there = mark_of(directory)
+        if committed < 0 or not self._mine.run or published() or (there is not None and there.run == self._mine.run):
+            return ""
+        return f"{directory} holds nothing of this run, which has committed epoch {committed}: is it mounted?"
+
     def claim(self, directory: Path, published: Callable[[], bool]) -> None:
         """Make it this run's, unless it is. Raises SpecRefused when it is another run's.
 

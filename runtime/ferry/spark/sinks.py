@@ -137,6 +137,7 @@ class Parquet(Sink):
         self.declared = directory
         self.directory = _local(directory)
         self._owner = Ownership(directory)
+        self.notice = ""
 
     def __repr__(self) -> str:
         return f"parquet({self.declared!r})"
@@ -161,6 +162,7 @@ class Parquet(Sink):
                 f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
+        self.notice = self._owner.missing(self.directory, committed, self._has_published)
         self._owner.claim(self.directory, self._has_published)
         for left in self.directory.glob(".epoch=*"):
             shutil.rmtree(left)

@@ -49,6 +49,10 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{")
 OLD_MAC = re.compile(rb"\r(?!\n)\s*\{")
 
 
+LINE_BYTES_MAX = 2 << 30
+"""Of one line, with the block that it begins in; no record is as long."""
+
+
 def packing(path: str) -> str | None:
     """How a file is compressed; None: it is not. Raises Fault for what cannot be unpacked, or holds no lines."""
     with open(path, "rb") as file:
@@ -99,13 +103,16 @@ def blocks(path: str, packed: str | None, low: int, high: int, size: int) -> Ite
     with open(path, "rb") as file:
         if low:
             file.seek(low - 1)
-            file.readline()
+            # A line that goes on beyond `high` is not read to its end by everybody whose piece it covers.
+            while (part := file.readline(size)) and not part.endswith(b"\n") and file.tell() < high:
+                pass
         while (at := file.tell()) < high:
             data = file.read(min(size, high - at))
             if not data:
                 raise RowsGone(f"{path} became shorter while it was read; put it back as it was")
             if not data.endswith(b"\n"):
-                data += file.readline()
+                data += file.readline(LINE_BYTES_MAX)
+                _require_short(path, len(data))
             yield at, data
 
 
@@ -122,18 +129,29 @@ def line_edges(path: str, low: int, high: int, parts: int) -> list[int]:
 
 
 def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
-    at, parts = 0, []
+    at, parts, held = 0, [], 0
     with closing(opened(path, packed)) as file:
         while data := file.read(size):
             end = data.rfind(b"\n") + 1
             if not end:
                 parts.append(data)  # A line that is longer than a block.
+                held += len(data)
+                _require_short(path, held)
                 continue
             whole = b"".join([*parts, data[:end]])
             yield at, whole
-            at, parts = at + len(whole), [data[end:]]
+            at, parts, held = at + len(whole), [data[end:]], len(data) - end
     if rest := b"".join(parts):
         yield at, rest
+
+
+def _require_short(path: str, line: int) -> None:
+    """A file that unpacks to one line without an end would take all memory."""
+    if line > LINE_BYTES_MAX:
+        raise Fault(
+            f"{path} cannot be read: a line is longer than {LINE_BYTES_MAX:,} bytes; put lines of JSON in its place, or "
+            "a file without records"
+        )
 
 
 def hint(path: str, data: bytes) -> str:

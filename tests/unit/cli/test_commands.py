@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +69,12 @@ def test_errors_of_the_file_system_are_one_line(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert main.guarded(Path.cwd) == 1 and "directory of this shell has been removed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "said"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_an_interrupt_while_commands_are_imported_has_no_traceback(error: str, said: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import ferry_operator.cli; raise {error}"], capture_output=True)
+    assert done.returncode == (1 if said else -signal.SIGINT) and bool(done.stderr) is said
 
 
 SHELF = {"virtualNodes": 8, "checkpoint": {"location": "/data/ferry"}}

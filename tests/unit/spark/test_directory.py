@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
-from ferry.spark import directory, files, listing, taken
+from ferry.spark import directory, files, listing, taken, text_files
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.files import json_files, parquet_files
 from ferry.spark.splits import Malformed
@@ -483,6 +484,25 @@ def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, wi
     assert (
         "1.json cannot be read: it is compressed with " in source.problems[0] and ", and within " in source.problems[0]
     )
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress])
+def test_a_line_without_an_end_is_named(tmp_path: Path, pack: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(text_files, "LINE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(files, "JSON_BLOCK_BYTES", 100)
+    (tmp_path / "1.json").write_bytes(pack(lines(1) + b" " * 20_000))
+    source = json_files(tmp_path, SCHEMA, finite=True)
+    with pytest.raises(Fault, match=r"1.json cannot be read: a line is longer than 10,000 bytes"):
+        everything(source)
+
+
+def test_a_long_line_is_read_once_however_many_pieces_it_covers(tmp_path: Path) -> None:
+    whole = lines(1) + b'{"a": 2, "b": "%s"}\n' % (b"x" * 50_000) + lines(3)
+    (tmp_path / "1.json").write_bytes(whole)
+    edges = [*range(0, len(whole), 1000), len(whole)]
+    pieces = (text_files.blocks(str(tmp_path / "1.json"), None, low, high, 100) for low, high in pairwise(edges))
+    found = [data for piece in pieces for _, data in piece]
+    assert b"".join(found) == whole
 
 
 def test_frames_without_data_are_passed_over(tmp_path: Path) -> None:

@@ -187,6 +187,10 @@ def test_a_folder_that_is_away_is_waited_for(tmp_path: Path, empty: bool) -> Non
     again.open(1)
     again.write(2, 2, rows(2))
     assert values(tmp_path) == [2], "who starts the job again goes on without"
+    assert "q holds nothing of this run, which has committed epoch 1: is it mounted?" in again.notice
+    once_more = of_run(tmp_path, "sales-a")
+    once_more.open(2)
+    assert not once_more.notice and not sink.notice
 
 
 def test_folders_with_other_names_are_nobodys_epochs(tmp_path: Path) -> None:
