@@ -25,7 +25,7 @@ import pyarrow as pa
 from ferry.contract.errors import Fault, FerryError, InputAway, RowsGone, SpecRefused, Unreachable
 from ferry.spark.flow_pattern import FlowPattern
 from ferry.spark.hive import constants
-from ferry.spark.listing import Listing, listed, named, partitions
+from ferry.spark.listing import Listing, instead, listed, named, partitions
 from ferry.spark.splits import WHOLE, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
@@ -43,17 +43,6 @@ REASON_MAX = 300
 
 Piece = tuple[int, int, int]
 """[low, high) of a file, and how many rows it has, about."""
-
-
-def _instead(directory: str) -> str:
-    """What to do about the name of a directory that is not there."""
-    if "://" in directory:
-        return "folders of this machine are read, also mounted ones; spark.readStream reads others"
-    if os.path.isfile(directory):
-        return "it is a file, and the source needs its folder"
-    if any(sign in directory for sign in "*?["):
-        return "name the folder alone: all of its files are read"
-    return "a file source needs one" + ("" if os.path.isabs(directory) else f"; it was looked for in {os.getcwd()}")
 
 
 @contextmanager
@@ -154,7 +143,7 @@ class DirectorySplits(ABC):
         try:
             os.scandir(self.directory).close()
         except (FileNotFoundError, NotADirectoryError) as gone:
-            raise InputAway(f"no directory {self.directory!r}; {_instead(self.directory)}") from gone
+            raise InputAway(f"no directory {self.directory!r}; {instead(self.directory)}") from gone
         except OSError:
             return  # It is there, and is waited for.
 

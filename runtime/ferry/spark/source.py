@@ -126,12 +126,12 @@ class SplitsReader(DataSourceStreamReader):
             before = len(active)
             rows = max(self._max_rows // max(before, 1), 1)
             for name in (name for group in active for name in group):
-                later[name] = self._latest(name, now[name], rows)
+                later[name] = self._ask(name, "latest", now[name], rows)
             active = [group for group in active if any(later[name] != now[name] for name in group)]
         return later
 
     def _begun(self, name: str, now: Any) -> Any:
-        later = self._latest(name, now, self._first[name])
+        later = self._ask(name, "latest", now, self._first[name])
         if self._first[name] == WHOLE and not self._ended(name, {name: later}):
             raise Fault(
                 f"source {name!r}, from which an operator's state begins, did not end with the first epoch; Spark's own "
@@ -157,9 +157,6 @@ class SplitsReader(DataSourceStreamReader):
 
     def _ended(self, name: str, now: Mapping[str, Any]) -> bool:
         return bool(self._ask(name, "ended", now[name]))
-
-    def _latest(self, name: str, now: Any, rows: int) -> Any:
-        return self._ask(name, "latest", now, rows)
 
     def problems(self) -> list[str]:
         """What of folders could not be read at the last look, while the rest goes on."""
