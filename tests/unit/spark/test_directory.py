@@ -475,8 +475,14 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
         raise Fault(source.problems[0])  # where the first look has found it
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lambda data: framed(data, "zstd")])
-@pytest.mark.parametrize("within", [gzip.compress(lines(1)), b"PAR1", bytes(257) + b"ustar\x0000", b"PK\x03\x04"])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, bz2.compress, lambda data: framed(data, "zstd")], ids=["gzip", "bz2", "zstd"]
+)
+@pytest.mark.parametrize(
+    "within",
+    [gzip.compress(lines(1)), b"PAR1", bytes(257) + b"ustar\x0000", b"PK\x03\x04"],
+    ids=["gzip", "parquet", "tar", "zip"],
+)
 def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, within: bytes) -> None:
     (tmp_path / "1.json").write_bytes(pack(within))
     source = json_files(tmp_path, SCHEMA)
