@@ -123,6 +123,7 @@ class Node:
             data = self._data = Data(self.settings, self.me, self.dir, descriptors, *sends, lend, self._signs)
         except BeginsAnew as end:
             log.error("%s", end)
+            tell(end)
             return ExitCode.CRASHED
         self._end_before = read_end(self.dir)
         (self.dir / ENDED).unlink(missing_ok=True)

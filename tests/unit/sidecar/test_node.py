@@ -91,6 +91,21 @@ def test_an_instance_begins_anew_when_the_driver_has_another_program(
     assert taken == [m.Ask(3)] + [m.Ask(4)] * (not ends)
 
 
+def test_an_instance_whose_files_are_damaged_says_so_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException] = []
+
+    def damaged(*_: Any) -> None:
+        raise BeginsAnew("0.0: its state is damaged")
+
+    monkeypatch.setattr("ferry.sidecar.node.signal.signal", lambda *_: None)
+    monkeypatch.setattr("ferry.sidecar.node.Data", damaged)
+    monkeypatch.setattr("ferry.sidecar.node.tell", told.append)
+    one: Any = node.Node.__new__(node.Node)
+    one._wait_for_shapes, one._load_processes = list, lambda descriptors: None
+    one._chosen, one.settings, one.me, one.dir, one._signs = SimpleNamespace(lend_bytes=0), None, "0.0", None, None
+    assert one.run() == 1 and str(told[0]) == "0.0: its state is damaged"
+
+
 @pytest.mark.parametrize(("users", "code", "how"), [(True, -11, "SIGSEGV"), (True, 3, "exit code 3"), (False, -11, "")])
 def test_a_life_that_died_in_the_users_code_is_told_by_the_next_one(
     monkeypatch: pytest.MonkeyPatch, users: bool, code: int, how: str
