@@ -272,5 +272,7 @@ def test_a_processor_of_sparks_is_tested_with_sparks_harness() -> None:
     class Fraud(StatefulProcessor):
         pass
 
-    with pytest.raises(SpecRefused, match=r"is not a process.*; a StatefulProcessor is tested with TwsTester of pyspark"):
+    with pytest.raises(
+        SpecRefused, match=r"is not a process.*; a StatefulProcessor is tested with TwsTester of pyspark"
+    ):
         ProcessHarness(Fraud(), SCHEMA, key="k")  # type: ignore[arg-type]
