@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.types as types
 
+from ferry.contract.errors import SpecRefused
 from ferry.kernels.json_scan import LIST
 from ferry.spark.json_columns import UNITS, is_bytes, is_text, node_kind
 from ferry.spark.kafka_schemas import Unfit
@@ -32,15 +33,23 @@ SCHEMAS_MAX = 1000
 _LONG_UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _INSTANTS = {f"{of}timestamp-{name}": per_second for of in ("", "local-") for name, per_second in _LONG_UNITS.items()}
 _CLOCKS = {("int", "time-millis"): 1_000, ("long", "time-micros"): 1_000_000}
-_LOGICAL = {
-    ("int", "date"), ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"), *_CLOCKS,
-    *(("long", name) for name in _INSTANTS),
-}  # fmt: skip
+_LOGICAL = {("int", "date"), *_CLOCKS, *(("long", name) for name in _INSTANTS)}
+_LOGICAL |= {
+    (kind, name) for name, kinds in (("decimal", "bytes fixed"), ("uuid", "string fixed")) for kind in kinds.split()
+}
 _FLOAT_ENDS = {16: 65_520.0, 32: 2.0**128 * (1 - 2.0**-25), 64: math.inf}
 """By bits, the least number that would be rounded to an infinity."""
 
 Convert: TypeAlias = Callable[[Any], Any]
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
+
+
+def require() -> None:
+    """Raises SpecRefused where fastavro is not installed."""
+    try:
+        import fastavro  # noqa: F401
+    except ImportError as missing:
+        raise SpecRefused("kafka: the package fastavro is not installed: ferry-stream[kafka]") from missing
 
 
 def parsed(text: str) -> Any:

@@ -34,10 +34,7 @@ class SchemaRegistry:
             raise SpecRefused(
                 "kafka: the login in the registry's URL is a secret: give the name of an environment variable"
             )
-        try:
-            import fastavro  # noqa: F401
-        except ImportError as missing:
-            raise SpecRefused("kafka: the package fastavro is not installed: ferry-stream[kafka]") from missing
+        kafka_avro.require()
 
     def table(
         self, values: Sequence[bytes | None], fields: pa.Schema, epochs: Epochs = ()
