@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.columns import taken
 from ferry.spark import kafka_avro, kafka_schemas
 from ferry.spark.json_lines import Epochs, parse_each
 from ferry.spark.kafka_schemas import Unfit
@@ -73,12 +74,14 @@ class SchemaRegistry:
             except Unfit as wrong:
                 bad[i] = str(wrong)
         table, wrong_texts = parse_each([*texts.values()], fields, epochs)
-        places = [*texts]
-        bad |= {places[i]: why for i, why in wrong_texts.items()}
+        among = [*texts]
+        bad |= {among[i]: why for i, why in wrong_texts.items()}
         if rows:
             table = pa.concat_tables([table, kafka_avro.table_of([*rows.items()], fields, bad)])
             order = [i for i in (*texts, *rows) if i not in bad]
-            table = table.take(np.argsort(order))
+            places = pa.array(np.argsort(order))
+            columns = [taken(column.combine_chunks(), places) for column in table.columns]
+            table = pa.Table.from_arrays(columns, schema=table.schema)
         return table, bad
 
 

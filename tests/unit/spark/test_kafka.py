@@ -966,6 +966,19 @@ def test_values_of_avro_go_through_no_datetime(registry: str) -> None:
     assert made.select(["id", "price"]).to_pylist() == [{"id": id_, "price": Decimal("12.34")}] * 2
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view(), pa.list_(pa.binary_view())])
+def test_columns_of_views_keep_their_order_among_json_and_avro(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}'
+    known = {1: ("AVRO", schema), 2: ("JSON", "{}")}
+    monkeypatch.setattr(kafka_schemas, "ask", lambda url, numbers: known)
+    fields = pa.schema([("a", pa.string()), ("more", kind)])
+    avro, text = b"\0" + (1).to_bytes(4) + b"\x02x", b"\0" + (2).to_bytes(4) + b'{"a": "y"}'
+    table, bad = SchemaRegistry("http://r").table([avro, text, avro], fields)
+    assert not bad and table.to_pylist() == [{"a": one, "more": None} for one in "xyx"]
+
+
 def zigzag(value: int) -> bytes:
     """A long of Avro."""
     value, found = value << 1, bytearray()
