@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 BROKERS = Path(__file__).parent / "brokers"
 START_SECONDS = 60.0
@@ -46,6 +56,8 @@ num.network.threads=2
 num.io.threads=2
 background.threads=2
 num.recovery.threads.per.data.dir=1
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
 """
 
 
@@ -196,6 +208,23 @@ class KafkaBroker:
         for one in self.admin.delete_topics([topic]).values():
             one.result(30)
 
+    def lock(self, topic: str) -> None:
+        """Nobody may do anything with it."""
+        for one in self.admin.create_acls([AclBinding(*_nobody(topic))]).values():
+            one.result(30)
+
+    def unlock(self, topic: str) -> None:
+        """Everybody may again."""
+        for one in self.admin.delete_acls([AclBindingFilter(*_nobody(topic))]).values():
+            one.result(30)
+
+    def lose(self, topic: str, partition: int) -> None:
+        """The disk that held all records of a partition is gone, and another one is in its place. Another life of it."""
+        self.kill()
+        for file in (self._directory / "data" / f"{topic}-{partition}").iterdir():
+            file.unlink()
+        self.start()
+
     def produce(self, topic: str, records: Iterable[tuple[int, bytes | None]], **more: Any) -> None:
         """Records (partition, value)."""
         producer = self.producer()
@@ -248,6 +277,12 @@ class KafkaBroker:
         if left:
             raise TimeoutError(f"partitions {left} of {topic} could not be read to their ends")
         return found
+
+
+def _nobody(topic: str) -> tuple[Any, ...]:
+    """What a rule says by which nobody may do anything with a topic."""
+    whole = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+    return *whole, "User:*", "*", AclOperation.ALL, AclPermissionType.DENY
 
 
 def _free() -> int:

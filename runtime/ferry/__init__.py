@@ -12,7 +12,6 @@ Spark nor Arrow.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -100,6 +99,13 @@ _HOMES = {
     "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_OTHERS = {
+    "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
+    "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
+    "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
+    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
+}  # fmt: skip
+"""What others call these names, or what is done with them."""
 _AGGREGATES = "ferry.kernels.aggregates"
 """Home of the aggregate functions, each of which is entered there and nowhere else."""
 
@@ -113,7 +119,17 @@ def __getattr__(name: str) -> Any:
         home = _AGGREGATES
     module = importlib.import_module(home) if home is not None else None
     if module is None or (home == _AGGREGATES and name not in module.__all__):
-        known = [*_HOME_OF, *(module.__all__ if module is not None else ())]
-        close = difflib.get_close_matches(name, known, 1)
-        raise AttributeError(f"ferry has no {name!r}" + (f"; did you mean ferry.{close[0]}?" if close else ""))
+        raise AttributeError(f"module 'ferry' has no attribute {name!r}{_hint(name) if home else ''}")
     return getattr(module, name)
+
+
+def _hint(name: str) -> str:
+    """Of a name that neither a room nor a function has."""
+    if name == "run":
+        return "; a job is run by the command `ferry run JOB.yaml`"
+    if other := [one for one, names in _OTHERS.items() if name in names]:
+        return f"; use ferry.{other[0]}"
+    import difflib
+
+    close = difflib.get_close_matches(name, __getattr__("__all__"), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,8 +1,10 @@
 """Runs the broken programs of `pipelines/errors` as a person does, in a terminal of 80 columns, and keeps what it shows.
 
     python -m tests.cluster.errors [NAME...]      writes docs/errors/NAME.txt anew
+    python -m tests.cluster.errors --seconds      writes docs/errors/seconds.json anew: on a machine that does nothing else
 
 What differs from run to run (times, numbers of processes, paths) is written alike; what only a busy machine says is left out.
+The seconds are those from when a program first goes wrong, which it writes down itself, until the screen names its line.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS, TOLD = Path(__file__).parent / "pipelines" / "errors", ROOT / "docs" / "errors"
 NAMES = sorted(one.stem for one in PROGRAMS.glob("*.py") if one.stem != "orders")
 COLUMNS, AT_ONCE = 80, 3
+MEASURED = 3
+"""Runs of each program, one at a time; the least of their seconds counts."""
 
 SECONDS = 90.0
 """A run that has not ended by then is interrupted, as a person would."""
@@ -57,13 +61,17 @@ ALIKE = [
 
 INCIDENTAL = re.compile(
     r"groups: |lost: |mended: |restart worker|driver ready|no task of Spark has asked|finished: |waiting for|epoch (-1|N)  "
-    r"|workers \d/"
+    r"|workers \d/|first epoch: "
 )
 """Lines that a run has or has not, as fast as the machine is."""
 
 
-def screen(name: str, folder: Path) -> str:
-    """What `ferry run` of a program shows, line by line as it comes; the folder is empty."""
+Chunks = list[tuple[float, bytes]]
+"""(when it came, what a terminal was sent)"""
+
+
+def screen(name: str, folder: Path) -> tuple[str, float]:
+    """(What `ferry run` of a program shows, the seconds until it names the cause); the folder is empty."""
     jobs, home = folder / "jobs", folder / "home"
     shutil.copytree(PROGRAMS, jobs, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "orders").mkdir()
@@ -75,24 +83,39 @@ def screen(name: str, folder: Path) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     path = f"{ROOT / 'runtime'}:{ROOT / 'operator'}"
+    wrong_at = folder / "wrong-at"
     surroundings = {**os.environ, "TERM": "dumb", "COLUMNS": str(COLUMNS), "FERRY_HOME": str(home), "PYTHONPATH": path}
+    surroundings["WRONG_AT"] = str(wrong_at)
     command = [sys.executable, "-m", "ferry_operator.cli", "run", "job.yaml", "--output", str(folder / "out")]
     with subprocess.Popen(command, cwd=jobs, env=surroundings, stdin=theirs, stdout=theirs, stderr=theirs) as run:
         os.close(theirs)
-        shown = _read(ours, run, time.monotonic() + PATIENCE * SECONDS)
+        chunks = _read(ours, run, time.monotonic() + PATIENCE * SECONDS)
     os.close(ours)
-    return _screen_lines(shown) + f"[exit code {run.returncode}]\n"
+    shown = _screen_lines(b"".join(chunk for _, chunk in chunks)) + f"[exit code {run.returncode}]\n"
+    return shown, _told_at(name, chunks) - float(wrong_at.read_text().split()[0])
 
 
-def _read(terminal: int, run: subprocess.Popen[bytes], deadline: float) -> bytes:
-    shown, interrupted = b"", False
+def _told_at(name: str, chunks: Chunks) -> float:
+    """When the screen first named a line of the program."""
+    shown = b""
+    for at, chunk in chunks:
+        shown += chunk
+        if f"{name}.py:".encode() in shown:
+            return at
+    raise AssertionError(f"{name}: the screen never named the cause:\n{shown.decode()}")
+
+
+def _read(terminal: int, run: subprocess.Popen[bytes], deadline: float) -> Chunks:
+    chunks: Chunks = []
+    interrupted = False
     while True:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
-                shown += os.read(terminal, 65_536)
-                continue
+                chunk = os.read(terminal, 65_536)
             except OSError:  # nobody has the other end any more
-                return shown
+                return chunks
+            chunks.append((time.time(), chunk))
+            continue
         if not interrupted and time.monotonic() > deadline:
             interrupted = True
             run.send_signal(signal.SIGINT)
@@ -135,19 +158,25 @@ def document(name: str, shown: str) -> str:
     return f"{about} (tests/cluster/pipelines/errors/{name}.py)\n\n$ ferry run job.yaml\n{shown}"
 
 
-def shown_now(name: str) -> str:
-    """What a person sees of a program today."""
+def shown_now(name: str) -> tuple[str, float]:
+    """(What a person sees of a program today, the seconds until it names the cause)."""
     with TemporaryDirectory(prefix="e-") as folder:
         return screen(name, Path(folder))
 
 
-def main(names: list[str]) -> None:
-    """Write the files of these programs, of all if none is named."""
-    TOLD.mkdir(exist_ok=True)
+def main(arguments: list[str]) -> None:
+    """Write the files of these programs, of all if none is named; or the seconds."""
+    if arguments == ["--seconds"]:
+        seconds = {name: round(min(shown_now(name)[1] for _ in range(MEASURED)), 1) for name in NAMES}
+        text = json.dumps(seconds, indent=1)
+        (TOLD / "seconds.json").write_text(f"{text}\n")
+        print(text)
+        return
+    names = arguments or NAMES
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, shown in zip(names or NAMES, pool.map(shown_now, names or NAMES), strict=True):
+        for name, (shown, took) in zip(names, pool.map(shown_now, names), strict=True):
             (TOLD / f"{name}.txt").write_text(document(name, _wrapped(shown)))
-            print(name)
+            print(f"{name}: {took:.1f} s")
 
 
 def _wrapped(shown: str) -> str:

@@ -340,6 +340,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=None, help="where the files of failed runs are kept")
     parser.add_argument("--lost", action="store_true", help="every case loses everything, and begins again")
     parser.add_argument("--hostile", action="store_true", help="every case has hostile input and hostile code")
+    parser.add_argument("--at-once", type=int, default=None, help="cases at the same time; 2 with --minutes, else 1")
     asked = parser.parse_args()
     kind = "lost" if asked.lost else "hostile" if asked.hostile else ""
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="ferry-fuzz-"))
@@ -353,8 +354,9 @@ def main() -> int:
         while time.monotonic() < until and (seed := next(seeds, None)) is not None:
             done[seed] = attempt(seed, directory, kind)
 
-    with ThreadPoolExecutor(2 if asked.minutes else 1) as pool:
-        for one in [pool.submit(work) for _ in range(2 if asked.minutes else 1)]:
+    at_once = asked.at_once or (2 if asked.minutes else 1)
+    with ThreadPoolExecutor(at_once) as pool:
+        for one in [pool.submit(work) for _ in range(at_once)]:
             one.result()
     failed = sorted(seed for seed, right in done.items() if not right)
     print(f"{len(done) - len(failed)} of {len(done)} right" + (f"; wrong: {failed}" if failed else ""))

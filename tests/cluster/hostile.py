@@ -1,7 +1,7 @@
 """Random jobs with hostile input and hostile code, drawn by a seed; `tests.cluster.fuzz` runs them.
 
 What must hold of each: it ends well, and has written what a few lines of Python compute of the records that are good; or it
-stops within STOP_SECONDS of its first epoch's begin, and the last lines of the terminal name the culprit.
+stops within STOP_SECONDS of when its driver is ready, and the last lines of the terminal name the culprit.
 """
 
 from __future__ import annotations
@@ -9,213 +9,258 @@ from __future__ import annotations
 import json
 import random
 import re
-import textwrap
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.cluster import runner
+from tests.cluster.hostile_code import OPERATORS, Way, program, ways_of
+from tests.cluster.hostile_columns import LONG, SCALARS, Kind, array, kind_of, plain
+from tests.cluster.hostile_jobs import SECOND, SHAPES, Plan, Row, Shape, aggregates_of, code_of, second
+from tests.cluster.hostile_sources import TIMES, Drawn, Source
 
 STOP_SECONDS = 60.0
-"""From when the driver is ready to the end of a job that cannot go on."""
+"""From when the driver is ready to the end of a job that cannot go on, where a run is ready within QUIET_SECONDS.
 
-USERS = ["ann", "bob", "", "Ünal", "x" * 300, "null", '"', "\t"]
-BAD_LINES = [
-    "null", " null ", "null null", "[]", "5", "true", '"text"', "{", "}", '{"user": "ann"', "{'user': 'ann'}", "\x00", "nul",
-    '{"user": "ann", "n": "five", "ts": 5}', '{"user": "ann", "n": 1.5, "ts": 5}', '{"user": 7, "n": 1, "ts": 5}',
-    '{"user": "ann", "n": 9223372036854775808, "ts": 5}', '{"user": "ann", "n": [1], "ts": 5}', '{"user": {}, "n": 1, "ts": 5}',
-    '{"user": "ann", "n": 1, "ts": 5} {"user": "ann", "n": 1, "ts": 5}', '{"user": "ann", "n": 1, "ts": null}',
-    '{"user": "ann", "n": 1}', "\ufeffnull", "NaN", "-", "[null]", '{"user": "ann", "n": NaN, "ts": 5}', "\x1b[2J",
-]  # fmt: skip
-"""None of them is a record of the schema."""
-
-ODD_FIELDS = [
-    "", ', "more": null', ', "more": [null]', ', "more": {"a": [1, {"b": null}]}', ', "more": ' + "9" * 400,
-    ', "more": ' + "[" * 60 + "]" * 60, ', "user2": "x"',
-]  # fmt: skip
-"""Behind the fields of a record that is one all the same."""
-
-
-@dataclass(frozen=True)
-class Hostility:
-    """One way in which the user's code goes wrong."""
-
-    name: str
-    body: str
-    """of `touch(batch)`, which is called with each batch of records; `bad(batch)` says whether it has the bad one"""
-    named: str
-    """pattern that the end of the terminal's output matches when the job stops; empty: it is to end well"""
-    aggregate: str = "emit=ferry.at_end()"
-    sink: str = 'ferry.parquet("sums")'
-    head: str = ""
-
-
-RAISES = r"ValueError: bad record.*job\.py:\d+"
-DIES = r"dies of record \d+ .*'in', \d\.json.*touch \(job\.py:\d+\)"
-
-WAYS = [
-    Hostility("none", "return batch", ""),
-    Hostility("raises", 'if bad(batch): raise ValueError("bad record")\nreturn batch', RAISES),
-    Hostility("raises at first", 'if first(batch): raise ConnectionError("not yet")\nreturn batch', ""),
-    Hostility("signal", "if bad(batch): os.kill(os.getpid(), 11)\nreturn batch", DIES),
-    Hostility("exits", "if bad(batch): os._exit(3)\nreturn batch", DIES),
-    Hostility("sys.exit", "if bad(batch): sys.exit(3)\nreturn batch", r"SystemExit: 3 \(job\.py:\d+"),
-    Hostility("dies at first", "if first(batch): os._exit(0)\nreturn batch", ""),
-    Hostility("other columns", 'return batch.select(["user", "ts"]) if bad(batch) else batch', r"job\.py|touch"),
-    Hostility("no batch", "return None if bad(batch) else batch", r"job\.py|touch"),
-    Hostility("forks", "if first(batch) and os.fork() == 0: os._exit(0)\nreturn batch", ""),
-    Hostility("sink", "return batch", r"ValueError: no table.*job\.py:\d+", sink="ferry.foreach_epoch(store)"),
-    Hostility("import", "return batch", r"ModuleNotFoundError.*no_such_module", head="import no_such_module"),
-    Hostility("build", "return batch", r"KeyError.*job\.py:\d+|job\.py:\d+.*KeyError", aggregate='**{}["no"]'),
-]
-
-PROGRAM = """
-import os, sys
-import pyarrow as pa
-import ferry
-{head}
-
-MARK = {mark!r}
-SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("ts", pa.int64())])
-
-def bad(batch):
-    return 666 in batch.column("n").to_pylist()
-
-def first(batch):
-    if not batch.num_rows:
-        return False
-    try:
-        os.close(os.open(MARK, os.O_CREAT | os.O_EXCL))
-        return True
-    except FileExistsError:
-        return False
-
-def touch(batch):
-{body}
-
-def store(epoch, generation, rows):
-    raise ValueError("no table")
-
-def sources(spark, args):
-    return {{"in": ferry.json_files({directory!r}, SCHEMA, finite=True)}}
-
-def pipeline(streams, args):
-    keyed = streams["in"].event_time("ts", delay="1s").map_batches(touch).key_by("user")
-    return keyed.aggregate("sums", rows=ferry.count(), n=ferry.sum("n"), {aggregate}).sink({sink})
+A machine that needs longer for that is slower by as much, up to SLOWER times: what never stops is found all the same.
 """
+QUIET_SECONDS, SLOWER = 10.0, 5.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     """One random job."""
 
     seed: int
-    way: Hostility
+    site: str
+    way: Way
+    shape: Shape
+    columns: dict[str, Kind]
+    plan: Plan
+    sources: list[Source]
     set_aside: bool
-    files: dict[str, list[str]]
-    expected: Counter[tuple[str | None, int, int]]
-    """(user, rows, sum) of the good records"""
+    sink: str
     sets: tuple[str, ...]
+    text: str
+    """the program; {here} is its directory"""
+    through_spark: bool
+    least: int
+    """of the numbers of records that go on; the marked one does anyway"""
+    united: bool = False
+    then: bool = False
+    """a second operator is behind the first one"""
 
     def command(self) -> str:
         """In one line."""
-        lines = sum(map(len, self.files.values()))
-        words = [f"hostile: {self.way.name}, {len(self.files)} files, {lines} lines"]
-        return " ".join([*words, *(f"--set {one}" for one in self.sets)])
+        read = ", ".join(f"{one.form} of {sum(map(len, one.files))}" for one in self.sources)
+        types = ", ".join(f"{name} {kind.type}" for name, kind in self.columns.items())
+        words = f"hostile: {self.way.name} in {self.site}, {self.shape.name}{' and another' if self.then else ''}, {self.sink}"
+        return " ".join([f"{words}; {read}; {types};", *(f"--set {one}" for one in self.sets)])
+
+    def records(self, source: Source) -> list[Row]:
+        """The good records, comparable, `ts` in milliseconds, but for those that are filtered, or set aside."""
+        kinds = {name: kind.type for name, kind in self.columns.items()}
+        parts = {
+            n: plain(array(kind, [row[n] for row in source.good]), self.through_spark) for n, kind in kinds.items()
+        }
+        rows = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+        if self.shape.timed and kinds["ts"] != pa.int64():
+            rows = [{**row, "ts": row["ts"] // 1_000_000} for row in rows]
+        kept = [row for row in rows if _passes(row, self.least)]
+        return [row for row in kept if not (self.set_aside and self.kills_tasks and row["mark"])]
+
+    @property
+    def kills_tasks(self) -> bool:
+        """Whether tasks die of the marked record, and it can be told which record that is."""
+        condenses = self.shape.name == "own sessions" and "commutative = True" in self.text
+        in_tasks = (self.site == "map" and bool(self.shape.code)) or (self.site == "update" and condenses)
+        return in_tasks and self.way.kills and not self.way.first
+
+    def expected(self) -> tuple[list[Row], bool]:
+        """Rows of the last stage, and whether the marked record comes to the site."""
+        first, *others = self.sources
+        records, more = self.records(first), [row for other in others for row in self.records(other)]
+        rows = self.shape.rows(self.plan, records + more if self.united else records, more)
+        there = any(row["mark"] for row in (rows if self.site in ("behind", "sink") else records))
+        return second(self.plan, rows) if self.then else rows, there
+
+
+def _passes(row: Row, least: int) -> bool:
+    """What the first step of the pipeline lets pass."""
+    return row["id"] >= least or bool(row["mark"])
 
 
 def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"hostile {seed}")
-    way = draw.choice(WAYS)
-    deadly = way.name in ("signal", "exits")
-    set_aside = deadly and draw.random() < 0.6
-    files: dict[str, list[str]] = {}
-    good: list[tuple[str | None, int]] = []
+    shape = draw.choices(SHAPES, [3 if shape.sites else 1 for shape in SHAPES])[0]
+    sources = [Source("in", draw.choice(["json", "json", "json", "parquet", "own"]))]
+    united = not shape.other and not shape.ordered and bool(shape.code) and draw.random() < 0.25
+    if shape.other or united:
+        sources.append(Source("more", draw.choice(["json", "parquet"])))
+    sink = draw.choice(["parquet", "parquet", "foreach_epoch", "console"])
+    then = shape.windowed and draw.random() < 0.3
+    sites = ["map", "map", "map", "build", *shape.sites * 3, *["read"] * 3 * (sources[0].form == "own")]
+    sites += ["behind"] * 2 * bool(shape.code) + ["sink"] * 2 * (sink == "foreach_epoch")
+    site = draw.choice(sites)
+    way = draw.choice(draw.choice(ways_of(site)))
+    columns, plan = _columns(draw, shape)
+    set_aside = draw.random() < 0.5
+    least = draw.choice([0, 0, draw.randint(1, 100)])
+    frames = draw.random() < 0.3 and not way.kills and not way.wrong
+    framed = (
+        frames and site in ("map", "behind") and (site == "behind" or not any(one.form == "json" for one in sources))
+    )
+    drawn = Drawn(draw, columns, plan.keys, shape.timed, lambda row: _passes(row, least))
     chance = draw.choice([0.0, 0.01, 0.2, 0.9])
-    for number in range(draw.randint(1, 4)):
-        lines = []
-        for _ in range(draw.choice([0, 1, 7, 60, 400])):
-            if draw.random() < chance:
-                lines.append(draw.choice(BAD_LINES))
-                continue
-            user, n = draw.choice([*USERS, f"u{draw.randrange(50)}"]), draw.randrange(-5, 500)
-            good.append((user, n))
-            lines.append(_record(draw, user, n))
-        files[f"{number}.json"] = lines
-    # The bad record is one of its own, with good ones on both sides.
-    name = draw.choice(sorted(files))
-    files[name].insert(draw.randint(0, len(files[name])), _record(draw, "bad", 666))
-    if not set_aside:
-        good.append(("bad", 666))
-    rows, sums = Counter(user for user, _ in good), Counter[str | None]()
-    for user, n in good:
-        sums[user] += n
-    expected = Counter((user, rows[user], sums[user]) for user in rows)
-    sets = [f"workers={draw.choice([1, 2])}", "state.virtualNodes=4", f"state.replicas={draw.choice([0, 1])}"]
-    sets += [f"epoch.mode={draw.choice(['auto', 'auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
+    for source in sources:
+        drawn.fill(source, chance if source is sources[0] else 0.0, source is sources[0])
+    sets = [f"workers={draw.choice([1, 1, 2])}", "cores=1", "state.virtualNodes=4"]
+    sets += [f"state.replicas={draw.choice([0, 1])}"]
+    sets += [f"epoch.mode={draw.choice(['auto', 'micro-batch'])}", f"epoch.maxRows={draw.choice([50, 1000])}"]
     sets += ["deadLetter.onCrash=set-aside"] if set_aside else []
-    return Case(seed, way, set_aside, files, expected, tuple(sets))
+    case = Case(
+        seed, site, way, shape, columns, plan, sources, set_aside, sink, tuple(sets), "", False, least, united, then
+    )
+    case.through_spark = framed or sink == "foreach_epoch" or not shape.code
+    case.text = _program(draw, case, framed)
+    return case
 
 
-def _record(draw: random.Random, user: str, n: int) -> str:
-    head = json.dumps({"user": user, "n": n, "ts": draw.randrange(10_000)}, ensure_ascii=draw.random() < 0.5)
-    return draw.choice(["", "", " ", "\t"]) + head[:-1] + draw.choice(ODD_FIELDS) + "}"
+def _columns(draw: random.Random, shape: Shape) -> tuple[dict[str, Kind], Plan]:
+    """Three that all have, keys, values and some that are carried along."""
+    # Python's datetime, which a StatefulProcessor is given, has not all of them.
+    scalars = [kind for kind in SCALARS if shape.name != "processor" or "timestamp" not in kind.code]
+    keys = {f"k{i}": draw.choice(scalars) for i in range(draw.choice([1, 1, 2]))}
+    tame = [kind for kind in SCALARS if kind.tame is not None]
+    values = {f"v{i}": draw.choice(draw.choice([tame, scalars])) for i in range(draw.choice([0, 1, 2]))}
+    carried = {f"c{i}": kind_of(draw, scalars) for i in range(draw.choice([0, 1, 2]))}
+    time_kind = Kind(draw.choice(TIMES), LONG.draw, LONG.text, ('"x"', "true", "[]", '""'))
+    columns = {"id": LONG, "mark": LONG, "ts": time_kind, **keys, **values, **carried}
+    kept = tuple(name for name, kind in carried.items() if kind.ordered and kind.code != "pa.binary(3)")
+    return columns, Plan(tuple(keys), aggregates_of(draw, values), kept)
+
+
+def _program(draw: random.Random, case: Case, framed: bool) -> str:
+    shape, plan = case.shape, case.plan
+    lines = []
+    for letter, source in zip("so", case.sources, strict=False):
+        time = '.event_time("ts", delay="1h")' if shape.timed else ""
+        passing = f'(pc.field("id") >= {case.least}) | (pc.field("mark") == 1)'
+        kept = f".map_batches(ferry.filter({passing}))" if case.least else ""
+        lines.append(f'{letter} = streams["{source.name}"]{time}{kept}')
+    touch = ".transform(checked)" if framed else ".map_batches(touch)"
+    lines += [f"s = s{touch}"] if case.site == "map" else []
+    lines += ["s = s.union(o)"] if case.united else []
+    fill = {
+        "keys": ", ".join(f'"{key}"' for key in plan.keys), "aggregates": code_of(plan.aggregates),
+        "kept": "".join(f'"{name}", ' for name in plan.kept), "joined": json.dumps(["id", "mark", *plan.kept]),
+    }  # fmt: skip
+    lines += [f"s = s{shape.code.format(**fill)}"]
+    lines += [f"s = s{touch}"] if case.site == "behind" else []
+    lines += [f"s = s{SECOND.format(key=plan.keys[0])}"] if case.then else []
+    sinks = {"parquet": ['ferry.parquet("out")'], "foreach_epoch": ["ferry.foreach_epoch(store)"]}
+    ends = sinks.get(case.sink, ['ferry.parquet("out")', "ferry.console()"])
+    lines.append(f"return [{', '.join(f's.sink({one})' for one in ends)}]")
+    schema = ", ".join(
+        f'pa.field("{name}", {kind.code}, {name not in ("id", "mark")})' for name, kind in case.columns.items()
+    )
+    inputs = ", ".join(f'"{one.name}": {one.code}' for one in case.sources)
+    more = {"schema": schema, "sources": inputs, "commutative": draw.random() < 0.5, "here": "HERE"}
+    return program(case.way, case.site, shape.sites, pipeline="".join(f"    {line}\n" for line in lines), **more)
+
+
+def written(case: Case, base: Path) -> Path:
+    """The files of a case; the job's."""
+    for source in case.sources:
+        source.write(base, case.columns)
+    (base / "job.py").write_text(case.text.replace("HERE = 'HERE'", f"HERE = {str(base)!r}"))
+    document = {
+        "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "hostile"},
+        "spec": {"pipeline": {"file": str(base / "job.py")}},
+    }  # fmt: skip
+    (base / "job.yaml").write_text(json.dumps(document))
+    return base / "job.yaml"
 
 
 def check(case: Case, base: Path) -> str | None:
     """Run a case; what is wrong, or None."""
-    folder = base / "in"
-    folder.mkdir(parents=True)
-    for name, lines in case.files.items():
-        (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-    body = textwrap.indent(case.way.body, "    ")
-    fill = {"head": case.way.head, "body": body, "aggregate": case.way.aggregate, "sink": case.way.sink}
-    (base / "job.py").write_text(PROGRAM.format(directory=str(folder), mark=str(base / "mark"), **fill))
-    spec = {"pipeline": {"file": str(base / "job.py")}}
-    document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "hostile"}, "spec": spec}
-    (base / "job.yaml").write_text(json.dumps(document))
-    running = runner.start(base / "job.yaml", base, sets=case.sets)
-    late = _await_end(running)
-    result = runner.finish(running, 5)
+    rows, there = case.expected()
+    stops = _culprit(case, there)
+    running = runner.start(written(case, base), base, sets=case.sets)
+    late = _await_end(running) if stops else ""
+    result = runner.finish(running, 5 if late else runner.TIMEOUT_SECONDS)
     wrong = [late] if late else []
     if result.left:
         wrong.append(f"left behind: {result.left}")
-    stops = case.way.named and not case.set_aside
     if stops:
-        wrong += _not_named(case, result)
+        wrong += _not_named(stops, result)
     elif result.code != 0:
         wrong.append(f"exit code {result.code}")
     else:
-        wrong += _other_rows(case, result.output)
+        wrong += _other_rows(case, rows, result.output if case.sink != "foreach_epoch" else base)
+        malformed = sum(one.malformed for one in case.sources) + (case.set_aside and case.kills_tasks)
+        if result.summary.get("malformed") != malformed:
+            wrong.append(f"{result.summary.get('malformed')} records are malformed, of {malformed}")
     return f"{'; '.join(wrong)}\n{result.story(25)}" if wrong else None
 
 
+def _culprit(case: Case, there: bool) -> str:
+    """Pattern that the terminal has to match; empty: the job ends well."""
+    way = case.way
+    if case.site == "build" or way.named:
+        return way.named if case.site == "build" or there else ""
+    if way.first or not (way.kills or way.wrong) or not there or (case.set_aside and case.kills_tasks):
+        return ""
+    if way.wrong:
+        return way.named
+    if case.kills_tasks:
+        return r"dies of record \d+ .*'in', \d\.(json|parquet).*(touch|Own) \(job\.py:\d+\)"
+    if case.site == "read":
+        return r"dies of .*source 'in'|job\.py:\d+"
+    if case.site in OPERATORS:
+        return r"job\.py:\d+|user code: it ended the process of instance .*, operator 'op'"
+    return r"job\.py:\d+"
+
+
 def _await_end(running: runner.Running) -> str:
-    """Why it has not ended in time, if so: a good one and one that stops have the same time here."""
+    """Why it has not ended in time, if so."""
+    began = time.monotonic()
     try:
         running.await_that(lambda: any(r["kind"] == "ready" for r in running.records()), "driver that is ready", 120)
-        running.await_that(lambda: False, "end", STOP_SECONDS)
     except TimeoutError as error:
         return str(error)
+    ready = time.monotonic()
+    seconds = STOP_SECONDS * min(max((ready - began) / QUIET_SECONDS, 1), SLOWER)
+    while running.process.poll() is None:
+        if time.monotonic() > ready + seconds:
+            return f"no end {seconds:.0f} s after the driver was ready, which took {ready - began:.0f} s"
+        time.sleep(0.05)
     return ""
 
 
-def _not_named(case: Case, result: runner.Result) -> list[str]:
+def _not_named(pattern: str, result: runner.Result) -> list[str]:
     said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", result.errors).split())
     if result.code in (0, -1000):
         return [f"it should have stopped, exit code {result.code}"]
-    return [] if re.search(case.way.named, said) else [f"the terminal does not match {case.way.named!r}"]
+    return [] if re.search(pattern, said) else [f"the terminal does not match {pattern!r}"]
 
 
-def _other_rows(case: Case, output: Path) -> list[str]:
-    files = [str(file) for file in output.glob("sums/*/*.parquet")]
-    if not files:
-        return [] if not case.expected else [f"no rows, {len(case.expected)} were expected"]
-    rows = duckdb.sql(f'SELECT "user", "rows", n FROM read_parquet({files}, hive_partitioning = false)').fetchall()
-    found = Counter[Any](rows)
-    missing, extra = case.expected - found, found - case.expected
-    return [f"missing {[*missing][:3]}, unexpected {[*extra][:3]}"] if missing or extra else []
+def _other_rows(case: Case, rows: list[Row], output: Path) -> list[str]:
+    folder = output / ("stored" if case.sink == "foreach_epoch" else "out")
+    found: list[Row] = []
+    for file in sorted(folder.glob("epoch=*/*.parquet"), key=lambda one: int(one.parent.name[6:])):
+        table = pq.ParquetFile(file).read()
+        parts = {name: plain(table.column(name).combine_chunks(), case.through_spark) for name in table.column_names}
+        found += [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+    if case.shape.name == "changes":
+        found = list({tuple(row[key] for key in case.plan.keys): row for row in found}.values())
+    expected, actual = (Counter(tuple(sorted(row.items())) for row in some) for some in (rows, found))
+    missing, extra = expected - actual, actual - expected
+    if not missing and not extra:
+        return []
+    return [f"missing {missing.total()} {[*missing][:2]}, unexpected {extra.total()} {[*extra][:2]}"]

@@ -18,7 +18,7 @@ def test_the_cause_is_on_the_screen_as_the_documents_say() -> None:
     told = {name: (errors.TOLD / f"{name}.txt").read_text().partition("\n\n")[2] for name in errors.NAMES}
     differ = {
         name: (wanted, errors.alike(shown))
-        for name, shown in found.items()
+        for name, (shown, _) in found.items()
         if (wanted := errors.alike(told[name].partition("\n")[2])) != errors.alike(shown)
     }
     assert not differ, "\n\n".join(

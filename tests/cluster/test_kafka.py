@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import ferry
-from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark import kafka, kafka_client, sinks
+from ferry.contract.errors import Final, SpecRefused, Unreachable
+from ferry.spark import kafka, kafka_client, kafka_readers, kafka_writers, sinks
 from ferry.spark.kafka import KafkaSplits
-from ferry.spark.kafka_client import marker_of
 from ferry.spark.kafka_sink import KafkaSink
+from ferry.spark.kafka_writers import marker_of
 from ferry.spark.splits import Flow
 from tests.cluster import queries, runner
 from tests.kafka import KafkaBroker
@@ -101,7 +103,7 @@ def test_only_committed_records_are_read_and_gaps_hold_up_nobody(broker: KafkaBr
 
 
 def test_a_backlog_is_read_in_parts_by_readers_that_go_on(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_client, "AHEAD_MAX", 500)
+    monkeypatch.setattr(kafka_readers, "AHEAD_MAX", 500)
     monkeypatch.setattr(kafka, "BATCH_ROWS", 3000)
     broker.create("backlog", 3)
     broker.produce("backlog", ((i % 3, b"%d" % i) for i in range(30_000)))
@@ -129,6 +131,122 @@ def test_records_that_retention_has_removed_are_never_skipped(broker: KafkaBroke
     assert source(broker, "short").start()["offsets"] == {"0": 4}, "a new job begins with what there is"
 
 
+def test_records_of_every_kind_are_read(broker: KafkaBroker) -> None:
+    broker.create("kinds", 1, **{"max.message.bytes": "20000000"})
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = broker.producer(compression_type=codec, message_max_bytes=20_000_000)
+        for key, value in ((None, codec * 9), ("", None), (codec, "")):
+            producer.produce("kinds", value, key, headers=[("h", b"x"), ("", None)])
+        assert producer.flush(30) == 0
+    producer.produce("kinds", b"x" * 10_000_000)
+    assert producer.flush(30) == 0
+    one = ferry.kafka(broker.servers, "kinds", "bytes", ["key", "headers"], finite=True)
+    start = one.start()
+    (split,) = one.plan(start, one.latest(start, 1000), 2)
+    *small, large = [row for part in one.read(split) if isinstance(part, pa.RecordBatch) for row in part.to_pylist()]
+    assert len(large["value"]) == 10_000_000 and large["key"] is None
+    for i, name in enumerate((b"none", b"gzip", b"snappy", b"lz4", b"zstd")):
+        some = [(row["key"], row["value"]) for row in small[3 * i : 3 * i + 3]]
+        assert some == [(None, name * 9), (b"", None), (name, b"")]
+    assert all(row["headers"] == [{"name": "h", "value": b"x"}, {"name": "", "value": None}] for row in small)
+
+
+def test_a_share_is_never_read_of_another_topic_of_its_name(broker: KafkaBroker) -> None:
+    """An epoch was planned, and nobody could read it for long."""
+    broker.create("twin", 1)
+    broker.produce("twin", [(0, b"old")] * 4)
+    one = source(broker, "twin")
+    start = one.start()
+    later = one.latest(start, 1000)
+    broker.delete("twin")
+    time.sleep(0.5)
+    broker.create("twin", 1)
+    broker.produce("twin", [(0, b"new")] * 9)
+    with pytest.raises(SpecRefused, match="made again"):
+        values(one, start, later)
+
+
+def test_a_partition_that_lost_its_records_ends_the_job(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "BACK_SECONDS", 0.5)
+    broker.create("lost", 1)
+    one = source(broker, "lost")
+    start = one.start()
+    broker.produce("lost", [(0, b"old")] * 9)
+    later = one.latest(start, 1000)
+    assert values(one, start, later) == {"0": ["old"] * 9}
+    broker.lose("lost", 0)
+    broker.produce("lost", [(0, b"new")] * 4)
+    end = time.monotonic() + 60
+    with pytest.raises(SpecRefused, match=r"records lost.*read up to offset 9, and ends at 4"):
+        while time.monotonic() < end:
+            with contextlib.suppress(Unreachable):
+                assert one.latest(later, 1000) == later
+            time.sleep(0.1)
+
+
+def until_not_allowed(step: Callable[[], Any], kind: type[Exception]) -> None:
+    """Rules reach brokers a little later."""
+    end = time.monotonic() + 20 * PATIENCE
+    with pytest.raises(kind, match="uthoriz") as raised:
+        while time.monotonic() < end:
+            step()
+            time.sleep(0.05)
+    assert raised.type is not (SpecRefused if kind is Unreachable else Unreachable)
+
+
+def test_rights_that_are_taken_away_are_waited_for(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_readers, "SILENCE_SECONDS", 1.0)
+    broker.create("rights", 1)
+    broker.produce("rights", [(0, b"a"), (0, b"b")])
+    one = source(broker, "rights")
+    start = one.start()
+    first = one.latest(start, 1)
+    writers = [
+        sink(broker, -1, "rights"),
+        ferry.kafka_sink(broker.servers, "rights", value="string", exactly_once=False),
+    ]
+    for some in writers:
+        some.write(0, 1, pa.table({"value": ["c"]}))
+    last = one.latest(first, 1)
+    broker.lock("rights")
+    until_not_allowed(lambda: source(broker, "rights").start(), SpecRefused)
+    until_not_allowed(lambda: one.latest(first, 1000), Unreachable)
+    until_not_allowed(lambda: values(one, first, last), Unreachable)
+    until_not_allowed(lambda: values(one, start, first), SpecRefused)
+    for some in writers:
+        with pytest.raises(Unreachable):
+            some.write(1, 1, pa.table({"value": ["d"]}))
+    broker.unlock("rights")
+    end = time.monotonic() + 20 * PATIENCE
+    while True:
+        try:
+            assert values(one, first, last) == {"0": ["b"]}
+            break
+        except Unreachable:
+            assert time.monotonic() < end
+    for some in writers:
+        until_written(some, 1, pa.table({"value": ["d"]}))
+    assert [record.value() for record in broker.read("rights")].count(b"d") == 2
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_rows_that_are_too_large_for_a_topic(broker: KafkaBroker, exactly_once: bool) -> None:
+    topic = f"narrow-{exactly_once}"
+    broker.create(topic, 2, **{"max.message.bytes": "2000"})
+    one = ferry.kafka_sink(broker.servers, topic, key="k", exactly_once=exactly_once)
+    sinks.identify([one], "test")
+    one.open(-1)
+    one.write(0, 1, pa.table({"k": ["a", "b"] * 500, "text": ["x" * 100] * 1000}))
+    for size in (3_000, 3_000_000):
+        rows = pa.table({"k": ["a", "north", "b"], "text": ["x" * 1_500, "y" * size, "z"]})
+        with pytest.raises(Final, match=rf"'{topic}'.*'north' has {size + 28} bytes, most of them in column 'text'"):
+            one.write(1, 1, rows)
+    found = Counter(record.key() for record in broker.read(topic))
+    if exactly_once:
+        assert found == {b"a": 500, b"b": 500}, "each alone is small enough"
+    assert b"north" not in found
+
+
 def test_a_topic_that_is_not_there_or_is_made_again_is_refused(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +269,7 @@ def test_a_topic_that_is_not_there_or_is_made_again_is_refused(
 def test_a_reader_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(kafka_readers, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(kafka_client, "ANSWER_SECONDS", 1.0)
     broker.create("silent", 1)
     one = source(broker, "silent")
@@ -175,12 +293,13 @@ def sink(broker: KafkaBroker, committed: int, topic: str = "sunk") -> KafkaSink:
     return made
 
 
-def until_written(one: KafkaSink, epoch: int, rows: pa.Table) -> None:
+def until_written(one: Any, epoch: int, rows: pa.Table) -> None:
     """As a driver does it."""
     end = time.monotonic() + 60
     while True:
         try:
-            return one.write(epoch, 1, rows)
+            one.write(epoch, 1, rows)
+            return
         except Unreachable:
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -189,7 +308,7 @@ def until_written(one: KafkaSink, epoch: int, rows: pa.Table) -> None:
 def test_epochs_are_published_once_while_the_broker_is_killed_and_cut(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "TRANSACTION_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_writers, "TRANSACTION_SECONDS", 3.0)
     broker.create("sunk", 2)
     one = sink(broker, -1)
     over = threading.Event()
@@ -311,6 +430,11 @@ def test_a_query_from_topic_to_topic_while_broker_worker_and_driver_are_killed(
     assert result.summary.get("rows", len(bids)) == len(bids), "each record is counted once"
 
 
+def said(running: runner.Running, pattern: str) -> bool:
+    """Whether a line of what it has printed has this."""
+    return re.search(pattern, (running.home.parent / "stderr").read_text()) is not None
+
+
 @pytest.mark.turns
 def test_a_topic_is_copied_while_it_grows(tmp_path: Path, broker: KafkaBroker) -> None:
     for topic in ("from", "to"):
@@ -324,10 +448,19 @@ def test_a_topic_is_copied_while_it_grows(tmp_path: Path, broker: KafkaBroker) -
         running.await_epoch(4)
         running.signal("driver", signal.SIGKILL)
         running.await_that(lambda: len(broker.read("to")) >= 30_000, "copy of all records", 90)
+        broker.lock("from")
+        running.await_that(lambda: said(running, r"degraded: source.*'from'.*uthoriz"), "word of a source", 60)
+        broker.unlock("from")
+        running.await_that(lambda: said(running, "mended: SourceFailing"), "mended source", 60)
+        broker.lock("to")
+        broker.produce("from", [(0, b"more")])
+        running.await_that(lambda: said(running, r"degraded: sink.*'to'.*uthoriz"), "word of a sink", 60)
+        broker.unlock("to")
+        running.await_that(lambda: len(broker.read("to")) > 30_000, "copy of what came then", 60)
         runner.stop(running)
 
     result = runner.run(job(tmp_path, "copied", {"servers": broker.servers}, "copied"), tmp_path, meanwhile=grow)
     assert result.code == 0 and not result.left, result.story()
     found = Counter(record.value() for record in broker.read("to"))
-    whole = [b"0/%d" % i for i in range(20_000)] + [b"%d/%d" % (1 + i % 2, i) for i in range(10_000)]
+    whole = [b"0/%d" % i for i in range(20_000)] + [b"%d/%d" % (1 + i % 2, i) for i in range(10_000)] + [b"more"]
     assert found == Counter(whole), result.story()

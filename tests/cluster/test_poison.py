@@ -51,3 +51,12 @@ def test_an_exception_of_a_function_ends_the_job_with_its_line(tmp_path: Path) -
         assert "ZeroDivisionError: integer division or modulo by zero (poison.py:" in text, result.story()
         assert "price in map_batches on source 'orders'" in text, result.story()
     assert not [one for one in result.kinds("action") if "restart" in one["text"]], result.story()
+
+
+def test_a_row_that_kills_the_driver_is_named_by_the_next_one(tmp_path: Path) -> None:
+    """Behind an operator, where few rows pass through functions in the driver itself."""
+    result = runner.run(job(tmp_path, ["a", "poison", "poison", "c"], "", ", behind: true"), tmp_path)
+    assert result.code == 1 and not result.left, result.story()
+    assert len([one for one in result.kinds("action") if "restart driver" in one["text"]]) == 1, result.story()
+    assert 'dies of row {"user":"poison","n":2} of operator \'counts\', 3 times' in result.summary["reason"]
+    assert "mend decode (poison.py:" in result.summary["reason"] and not result.kinds("lost"), result.story()

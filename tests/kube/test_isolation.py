@@ -55,6 +55,13 @@ def floods(write: Write) -> None:
         write(b"[" * (1 << 20))
 
 
+def babbles(write: Write) -> None:
+    """As many words as are read, and none of a status."""
+    body = b'{"alive": [' + b"1," * 2_000_000 + b"1]}"
+    write(head(len(body)))
+    write(body)
+
+
 def hangs(write: Write) -> None:
     Event().wait(3600.0)
 
@@ -69,7 +76,7 @@ def politely(manner: Callable[[Write], None]) -> Callable[[Write], None]:
     return talk
 
 
-BAD = {"drips": drips, "drips-more": drips_its_body, "floods": floods, "hangs": hangs}
+BAD = {"drips": drips, "drips-more": drips_its_body, "floods": floods, "babbles": babbles, "hangs": hangs}
 GOOD = ("good-0", "good-1", "good-2")
 
 

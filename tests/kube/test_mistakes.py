@@ -67,7 +67,8 @@ REPLACED = Mistake(MODULE.spec, ("SpecRefused",), MODULE.cause)
 @pytest.fixture(scope="module")
 def ferry(cluster: Cluster) -> Iterator[Installation]:
     """The chart; its Redis may be reached from other namespaces."""
-    with installed_ferry(cluster.kubectl, "networkPolicies.enabled=false", "operator.replicas=1") as made:
+    values = ("networkPolicies.enabled=false", "operator.replicas=1", "jobs.allow.devices={rdma/*,example.com/*}")
+    with installed_ferry(cluster.kubectl, *values) as made:
         yield made
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +23,11 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 RBAC = "rbac.authorization.k8s.io"
 KEPT: Document = {"virtualNodes": VNODES, "checkpoint": {"location": "s3://bucket/ferry"}}
 
+EVERYWHERE: Document = {"topologyKey": "kubernetes.io/os", "labelSelector": {}, "namespaceSelector": {}}
+
 EVIL: Document = {
     "pipeline": {"module": "evil"},
+    "transport": {"rdma": {"mode": "sriov", "resource": "nvidia.com/gpu", "networks": "kube-system/host"}},
     "kubernetes": {
         "image": "registry.evil/x:1",
         "network": "host",
@@ -31,6 +36,7 @@ EVIL: Document = {
         "user": 999,
         "volumes": [{"name": "etc", "mountPath": "/host", "hostPath": "/etc"}],
         "stateVolume": {"medium": "hostPath", "path": "/var/lib/kubelet"},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [EVERYWHERE]}},
     },
 }
 
@@ -106,8 +112,10 @@ def test_a_tenant_gets_nothing_but_jobs(kept: Running, tenant: Tenant) -> None:
     for name, said in (("spec", "belongs to Ferry"), ("notes", "spec.pipeline.args")):
         wait_until(lambda name=name, said=said: said in degraded(kubectl, name), f"refusal of {name}", 30)
     said = degraded(kubectl, "spec")
-    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path"):
+    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path", "affinity"):
         assert f"spec.kubernetes.{field}" in said, said
+    for field in ("resource", "networks"):
+        assert f"spec.transport.rdma.{field}" in said, said
     assert kept.pods() == before and kept.settled(2)
     assert kept.status()["memory"]["run"] == 1 and kubectl.find("secret", "spec-run") is None
 
@@ -153,19 +161,103 @@ def test_a_job_that_is_replaced_while_it_is_suspended_keeps_its_state(kept: Runn
     assert settings(kubectl)["run"] == run == kept.status()["run"]
 
 
-def test_a_job_that_is_made_again_asks_where_it_begins(kept: Running, tenant: Tenant) -> None:
+STAGES = ("runs", "suspending", "ended", "suspended", "resuming", "again")
+"""`ended`: the driver with its last checkpoint, and no operator has seen it; `resuming`: pods that no node takes yet."""
+
+
+def stages(*short: str) -> list[Any]:
+    return [one if one in short else pytest.param(one, marks=pytest.mark.long) for one in STAGES]
+
+
+@contextmanager
+def at(stage: str, kept: Running) -> Iterator[None]:
+    """The job is there; afterwards it goes on."""
+    (operator,) = kept.operators.running
+    try:
+        if stage != "runs":
+            kept.driver.holds = stage in ("suspending", "ended")
+            kept.kubectl.patch("sj/a", {"spec": {"suspend": True}})
+            wait_until(lambda: "-driver" not in str(kept.pods()) or kept.driver.suspends, "request to suspend", 60)
+        if stage == "ended":
+            operator.process.send_signal(signal.SIGSTOP)
+            kept.driver.holds = False
+            wait_until(lambda: kept.kubectl.get("pod", "a-driver")["status"]["phase"] == "Failed", "end", 20)
+        if stage in ("suspended", "resuming", "again"):
+            wait_until(lambda: kept.status()["phase"] == "Suspended", "suspended job", 60)
+        if stage in ("resuming", "again"):
+            kept.kubelets.has_room = lambda pod: stage == "again"
+            kept.kubectl.patch("sj/a", {"spec": {"suspend": False}})
+            wait_until(lambda: len(kept.pods()) == 3, "pods", 60)
+        if stage == "again":
+            kept.wait_settled(2)
+        yield
+    finally:
+        operator.process.send_signal(signal.SIGCONT)
+        kept.driver.holds, kept.kubelets.has_room = False, lambda pod: True
+
+
+@pytest.mark.parametrize("stage", stages("ended", "resuming"))
+def test_an_export_that_is_applied_again_or_under_another_name_changes_nothing(
+    kept: Running, tenant: Tenant, stage: str
+) -> None:
+    """With the status and the annotations that it had, and with those of an operator of an older release."""
+    kubectl, old = kept.kubectl, notes(run={"number": 7, "over": True, "before": None}, last_good_spec=EVIL)
+    with at(stage, kept):
+        export = kubectl.get("sj", "a")
+        annotations = {**export["metadata"].get("annotations", {}), **old}
+        for name in ("a", "b"):
+            tenant.apply({**export, "metadata": {"name": name, "annotations": annotations}})
+    wait_until(lambda: "memory" in (kubectl.get("sj", "b").get("status") or {}), "memory of the copy", 30)
+    copy = kubectl.get("sj", "b")
+    assert copy["status"]["memory"] == {"uid": copy["metadata"]["uid"], "run": 1, "over": False}
+    tenant.run("delete", "sj", "b")
+    if stage in ("suspending", "ended", "suspended"):
+        wait_until(lambda: kept.status()["phase"] == "Suspended", "suspended job", 60)
+        tenant.run("patch", "sj/a", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    kept.wait_settled(2)
+    assert kept.status()["memory"]["run"] == (1 if stage == "runs" else 2)
+    assert settings(kubectl)["restore_from"] == (None if stage == "runs" else "latest")
+
+
+@pytest.mark.parametrize("stage", stages("runs"))
+def test_a_job_that_is_made_again_asks_where_it_begins(kept: Running, tenant: Tenant, stage: str) -> None:
     """By hand, or from a backup: its checkpoints are there, and nothing in the object says so."""
-    kubectl, backup = kept.kubectl, kept.kubectl.get("sj", "a")
-    kept.kubelets.over = True  # no state is needed on any pod: it is in the checkpoints
-    tenant.run("delete", "sj", "a")
-    wait_until(lambda: kept.pods() == [], "no pods", 60)
-    metadata = {"name": "a", "annotations": notes(run={"number": 2, "over": True, "before": None})}
-    tenant.apply({**backup, "metadata": metadata}, "create")
-    wait_until(lambda: len(kept.kubelets.lives) == 2, "driver", 60)
-    assert settings(kubectl)["restore_from"] is None
+    kubectl, manifest = kept.kubectl, job(state=KEPT)
+    manifest["metadata"]["annotations"] = notes(run={"number": 2, "over": True, "before": None})
+    with at(stage, kept):
+        lives, before = len(kept.kubelets.lives), kubectl.get("sj", "a")
+        kept.kubelets.over = True  # no state is needed on any pod: it is in the checkpoints
+        tenant.run("replace", "--force", "-f", "-", stdin=yaml.safe_dump({**manifest, "status": before["status"]}))
+    wait_until(lambda: len(kept.kubelets.lives) == lives + 1, "driver", 60)
+    uid = kubectl.get("sj", "a")["metadata"]["uid"]
+    assert settings(kubectl)["restore_from"] is None and uid != before["metadata"]["uid"]
+    assert "FERRY_BEGUN" not in json.dumps(kubectl.get("pod", "a-driver"))
     kept.kubelets.end_driver(2, "refused: restoreFrom is not set: s3://x holds checkpoints; set latest or none\n")
     wait_until(lambda: "RestoreFromNeeded" in degraded(kubectl, "a"), "question", 60)
     wait_until(lambda: kept.status()["phase"] == "Failed", "failed job", 20)
     tenant.run("patch", "sj/a", "--type=merge", "-p", '{"spec": {"restoreFrom": "latest"}}')
     wait_until(lambda: settings(kubectl)["restore_from"] == "latest", "an answer that is followed", 60)
-    wait_until(lambda: len(kept.kubelets.lives) >= 3, "a driver that goes on", 60)
+    wait_until(lambda: len(kept.kubelets.lives) >= lives + 2, "a driver that goes on", 60)
+
+
+def test_a_job_of_an_older_release_keeps_its_run_and_its_spec(kept: Running) -> None:
+    """Which kept what it knew in annotations: the API server admits the last good spec, or it is not followed."""
+    kubectl, (operator,) = kept.kubectl, kept.operators.running
+    with at("again", kept):
+        wait_until(lambda: "good" in kept.status()["memory"], "a good spec that is kept", 20)
+    memory, pods = kept.status()["memory"], kept.pods()
+    operator.process.terminate()
+    operator.process.wait(20)
+    good = json.loads(memory["good"]["spec"])
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"depth": {"of": "maps"}}}}})
+    texts = notes(run={"number": 2, "over": False, "before": None}, last_good_spec=good)
+    kubectl.run("annotate", "sj/a", *(f"{name}={one}" for name, one in texts.items()))
+    kubectl.patch("sj/a", {"status": {"memory": None}}, subresource="status")
+    kept.operators.start()
+    wait_until(lambda: kept.status().get("memory", {}).get("run") == 2, "memory", 40)
+    assert json.loads(kept.status()["memory"]["good"]["spec"]) == good
+    wait_until(lambda: "last good spec stays in force" in degraded(kubectl, "a"), "refusal of the newest", 20)
+    assert kept.pods() == pods and len(kept.kubelets.lives) == 2
+    kubectl.run("delete", "pod", "a-driver", "--force", "--grace-period=0")
+    wait_until(lambda: len(kept.kubelets.lives) == 3, "another driver", 30)
+    assert settings(kubectl)["restore_from"] == "latest"

@@ -249,6 +249,10 @@ def test_what_jobs_may_name_is_said_by_values() -> None:
     found = Allowed.read(environment(spec["containers"][0])["FERRY_JOBS_ALLOW"])
     assert (found.secrets, found.host_paths, found.host_network) == (("bucket",), ("/mnt",), True)
     assert (found.service_accounts, found.images, found.users) == (("cloud",), ("*",), (2000,))
+    more = {"networks": ["other/*"], "devices": ["a/b"], "claims": ["c"], "taints": ["x/y"], "labels": ["team"]}
+    ((_, spec),) = pods(of_kind(render({"jobs.allow": more}), "Deployment", "-operator"))
+    found = Allowed.read(environment(spec["containers"][0])["FERRY_JOBS_ALLOW"])
+    assert {key: list(getattr(found, key)) for key in more} == more
     for wrong in ({"hostPaths": ["mnt"]}, {"hostNetwork": "yes"}, {"secret": ["x"]}, {"users": [0]}):
         with pytest.raises(Refused):
             render({"jobs.allow": wrong})

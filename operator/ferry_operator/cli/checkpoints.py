@@ -33,7 +33,7 @@ WAIT_SECONDS = 600.0
 LOOK_SECONDS = 0.1
 
 FILES = ".yaml", ".yml"
-"""What a job file ends with, where a command takes one or a name."""
+"""Suffixes of a job file, where a command takes a file or a name."""
 
 
 @app.command()

@@ -79,7 +79,7 @@ class Local:
     def handover(self, wanted: Record) -> str:
         """How plans are cut from now on; keys as in `spec.handover`."""
         ask(self.entry, "PATCH", "/spec", {"handover": wanted})
-        return "the next plan follows it, and a bandwidth holds from the next epoch on"
+        return "holds for the next plan; a bandwidth from the next epoch on"
 
     def balance(self, wanted: Record) -> str:
         """Whether load moves by itself from now on; keys as in `spec.balance`."""
@@ -92,7 +92,7 @@ class Local:
         return f"{named(vnodes)} to {instance}" + (" when their windows have ended" if at_window else "")
 
     def led_by(self, instance: str) -> list[int]:
-        """Virtual nodes that an instance leads. Raises Fault where nobody knows it."""
+        """Virtual nodes that an instance leads. Raises Fault where they are not known."""
         if not (status := self.describe()["status"]):
             raise Fault(f"{self.entry.name}: its driver does not answer: who leads what is not known")
         return [v for v, (in_sync, _) in enumerate(status["groups"]) if in_sync[0] == instance]

@@ -44,10 +44,10 @@ def explain(
 def _why_nothing(document: Record) -> str:
     """Why there is no decision."""
     if not document.get("autoscaled"):
-        return "nobody decides about its size but its users: spec.autoscale.max is not set"
+        return "only users change its size: spec.autoscale.max is not set"
     if document.get("suspended"):
         return "nothing is decided while it is suspended"
-    return "nothing is decided yet: nobody has looked at it; ask again in a few seconds"
+    return "nothing is decided yet: ask again in a few seconds"
 
 
 def decision_table(document: Record, found: Record) -> Table:
@@ -66,7 +66,9 @@ def _lines(spec: Record, found: Record) -> Iterator[tuple[str, str]]:
     wanted = f"{found['workers']} x {found['instancesPerWorker']}"
     yield "workers", f"asked for {asked}, wanted {wanted} instances; from {found['min']} to {found['max']} workers"
     if found.get("arrivingPerSecond") is not None:
-        backlog = f", {found['backlog']:,} wait" if found.get("backlog") is not None else ", nobody knows how many wait"
+        backlog = (
+            f", {found['backlog']:,} wait" if found.get("backlog") is not None else ", it is not known how many wait"
+        )
         speeds = f"{found['arrivingPerSecond']:,.0f}/s arrive, {found['recordsPerSecond']:,.0f}/s are read"
         yield "records", f"{speeds}{backlog}; over {found['measuredSeconds']:,.1f} s"
         busy = f"{found['busyTasks']:.2f} tasks and {found['busyInstances']:.2f} instances with records, on average"

@@ -318,6 +318,17 @@ def guarded(command: Callable[[], Any], program: str = "ferry") -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
+    except OSError as error:
+        say(f"{program}: {_words(error)}")
+        return FAILED
+
+
+def _words(error: OSError) -> str:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the directory of this shell has been removed: go to another one"
+    return str(error)
 
 
 def main(plugin: bool = False) -> None:

@@ -170,7 +170,7 @@ def _show(one: PlanFile, output: Path | None, as_json: bool) -> None:
         table.add_row("  ...", f"and {len(one.steps) - STEPS_SHOWN} more")
     show(table)
     if output is not None:
-        say(f"{output}: hand it in with `submit {one.job} {output}`")
+        say(f"{output}: hand it in with `ferry submit {one.job} {output}`")
 
 
 def _some(vnodes: list[int]) -> str:

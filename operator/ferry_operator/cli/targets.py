@@ -33,7 +33,7 @@ OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line says of where jobs are."""
+    """The options of the command line that say where jobs are."""
 
     plugin: bool = False
     """it is `kubectl streamjob`"""
@@ -114,7 +114,7 @@ def on_cluster(target: Target, name: str) -> RemoteJob:
 
 def remote(target: Target, name: str) -> RemoteJob:
     """The job on the cluster; it is there."""
-    # What only a cluster needs is imported here: the client of Kubernetes is large.
+    # The client of Kubernetes is large, and imported only for a cluster.
     from ferry_operator.cli.remote.remote import RemoteJob
 
     job = RemoteJob(connect(target), name)
@@ -165,7 +165,7 @@ def _named(target: Target) -> str:
 
 
 def _in_a_pod(target: Target) -> bool:
-    """Whether the service account of a pod is what is left, as for kubectl."""
+    """Whether only the service account of this pod can be used, as by kubectl."""
     named = target.kubeconfig or target.context or os.environ.get("KUBECONFIG")
     return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 

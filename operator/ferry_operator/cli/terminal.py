@@ -11,7 +11,7 @@ from ferry.contract.one_line import printable
 from ferry_operator.local.timeline.console import PlainConsole
 
 PIPE_WIDTH = 240
-"""Of a table that no terminal shows: lines are not broken, so that they can be searched."""
+"""Width of a table that no terminal shows: lines are not broken, so that they can be searched."""
 
 
 def say(text: str) -> None:
@@ -33,5 +33,5 @@ def show_json(document: Any, indent: int | None = 1) -> None:
 
 
 def done(job: str, as_json: bool, text: str) -> None:
-    """What was done, or is under way."""
+    """Print the line about a change that was made, or is under way."""
     print(json.dumps({"job": job, "done": text}) if as_json else printable(f"{job}: {text}"))

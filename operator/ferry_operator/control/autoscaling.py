@@ -42,7 +42,7 @@ AWAITED_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What one decision leaves for the next one."""
+    """Notes of one decision for the next one."""
 
     actual: ClusterSize
     judged: ClusterSize
@@ -60,7 +60,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ScalingAdvice:
-    """What was decided."""
+    """A decision."""
 
     target: ClusterSize
     acts: bool
@@ -70,7 +70,7 @@ class ScalingAdvice:
 
 
 class Hold(NamedTuple):
-    """What keeps the size from being judged."""
+    """A reason for which the size is not judged."""
 
     why: str = ""
     """empty: nothing does"""
@@ -154,7 +154,7 @@ def _not_after(history: History, now: float) -> History:
 
 
 def _demand(work: WorkReport | None, policy: ScalingPolicy) -> Demand | None:
-    """What the offered records need; None: not known."""
+    """The time of workers that the offered records need; None: not known."""
     if work is None or work.seconds < WORK_SECONDS:
         return None
     used, done = Demand(work.tasks, work.instances), work.records_per_second

@@ -13,7 +13,7 @@ from ferry.contract.names import InstanceId
 from ferry_operator.control.placing import Placements
 
 PATIENCE, PATIENCE_SECONDS_MIN = 3.0, 10.0
-"""What was to end sooner than a copy, and has not after so many times as long, is copied."""
+"""A virtual node that waits so many times as long as a copy takes is copied."""
 
 
 def chosen(
@@ -24,7 +24,7 @@ def chosen(
     usable: Sequence[InstanceId],
     by_itself: bool,
 ) -> tuple[int, ...]:
-    """Of a plan to `wanted`; `by_itself`: also those for which nobody has asked."""
+    """The virtual nodes of a plan to `wanted` that wait for a boundary; `by_itself`: also without a user's request."""
     moving = _allowed(range(len(wanted)), current, wanted, usable)
     if by_itself and status.windows_end_in is not None and not status.unbounded:
         if status.windows_end_in < copy_seconds(status, moving):

@@ -26,7 +26,7 @@ class AnswerCut(httpx.TransportError):
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """Of one request and its answer."""
+    """Limits of one request and its answer."""
 
     seconds: float
     """in all, from the first packet to the last"""
@@ -86,7 +86,7 @@ class _TooLong(Exception):
 
 
 class _Budget:
-    """What is left of one request."""
+    """The time and the bytes that one request may still take."""
 
     def __init__(self, bounds: RequestBounds) -> None:
         self._deadline = time.monotonic() + bounds.seconds

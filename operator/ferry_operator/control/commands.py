@@ -17,7 +17,7 @@ from ferry.contract.names import InstanceId, worker_of
 FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE[@window], drain=K"
 
 AT_WINDOW = "@window"
-"""What the place of a move ends with that is done at the boundary of a window."""
+"""Suffix of the place of a move: the move waits for the boundary of a window."""
 
 _NUMBER = re.compile(r"^[0-9]{1,6}$")
 _INSTANCE = re.compile(r"^[0-9]{1,6}\.[0-9]{1,6}$")
@@ -165,5 +165,5 @@ class Schedule:
         return sorted((t.command for t in now), key=lambda c: c.kind == "kill-driver")
 
     def left(self) -> list[Timed]:
-        """What never became due."""
+        """Commands whose time has not come."""
         return list(self._waiting)

@@ -83,7 +83,7 @@ class Basis:
     at_window: tuple[int, ...] = ()
     """those of the pins that are brought about at the boundary of a window"""
     given: str = ""
-    """name of the placements that somebody has handed in for these instances; empty: the planner's"""
+    """name of the plan that a user has handed in for these instances; empty: the planner's"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class SubmitDesired:
     """of what moves for balance"""
 
     def accepted(self) -> Submitted:
-        """What is in force as soon as the driver has it."""
+        """The placement that is in force as soon as the driver has accepted this one."""
         p = self.plan
         return Submitted(p.number, self.generation, self.basis, p.placements, (p.at_epoch, p.at_time), p.at_window)
 
@@ -303,7 +303,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     number = 1 + max(status.desired, last.number if last is not None else 0)
     policy = given.handover if given is not None else observed.wanted.handover
     due = (0, None) if waits else _due(observed, status, policy)
-    # What is in force was carried on by this driver if it was given to another one.
+    # This driver has taken over the placement in force if another driver accepted it.
     same = last is not None and last.basis == basis and status.generation == last.generation
     same |= last is not None and last.basis == basis and status.desired == last.number
     if status.prepared and (last is None or (same and last.due == due)):

@@ -1,9 +1,9 @@
 """The driver of a job over HTTP: its status, the placement in force there, a new placement, requests.
 
-A driver that is not there is no error here but None or False, unless it was to take a placement. What was submitted is
-kept by the driver that accepted it, so that an operator that takes over knows what is in force though none wrote it down.
+A missing driver is no error here but None or False, unless a placement was submitted to it. A driver keeps the placement
+that it accepted, so that a new operator can ask it for the placement in force.
 
-Code of users runs in a driver: its answers are bounded in time and length, and read as what anybody may have written.
+Users' code runs in a driver: its answers are bounded in time and length, and are read as hostile input.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -19,11 +21,13 @@ from typing import Any, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
@@ -33,12 +37,18 @@ from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, Req
 RUNS_MAX = 4096
 """Runs whose connections are kept; those of others are closed and opened again."""
 
-BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=2 << 20, keep_seconds=60.0)
-"""The status of a job with 4,096 virtual nodes, four members each, on 500 workers has 340 kB, its plan with the plan before
-it 380 kB. A connection is kept for longer than the operator waits between two looks."""
+BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=4 << 20, keep_seconds=60.0)
+"""The status of a job with 32,768 virtual nodes, five members each, has 3 MB, its plan with the plan before it as much. A
+connection is kept for longer than the operator waits between two looks."""
+
+LONG_BYTES = 256 << 10
+"""Answers that are longer are read one at a time: one of the longest takes some 100 MB while it is read."""
+
+LISTS_MAX = 8 * VIRTUAL_NODES_MAX + 10_000
+"""Lists and objects in an answer: four for each virtual node in a plan and in the one before it, and some others."""
 
 COUNT_MAX = 1 << 53
-"""Of the numbers of a status: beyond it they are not exact in JSON, and the API server takes none beyond 63 bits."""
+"""Largest number of a status: larger ones are not exact in JSON, and the API server takes 63 bits."""
 
 INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 """As instances are named, and as the API server takes the reason of a condition."""
@@ -46,35 +56,48 @@ INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-
 UNFIT = 422
 
 NEWER = ("deadline", "at_window")
-"""Of a plan, what an older driver can do without."""
+"""Fields of a plan that an older driver does not need."""
 
 ANSWER_MAX = 300
 """Characters of a refusal that are passed on."""
 
 
 class DriverRefuses(Fault):
-    """A driver answers, and does not do what it is asked for."""
+    """A driver refuses a request."""
 
 
 class BadAnswer(Fault):
-    """A driver is there, and what it answers is cut, or is not what was asked for."""
+    """A driver's answer was cut, or has another form."""
 
     def __init__(self, text: str, late: bool) -> None:
         super().__init__(text)
         self.late = late
-        """it has kept its caller waiting"""
+        """the answer has taken its caller time"""
 
 
 class PlacementRefused(DriverRefuses):
-    """A driver answers, and does not take a placement."""
+    """A driver refuses a placement."""
 
 
 MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
-"""What reading a document may raise that is of another form."""
+"""Errors of reading a document that has another form."""
 
 Answer = TypeVar("Answer")
 
-_STATUS = TypeAdapter(Status)
+
+def _hasty(schema: Any) -> Any:
+    """A schema by which the first wrong element of a list ends the check: a long list has as many errors otherwise."""
+    if isinstance(schema, list):
+        return [_hasty(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    quick = {"fail_fast": True} if schema.get("type") in ("list", "tuple") else {}
+    return {key: _hasty(one) for key, one in schema.items()} | quick
+
+
+_STATUS = SchemaValidator(_hasty(TypeAdapter(Status).core_schema))
+
+_long = threading.Lock()
 
 
 class DriverClient:
@@ -85,7 +108,7 @@ class DriverClient:
         self._closed = False
 
     def status(self, url: str, secret: str) -> Status | None:
-        """What the driver says of itself; None: nobody is there. Raises BadAnswer."""
+        """The status of the driver; None: no driver answers. Raises BadAnswer."""
         return self._read(f"{url}/status", secret, read_status)
 
     def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
@@ -133,7 +156,7 @@ class DriverClient:
         self._asked("POST", f"{url}/suspend", secret, "to be suspended", None)
 
     def close(self) -> None:
-        """Close the connections; nobody is asked any more."""
+        """Close the connections; later requests fail."""
         self._closed = True
         self._open.cache_clear()
 
@@ -146,12 +169,17 @@ class DriverClient:
             return None
         if answer.status_code != httpx.codes.OK:
             return None
-        try:
-            return read(answer.content)
-        except MISREAD as error:
+        is_long = len(answer.content) > LONG_BYTES
+        if answer.content.count(b"[") + answer.content.count(b"{") > LISTS_MAX:
             raise BadAnswer(
-                f"the driver was asked for {url}, and answers something else: {_why(error)}", False
-            ) from None
+                f"the driver was asked for {url}, and answers more than {LISTS_MAX} lists and objects", is_long
+            )
+        try:
+            with _long if is_long else nullcontext():
+                return read(answer.content)
+        except MISREAD as error:
+            why = f"the driver was asked for {url}, and answers something else: {_why(error)}"
+            raise BadAnswer(why, is_long) from None
 
     def _asked(self, method: str, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
         try:
@@ -189,8 +217,9 @@ def _why(error: Exception) -> str:
 
 
 def read_status(body: bytes) -> Status:
-    """A status from JSON that anybody may have written. Raises ValueError that says what is wrong, or another of MISREAD."""
-    status = _STATUS.validate_json(body)
+    """A status from JSON of unknown origin. Raises ValueError that says what is wrong, or another error of MISREAD."""
+    # From Python: each error about JSON holds a copy of its input, and each missing field is an error about the whole input.
+    status: Status = _STATUS.validate_python(json.loads(body))
     if not status.problems and b'"problems"' not in body:
         status = Status.from_wire(json.loads(body))  # of version 0.1.0
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}

@@ -36,7 +36,7 @@ def slots(
 
 
 def weights(loads: Iterable[tuple[float, float]], virtual_nodes: int) -> list[Load]:
-    """Of (records per second, bytes) of each virtual node, or of none: nothing is known then."""
+    """The load of each virtual node from its (records per second, bytes); an empty list gives unknown loads."""
     return [Load(*load) for load in loads] or [Load(0.0, 0.0)] * virtual_nodes
 
 
@@ -70,7 +70,7 @@ def place(
 
 
 def as_led(groups: Groups, usable: Iterable[InstanceId]) -> Pins:
-    """All virtual nodes pinned to who leads them, if that one is usable."""
+    """A pin of each virtual node to its leader, if the leader is usable."""
     there = dict.fromkeys(usable)
     return [(v, InstanceId(members[0])) for v, members in enumerate(groups) if members[0] in there]
 

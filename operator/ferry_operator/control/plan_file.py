@@ -31,11 +31,17 @@ from ferry_operator.placement.strategies import steps
 TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
 
-JSON_MAX = 16 * 1024 * 1024
-"""Bytes of it once it is unpacked: 32,768 virtual nodes with four members each take 2 MB."""
+JSON_MAX = 3 * 1024 * 1024
+"""Bytes of it once it is unpacked: 32,768 virtual nodes with five members each, in as many steps, take 2.2 MB. A user
+may write any annotation, and few bytes unpack to many."""
+
+LISTS_MAX = 4 * VIRTUAL_NODES_MAX + 16
+"""Lists and objects in it: one for each placement, three for each step."""
 
 Instance = Annotated[str, Field(pattern=r"^[0-9]{1,6}\.[0-9]{1,6}$")]
+Members = Annotated[list[Instance], Field(max_length=5, fail_fast=True)]
 Vnode = Annotated[int, Field(ge=0, lt=VIRTUAL_NODES_MAX)]
+Vnodes = Annotated[list[Vnode], Field(max_length=VIRTUAL_NODES_MAX, fail_fast=True)]
 
 
 class _Part(SpecPart):
@@ -54,13 +60,13 @@ class PlannedSize(_Part):
 
 
 class PlanForecast(_Part):
-    """What it takes, as far as it was known when the plan was made."""
+    """The cost of a plan, as far as it was known when the plan was made."""
 
     switchovers: int = Field(default=0, ge=0)
     copies: int = Field(default=0, ge=0)
     bytes: int = Field(default=0, ge=0)
     seconds: float | None = Field(default=None, ge=0)
-    """None: nothing was moved yet, so nobody has measured it"""
+    """None: the job has moved no virtual node yet, so there is no measurement"""
     pause: float | None = Field(default=None, ge=0)
     """by how much the distance of two ends of epochs will grow at most, in seconds; None as above"""
 
@@ -75,17 +81,17 @@ class PlanFile(_Part):
     """and what it goes back to when it is taken back"""
     replicas: int = Field(ge=0)
     handover: Handover = Handover()
-    usable: list[Instance] = Field(min_length=1)
+    usable: list[Instance] = Field(min_length=1, max_length=WORKERS_MAX * INSTANCES_MAX, fail_fast=True)
     """instances that are to hold state"""
-    placements: list[list[Instance]] = Field(min_length=1, max_length=VIRTUAL_NODES_MAX)
+    placements: list[Members] = Field(min_length=1, max_length=VIRTUAL_NODES_MAX, fail_fast=True)
     """by virtual node: the leader, then its replicas"""
-    steps: list[tuple[list[Vnode], list[Vnode]]] = Field(default_factory=list)
+    steps: list[tuple[Vnodes, Vnodes]] = Field(default_factory=list, max_length=VIRTUAL_NODES_MAX, fail_fast=True)
     """(copies, switchovers) of each: to look at"""
     forecast: PlanForecast = PlanForecast()
 
     @property
     def name(self) -> str:
-        """What it is called: the same for the same plan."""
+        """Its name: a digest of the plan."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:10]
 
     def dump(self) -> str:
@@ -104,7 +110,7 @@ class PlanFile(_Part):
         )
 
     def words(self) -> str:
-        """What it is, in one line."""
+        """The plan in one line."""
         one, many = self.forecast, max(1, len(self.steps))
         moves = f"{one.switchovers} new leaders and {one.copies} copies in {many} step{'s' if many > 1 else ''}"
         return f"plan {self.name}: {self.size.words()}, {moves}"
@@ -112,14 +118,31 @@ class PlanFile(_Part):
 
 def read(text: str) -> PlanFile:
     """From JSON. Raises Refusal that says what is wrong, and where."""
+    _check_names(text)
     try:
         found = PlanFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise Refusal(f"this is no plan: {where}: {first['msg']}") from None
     _check(found)
     return found
+
+
+def _check_names(text: str) -> None:
+    """Before the rest is checked: an error of pydantic about a name holds a copy of the whole document."""
+    if text.count("[") + text.count("{") > LISTS_MAX:
+        raise Refusal(f"this is no plan: it has more than {LISTS_MAX} lists and objects")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise Refusal("this is no plan: it is no JSON object")
+    fields = PlanFile.model_fields.items()
+    wrong = {*document} - {name for name, _ in fields} | {n for n, one in fields if one.is_required()} - {*document}
+    if wrong:
+        raise Refusal(f"this is no plan: {min(wrong)[:40]}: unknown, or missing")
 
 
 def _check(one: PlanFile) -> None:
@@ -234,7 +257,7 @@ def packed(one: PlanFile) -> str:
 
 @lru_cache(64)
 def unpacked(text: str) -> PlanFile | None:
-    """Inverse of packed; None for what is none: somebody has written something else there."""
+    """Inverse of packed; None when the text is no plan."""
     if len(text) > TEXT_MAX:
         return None
     try:
@@ -245,7 +268,7 @@ def unpacked(text: str) -> PlanFile | None:
 
 @lru_cache(64)
 def given(text: str, job: str) -> d.Given | None:
-    """What an annotation of this job says, as `decide` takes it; None for what is no plan, or one of another job."""
+    """The plan in an annotation of this job, as `decide` takes it; None: the text is no plan, or a plan of another job."""
     found = unpacked(text)
     return found.given() if found is not None and found.job == job else None
 

@@ -12,7 +12,7 @@ from typing import Literal
 from ferry.contract.backoff import back_off
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import last_words
-from ferry.contract.user_code import USER_CODE
+from ferry.contract.user_code import FATAL, USER_CODE
 
 Kind = Literal["finished", "stopped", "suspended", "refused", "halted", "crashed", "failed"]
 
@@ -34,9 +34,6 @@ BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
 
 SILENT = "and its log says nothing of it"
 
-FATAL = "Fatal Python error: "
-"""With which Python begins what it says before a signal ends it."""
-
 SIGNALS = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -52,7 +49,7 @@ SIGNALS = {
 
 
 def meaning(code: int | None) -> Kind:
-    """Of the end of a driver; None: it was ended from outside."""
+    """The meaning of a driver's exit code; None: the driver was ended from outside."""
     return "crashed" if code is None else CODES.get(code, "crashed")
 
 
@@ -77,7 +74,7 @@ class RestartPolicy:
         self._not_before = 0.0
 
     def epoch_finished(self) -> None:
-        """The driver works: earlier crashes do not count any more."""
+        """The driver works: earlier crashes no longer count."""
         self.crashes = 0
 
     def may_start(self, now: float) -> bool:
@@ -87,7 +84,7 @@ class RestartPolicy:
     def ended(self, code: int, expected: bool, now: float, why: str = "") -> Outcome | None:
         """The job's end, or None: start again as soon as `may_start`.
 
-        `expected`: it was killed on purpose. `why`: what it said at last (`why_ended`); empty: nobody knows.
+        `expected`: it was killed on purpose. `why`: its last words (`why_ended`); empty: not known.
         """
         if expected:
             self._not_before = now

@@ -1,4 +1,4 @@
-"""What sizes a job may have, and what of their time a load needs: values of the autoscaler. Pure."""
+"""The sizes that a job may have, and the share of their time that a load needs: values of the autoscaler. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClusterSize:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """What sizes there may be, and when."""
+    """The sizes that the autoscaler may choose, and its waits."""
 
     min: int
     max: int
@@ -68,7 +68,7 @@ class Demand:
     instances: float = 0.0
 
     def share(self, size: ClusterSize, slots: int) -> float:
-        """Of the time of workers of this size; above 1: they are not enough."""
+        """The share of the time of this many workers that the load needs; above 1: they are too few."""
         by_tasks = self.tasks / (slots * size.workers) if slots else 0.0
         return by_tasks + self.instances / (size.workers * size.instances)
 
@@ -82,7 +82,7 @@ class Demand:
 
 
 def policy_for(spec: Spec, slots: int, instances_max: int) -> ScalingPolicy | None:
-    """What a job wants; None: no autoscaling. `slots`, `instances_max`: as in ScalingPolicy, where it runs."""
+    """The policy of a job; None: no autoscaling. `slots`, `instances_max`: as in ScalingPolicy, where it runs."""
     one, nodes = spec.autoscale, spec.state.virtual_nodes
     if one.max is None:
         return None

@@ -17,7 +17,7 @@ LOOK_SECONDS = 2.0
 
 @dataclass(slots=True)
 class LookTimers:
-    """Of one job."""
+    """Timers of one job."""
 
     since: dict[InstanceId, float] = field(default_factory=dict)
     """when an instance was first missed"""

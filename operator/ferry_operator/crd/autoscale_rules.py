@@ -38,4 +38,4 @@ AUTOSCALE: tuple[Rule, ...] = (
         field_path=".autoscale.max",
     ),
 )
-"""What a decision may write is never refused by another rule."""
+"""No other rule refuses a size that the autoscaler may write."""

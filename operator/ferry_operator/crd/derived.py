@@ -35,7 +35,7 @@ FIRST_VALUES: dict[str, tuple[Document, Document]] = {
         in_kubernetes(checkpoint="/data/checkpoint"),
     ),
 }
-"""Of every field that may not change: a job, and a change of the field that breaks no other rule."""
+"""For every field that may not change: a job, and a change of the field that breaks no other rule."""
 
 TOO_SHORT = ("spec.failure.heartbeat",)
 """Durations whose examples are below the bounds; the other ones' are above. A long heartbeat breaks another rule, too."""

@@ -79,7 +79,7 @@ class Change:
 
     @property
     def kind(self) -> ChangeKind:
-        """What it does."""
+        """The effect of the change."""
         return self.entry.kind
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Change:
 
 
 def classify(old: Spec, new: Spec) -> list[Change]:
-    """What differs, in the order of the fields; another spelling of the same ('1s', '1000ms') is no difference."""
+    """The changed fields, in their order; another spelling of a value ('1s', '1000ms') is no change."""
     found = []
     for entry in TABLE:
         before, after = _value(old, entry.names), _value(new, entry.names)
@@ -97,7 +97,7 @@ def classify(old: Spec, new: Spec) -> list[Change]:
 
 
 def refusals(old: Spec, new: Spec) -> list[Change]:
-    """What may not differ, and does."""
+    """Changed fields that may not change."""
     suspended = old.suspended or new.suspended
     found = [one for one in classify(old, new) if one.kind is ChangeKind.REFUSED]
     return [one for one in found if not (suspended and one.path == RESTORE_FROM)]

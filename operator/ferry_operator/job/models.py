@@ -85,7 +85,7 @@ def _spark_conf(value: dict[str, str]) -> dict[str, str]:
 
 
 class Metadata(SpecPart):
-    """What names the job."""
+    """Name and labels of the job."""
 
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
@@ -101,7 +101,7 @@ class Metadata(SpecPart):
 
 
 class Spec(SpecPart):
-    """What should run."""
+    """The program of a job, its size and its settings."""
 
     pipeline: Pipeline = Field(description="The program.")
     workers: int = Field(

@@ -83,7 +83,7 @@ class Autoscale(SpecPart):
 
 
 def why_not_scaled(autoscale: Autoscale, replicas: int, instances: int, virtual_nodes: int) -> str | None:
-    """What of the other fields does not allow all that `autoscale` does; None: nothing."""
+    """Why other fields forbid a size that `autoscale` allows; None: they forbid none."""
     if autoscale.max is None:
         return None
     name, least = ("max", autoscale.max) if autoscale.min is None else ("min", autoscale.min)

@@ -27,7 +27,7 @@ PATH_MAX = 1024
 DNS_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 PASSWORD_PATTERN = "(?i)^([a-z][a-z0-9+.-]*://[^/?#]*:[^/?#]*@|s3://[^/?#]*@|[^?]*[?](.*&)?[^=&]*(key|secret|token|password|sas|sig)[^=&]*=)"
-"""Of a URL with a password, or what is as good as one; also what the rule of the CRD looks for."""
+"""A URL with a password or a token in it; the rule of the CRD uses the same pattern."""
 PATH_PATTERN = r"^(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+$"
 
 Where = Literal["both", "kubernetes", "one machine"]

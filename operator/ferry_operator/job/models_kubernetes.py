@@ -114,7 +114,11 @@ class Volume(SpecPart):
     name: DnsLabel = Field(min_length=1, max_length=50, description="Name of the volume, a DNS label.")
     mount_path: AbsolutePath = Field(max_length=256, description="Where it is mounted.")
     claim: str | None = Field(
-        default=None, min_length=1, max_length=253, description="Name of a PersistentVolumeClaim of the namespace."
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Name of a PersistentVolumeClaim of the namespace, of those that the installation allows "
+        "(`jobs.allow.claims`).",
     )
     host_path: AbsolutePath | None = Field(
         default=None,
@@ -179,12 +183,14 @@ class Kubernetes(SpecPart):
     tolerations: list[FreeMap] = Field(
         default_factory=list,
         max_length=32,
-        description="Taints of nodes that the pods tolerate, as in the specification of a pod.",
+        description="Taints of nodes that the pods tolerate, as in the specification of a pod, of those that the "
+        "installation allows (`jobs.allow.taints`).",
         json_schema_extra=ALL_PODS,
     )
     affinity: FreeMap | None = Field(
         default=None,
-        description="Affinity of the pods, as in the specification of a pod; null: workers prefer different nodes.",
+        description="Affinity of the pods, as in the specification of a pod, to nodes and to pods of the namespace; "
+        "null: workers prefer different nodes.",
         json_schema_extra=ALL_PODS,
     )
     env_from: list[ObjectName] = Field(

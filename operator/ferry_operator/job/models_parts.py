@@ -186,14 +186,16 @@ class Rdma(SpecPart):
         default=None,
         max_length=253,
         pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
-        description="Resource that a sidecar requests, such as 'rdma/shared_device_a'; needed unless the mode is 'off'.",
+        description="Resource that a sidecar requests, such as 'rdma/shared_device_a', of those that the installation "
+        "allows (`jobs.allow.devices`); needed unless the mode is 'off'.",
         json_schema_extra=GIVEN,
     )
     networks: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="With 'sriov': networks of the worker pods, as `k8s.v1.cni.cncf.io/networks` has them.",
+        description="With 'sriov': networks of the worker pods, as `k8s.v1.cni.cncf.io/networks` has them, of those that "
+        "the installation allows (`jobs.allow.networks`).",
         json_schema_extra=GIVEN,
     )
     device: str | None = Field(
@@ -293,7 +295,11 @@ class FailureSpec(SpecPart):
         description="Wait for the only holder of a vnode before the driver ends; the next one waits again.",
         json_schema_extra=PACE,
     )
-
+    slow: Annotated[Duration, between("1s", "24h")] = Field(
+        default=Duration(f"{limits.SLOW_MS // 1000}s"),
+        description="Time after which the user's code that runs is said to be slow (`SlowCode`); it has the time it needs.",
+        json_schema_extra=PACE,
+    )
     progress_deadline: Annotated[Duration, between("10s", "24h")] = Field(
         default=Duration("15m"),
         description="Time without progress, or without a node that has room, after which a changed spec is refused and the "

@@ -1,4 +1,4 @@
-"""What the processes of a run are told, from the StreamJob and from what is known where it runs.
+"""The settings of a run's processes, from the StreamJob and from the place where it runs.
 
 Pure: the one translation of a spec into settings, for a run of this machine and for pods alike.
 """
@@ -18,7 +18,7 @@ from ferry_operator.job.models_parts import CheckpointSpec, Transport
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `ferry run` adds to the job file."""
+    """Options of `ferry run` beside the job file."""
 
     events: int | None = None
     output: Path | None = None
@@ -46,7 +46,7 @@ class RunPlace(Protocol):
 
 
 def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: Options) -> RunSettings:
-    """What the processes of the run are told; the addresses of Redis and of the supervisor are added by `with_addresses`."""
+    """The settings of the run's processes; `with_addresses` adds the addresses of Redis and of the supervisor."""
     one = job.spec
     file = spec.pipeline_file(job, job_file)
     return RunSettings(
@@ -77,6 +77,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
         timeout_ms=round(one.failure.timeout.seconds * 1000),
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
+        slow_ms=round(one.failure.slow.seconds * 1000),
         sink_patience_ms=None if one.sink.patience is None else round(one.sink.patience.seconds * 1000),
         transport=_transport(one.transport),
         executor_bytes=one.kubernetes.executor.memory.bytes,

@@ -172,12 +172,20 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
+_YAML_HINTS = (
+    ("'\\t'", "indent with spaces, not with tabs"),
+    ("expected <block end>", "fields of one map begin in the same column: look at the indentation"),
+    ("mapping values are not allowed here", "a text with ': ' in it needs quotes; or look at the indentation"),
+)
+"""(of what PyYAML says, what to do)"""
+
+
 def _yaml_problem(error: Exception) -> str:
     """What and where, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return (
-            f"line {error.problem_mark.line + 1}: {', '.join(part for part in (error.context, error.problem) if part)}"
-        )
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        hint = next((f"; {what}" for sign, what in _YAML_HINTS if sign in problem), "")
+        return f"line {error.problem_mark.line + 1}: {problem}{hint}"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -130,7 +130,7 @@ class RefusedSpec(_Report):
 
 
 class CheckpointAnswer(_Report):
-    """What became of the last request for a checkpoint."""
+    """The answer to the last request for a checkpoint."""
 
     id: str = Field(max_length=NAME_MAX, description="Of the request.")
     number: int | None = Field(
@@ -140,10 +140,10 @@ class CheckpointAnswer(_Report):
 
 
 class JobMemory(_Report):
-    """What the operator has to know again after it was started anew. Nobody else may write it: it is no user's to change."""
+    """The operator's notes about a job, for itself after a restart. Users have no right to write them."""
 
     uid: str = Field(
-        default="", max_length=128, description="Of the StreamJob: what another one did says nothing of it."
+        default="", max_length=128, description="Uid of the StreamJob; the memory of another object does not count."
     )
     run: int = Field(default=1, ge=1, le=2**31 - 1, description="Which of its runs the job is at.")
     over: bool = Field(default=False, description="The driver of this run has ended with a last checkpoint.")
@@ -160,7 +160,7 @@ class JobMemory(_Report):
 
     @staticmethod
     def of(job: Mapping[str, Any]) -> JobMemory:
-        """Of a StreamJob object. What was written of another one counts as none. Raises SpecRefused."""
+        """The memory in a StreamJob object; empty when it was written for an object with another uid. Raises SpecRefused."""
         uid, kept = str((job.get("metadata") or {}).get("uid", "")), (job.get("status") or {}).get("memory") or {}
         try:
             found = JobMemory.model_validate(kept, by_alias=True, by_name=False)
@@ -172,6 +172,10 @@ class JobMemory(_Report):
             ) from None
         return found if found.uid == uid else JobMemory(uid=uid)
 
+    def to_wire(self) -> dict[str, Any]:
+        """As it is written, beside the rest of the status."""
+        return self.model_dump(mode="json", by_alias=True)
+
     def restore_from(self, asked: str | None) -> str | None:
         """The checkpoint that this run begins from; `asked`: `spec.restoreFrom`."""
         if self.run == 1 or (asked is not None and asked != self.before):
@@ -180,7 +184,7 @@ class JobMemory(_Report):
 
 
 class JobStatus(_Report):
-    """What the operator saw and is about to do."""
+    """The operator's last look at the job, and its next step."""
 
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that was last acted on.")
     phase: Phase = Field(default="Pending", description="The job in one word.")

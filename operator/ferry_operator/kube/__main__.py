@@ -30,12 +30,14 @@ from collections.abc import Callable, Mapping, Sequence
 from ferry.contract import variables
 from ferry.system import logs
 from ferry.system.monitoring import MonitoringServer
+from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
-from ferry_operator.kube.api.port import ApiError
+from ferry_operator.kube.api.port import JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import USER, Installation, redis_url
 from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.observe import facts
 from ferry_operator.kube.process.leader import Leader
 
 log = logging.getLogger("ferry.operator")
@@ -59,7 +61,8 @@ class OperatorProcess:
         self._release = release
         self._metrics = Metrics()
         self._api = KubeApi(release.namespace, self._metrics.count_call)
-        self._lease = Lease(KubeApi(release.namespace, self._metrics.count_call, LEASE_TIMEOUT), lease_name, identity)
+        quick = KubeApi(release.namespace, self._metrics.count_call, LEASE_TIMEOUT)
+        self._lease = Lease(quick, lease_name, identity, lambda: highest_token(self._api))
         self._leader: Leader | None = None
         self._looked_at = time.monotonic()
         self.stop = threading.Event()
@@ -120,8 +123,20 @@ class OperatorProcess:
         return "the leader does not get on" if leader is not None and not leader.well else None
 
 
+def highest_token(api: Api) -> int:
+    """The highest fencing token that an operator has written on a job or a pod; 0: there is none. Raises ApiError."""
+    try:
+        jobs = api.find(JOBS)
+    except ApiError as error:
+        tolerate(error, NOT_FOUND)  # the definition is not installed yet
+        jobs = []
+    written = [int((job.get("status") or {}).get("token") or 0) for job in jobs]
+    pods = map(facts.pod, api.find(PODS, f"{names.MANAGED}={names.MANAGER}"))
+    return max([0, *written, *(pod.number(names.TOKEN) for pod in pods)])
+
+
 def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
-    """What the environment says of the installation."""
+    """The installation, as the environment describes it."""
     password = environ.get("FERRY_REDIS_PASSWORD", "")
     url = redis_url(environ.get("FERRY_REDIS_URL", "redis://localhost:6379/0"), password)
     return Installation(

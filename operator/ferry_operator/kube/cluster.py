@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from ferry.contract.addresses import netloc
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import SpecRefused, Unreachable
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, JobMemory, RefusedSpec
+from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, GoodSpec, JobMemory, RefusedSpec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
@@ -36,8 +36,8 @@ from ferry_operator.kube.api.port import (
 from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
-from ferry_operator.kube.observe import facts
-from ferry_operator.kube.observe.effective_spec import Revisions, last_good
+from ferry_operator.kube.observe import effective_spec, facts
+from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.view import JobView, Seen
@@ -52,6 +52,7 @@ from ferry_operator.kube.plan import (
     KeepSpec,
     MakeBudget,
     MakePlaceholder,
+    MoveNotes,
     NoteWithoutSurge,
     Refuse,
     Rescale,
@@ -64,6 +65,9 @@ from ferry_operator.kube.store import Store
 
 YOUNG_SECONDS = 60.0
 """A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
+
+
+_CRDS = "apply crds/{kind.plural}.{kind.group}.yaml, which upgrades of the chart leave out"
 
 
 def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
@@ -92,7 +96,7 @@ class KubeCluster:
         self.memory = self.view.seen.memory
 
     def do(self, step: Step) -> bool:
-        """Do one step; False: somebody else was quicker, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
+        """Do one step; False: the job has changed, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -106,6 +110,8 @@ class KubeCluster:
                 self._submit(step)
             case d.LimitCopies(bandwidth):
                 self.link.limit_copies(self._url("a bandwidth of copies"), self._key(), bandwidth)
+            case MoveNotes(notes):
+                self._remember(good=self._admitted(notes.good))
             case TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
             case DropPod(pod, _):
@@ -124,7 +130,7 @@ class KubeCluster:
                 self._make(BUDGETS, objects.budget(self.view.seen.job))
             case KeepSpec():
                 generation = int(self.view.seen.job["metadata"].get("generation") or 0)
-                good = last_good(self._job(), self.view.seen.uid, generation, self.release)
+                good = effective_spec.last_good(self._job(), self.view.seen.uid, generation, self.release)
                 self._remember(good=good, refused=None)
             case Refuse(revision, message):
                 self._remember(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
@@ -216,6 +222,24 @@ class KubeCluster:
         if driver is not None:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
+    def _admitted(self, text: str | None) -> GoodSpec | None:
+        """A spec that an older release followed; None unless the API server would admit it now, for this job."""
+        job, seen = effective_spec.read_kept(self.view.seen.job, text), self.view.seen
+        if job is None:
+            return None
+        spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        same = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
+        try:
+            effective_spec.revisions(job, seen.uid, self.release)
+            self.api.amend(JOBS, seen.name, [same, {"op": "add", "path": "/spec", "value": spec}], dry_run=True)
+        except SpecRefused:
+            return None
+        except ApiError as error:
+            if error.is_transient:
+                raise
+            return None
+        return effective_spec.last_good(job, seen.uid, int(seen.job["metadata"].get("generation") or 0), self.release)
+
     def _submit(self, action: d.SubmitDesired) -> None:
         self.link.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)
 
@@ -228,7 +252,7 @@ class KubeCluster:
         self._remember(answered=answer)
 
     def _begin_run(self) -> None:
-        """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
+        """The old run's entries in Redis are of no use; it is no error when they cannot be deleted."""
         self.redis.forget(self.view.seen.run)
         try:
             self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job, self.memory.run))
@@ -255,14 +279,14 @@ class KubeCluster:
         return self.view.revisions
 
     def _rescale(self, workers: int, instances: int) -> bool:
-        """Only of the spec that was judged. Workers alone are what an autoscaler writes, so no other field becomes ours."""
+        """Write the size into the spec that was judged. Without need no field but `workers` is written, and becomes ours."""
         spec: Doc = {"workers": workers}
         if instances != self.view.seen.job["spec"].get("instancesPerWorker", 1):
             spec["instancesPerWorker"] = instances
         return self._change_job({}, {"spec": spec})
 
     def _change_job(self, about: Doc, change: Doc) -> bool:
-        """Of the spec that was judged, and of what users have asked beside it; False: it is another one by now."""
+        """Patch the job if its spec and its annotations are still those that were judged; False: they have changed."""
         seen = self.view.seen
         now, asked = self.store.job(seen.name), (names.PLAN, names.DRAIN)
         if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
@@ -322,17 +346,25 @@ class KubeCluster:
             tolerate(error, NOT_FOUND, CONFLICT)
 
     def _remember(self, **changed: Any) -> None:
-        """Keep it in the status, where no user writes. It carries the uid: another job may have the name by now."""
+        """Keep these values in the status, where no user writes, with the uid: another job may get the same name."""
         self.memory = self.memory.model_copy(update=changed)
-        kept = self.memory.model_dump(mode="json", by_alias=True)
-        self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": kept}}, "status"))
+        patched = self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": self.memory.to_wire()}}, "status")
+        self.store.put(JOBS, patched)
+        check_kept(patched)
+
+
+def check_kept(job: Doc) -> None:
+    """Raises ApiError when the API server has pruned `status.memory`."""
+    if "memory" not in (job.get("status") or {}):
+        text = f"{JOBS.kind} is that of an older release, which keeps no status.memory: {_CRDS.format(kind=JOBS)}"
+        raise ApiError(UNFIT, "Pruned", text)
 
 
 def _unknown(kind: Kind) -> ApiError:
     return ApiError(
         NOT_FOUND,
         "Unknown",
-        f"{kind.kind} is not known here: apply crds/{kind.plural}.{kind.group}.yaml, which upgrades of the chart leave out",
+        f"{kind.kind} is not known here: {_CRDS.format(kind=kind)}",
     )
 
 

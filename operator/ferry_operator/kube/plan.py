@@ -1,7 +1,8 @@
-"""What one pass does, in order: the actions of `decide` and what only a cluster needs. Pure.
+"""The steps of one pass, in order: the actions of `decide`, and steps that only a cluster needs. Pure.
 
 | step | when |
 |---|---|
+| MoveNotes | an older release looked after the job: its notes go from annotations into the status; the rest waits for it |
 | TakeOwnership | another operator took a pod over last: from then on that one's deletions miss; the rest waits for it |
 | DropPod | a pod will not come back (`observe`) |
 | DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
@@ -13,7 +14,7 @@
 | MakePlaceholder | the next driver asks for more than the one before: a pod that does nothing looks for its place |
 | AskCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
 | Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
-| EndRun | it has: what pods hold is not needed any more, and they go |
+| EndRun | its last checkpoint is complete: the pods are no longer needed |
 | BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
 | ForgetAsked | the job has got another size: a worker that is gone is not drained any more, and a plan is for one size |
 | Rescale | the autoscaler wants another size: the spec gets it, as from a user |
@@ -35,12 +36,20 @@ from ferry_operator.kube.observe import placeholders
 from ferry_operator.kube.observe.asked import of_another_size
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.older_notes import OlderNotes
 from ferry_operator.kube.observe.standstill import held_up, where
-from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
+from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words, never_began
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
-"""Of a driver that never worked under a new spec, before the spec is refused."""
+"""Crashes of a driver under a new spec after which the spec is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveNotes:
+    """Move the notes of an operator of an older release from annotations into the status."""
+
+    notes: OlderNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class MakePlaceholder:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod that holds nothing that anybody needs; whether it is made again is for the next pass."""
+    """Delete a pod that holds no state; the next pass decides whether it is made again."""
 
     pod: Pod
     why: str
@@ -136,35 +145,47 @@ class EndRun:
 
 @dataclass(frozen=True, slots=True)
 class BeginRun:
-    """Forget a run that is over, and keep that the job is at the next one, of which nothing is known yet."""
+    """Forget a run that is over, and keep that the job is at its next run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetAsked:
-    """Write these annotations of the job, unless somebody has changed it meanwhile."""
+    """Write these annotations of the job, unless a user has changed it meanwhile."""
 
     notes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Write the workers and their instances into the spec, unless somebody else has changed it meanwhile."""
+    """Write the workers and their instances into the spec, unless a user has changed it meanwhile."""
 
     size: ClusterSize
     message: str
 
 
-Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
+Note = (
+    MoveNotes
+    | TakeOwnership
+    | KeepSpec
+    | NoteWithoutSurge
+    | MakeBudget
+    | WriteSettings
+    | AskCheckpoint
+    | Suspend
+    | BeginRun
+)
 
 Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
 
 QUIET = get_args(Note)
-"""Book-keeping: not worth a line in status or an event."""
+"""Book-keeping, without a line in the status and an event."""
 
 
 def plan(view: JobView, token: int) -> list[Step]:
     """The steps of this pass; none when all is as it should be."""
     seen = view.seen
+    if (older := seen.older) is not None and not seen.deleting:
+        return [MoveNotes(older)]
     if seen.paused and not seen.deleting:
         return []
     steps: list[Step] = [DropPod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]
@@ -203,10 +224,16 @@ def plan(view: JobView, token: int) -> list[Step]:
 
 
 def _suspend(view: JobView) -> Iterator[Step]:
-    """Until the driver has ended with its last checkpoint, what it needs for that is kept, and made again."""
+    """Keep the pods, and make them again, until the driver has ended with its last checkpoint."""
     driver = view.seen.driver
     if driver is not None and at_rest(driver):
         yield EndRun(view.effective.began_from, last_words(driver))
+        return
+    if driver is not None and never_began(driver, view.seen.last_epoch):
+        # Its driver goes last: without one, another one is made.
+        others = [pod for pod in view.seen.pods if pod is not driver]
+        for pod in [pod for pod in others if pod.deleting is None] if others else [driver]:
+            yield DeletePod(pod, "the job is suspended, and never began")
         return
     kept = [one for one in _actions(view) if not isinstance(one, d.StopWorker | d.SetInstances)]
     yield from _books(view, kept, keep=False)
@@ -232,7 +259,7 @@ def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Ite
 
 
 def _actions(view: JobView) -> Iterator[d.Action]:
-    """What `decide` says, without starts of pods whose predecessor has hardly gone, or for a job that has failed."""
+    """The actions of `decide`, without starts of pods whose predecessor still ends, or of workers of a failed job."""
     assert view.observed is not None
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
     for action in d.decide(view.observed):
@@ -271,7 +298,7 @@ def _replace_workers(view: JobView) -> Iterator[Step]:
 
 
 def _refusal(view: JobView) -> Refuse | None:
-    """What tells that a new spec cannot run, while there is an older one that can."""
+    """The refusal of a new spec that cannot run, while there is a last good one."""
     effective, mine, seen = view.effective, view.revisions, view.seen
     if mine is None or effective.fallback is None or effective.fallback.both == mine.both:
         return None
@@ -358,7 +385,8 @@ def describe(step: Step) -> str:
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
-            TakeOwnership()
+            MoveNotes()
+            | TakeOwnership()
             | KeepSpec()
             | MakeBudget()
             | NoteWithoutSurge()

@@ -20,7 +20,7 @@ from ferry_operator.control.driver_client import BadAnswer, DriverClient, Driver
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
-from ferry_operator.kube.cluster import KubeCluster, driver_url
+from ferry_operator.kube.cluster import KubeCluster, check_kept, driver_url
 from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
@@ -68,7 +68,7 @@ class Unheard:
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
+    """Clocks and caches of a job between two passes. A new operator begins without them."""
 
     uid: str
     run: str = ""
@@ -119,7 +119,7 @@ class Reconciler:
         self._redis = self.redis or Redis(self.release.redis)
 
     def reconcile(self, name: str) -> float | None:
-        """One pass; seconds until the next one, None when it comes by itself. Raises Fault when it went wrong."""
+        """One pass; seconds until the next one, None: an event will ask for it. Raises Fault when the pass failed."""
         job = self.store.job(name)
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
@@ -221,12 +221,16 @@ class Reconciler:
         memory.counted_at, memory.problems = view.seen.now, written.problems
         known = {key: value for key, value in (view.seen.job.get("status") or {}).items() if key != "memory"}
         status = replacing(known, written.status.to_wire())
+        if new := "memory" not in (view.seen.job.get("status") or {}) and view.seen.older is None:
+            status["memory"] = view.seen.memory.to_wire()
         try:
             patched = self.api.patch(JOBS, view.seen.name, {"status": status}, "status")
         except ApiError as error:
             tolerate(error, NOT_FOUND)
             return
         self.store.put(JOBS, patched)
+        if new:
+            check_kept(patched)
 
     def _tell(self, view: JobView, notice: events.Notice, memory: Memory) -> None:
         """Write an event, or count up the one that says the same; failing to is no reason to stop."""
@@ -277,7 +281,7 @@ class Reconciler:
 
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
-        """Do what can be done; what was refused is tried again in a later pass."""
+        """Do the steps; those that were refused are tried again in a later pass."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
@@ -321,7 +325,7 @@ class Reconciler:
 
 
 def _expect(step: d.SubmitDesired, memory: Memory) -> None:
-    """From here on the driver may follow this placement: its answer of before no longer says which workers are empty."""
+    """Note that the driver may follow this placement: a worker that its last answer shows empty may be in use by now."""
     if memory.answer is not None:
         pod, status, _, at = memory.answer
         mine = step.accepted()
@@ -357,7 +361,7 @@ def _pause(view: JobView) -> float | None:
 
 
 def replacing(before: Doc, now: Doc) -> Doc:
-    """The merge patch that makes one document of the other: what is not there any more is taken away, at every depth."""
+    """The merge patch from one document to the other; it takes away missing fields at every depth."""
     gone: Doc = {key: None for key in before if key not in now}
     kept = {
         key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()

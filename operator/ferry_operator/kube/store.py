@@ -1,7 +1,7 @@
-"""What is known of the cluster: a cache filled by watches, by listings every now and then, and by our own writes.
+"""A cache of the cluster's objects, filled by watches, by listings every now and then, and by our own writes.
 
-Thread-safe. Of two versions of an object the newer one counts, and what was deleted does not come back from a listing
-that was made before. It decides nothing.
+Thread-safe. Of two versions of an object the newer one counts; a deleted object does not come back from an older listing.
+It decides nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Store:
             self._put(kind, document)
 
     def gone(self, kind: Kind, document: Doc) -> None:
-        """An object that is not there any more."""
+        """An object that was deleted."""
         with self._lock:
             metadata = document["metadata"]
             self._tombstones[metadata["uid"]] = None
@@ -46,7 +46,7 @@ class Store:
                 del self._objects[kind][metadata["name"]]
 
     def listed(self, kind: Kind, documents: Iterable[Doc], before: frozenset[str]) -> None:
-        """All there are, listed after `before` were known: of those, what is not listed is gone."""
+        """A list of all objects, made after those of `before` were known: of these, unlisted ones are gone."""
         with self._lock:
             uids = frozenset(one["metadata"]["uid"] for one in documents)
             for document in documents:
@@ -57,12 +57,12 @@ class Store:
                     del self._objects[kind][name]
 
     def uids(self, kind: Kind) -> frozenset[str]:
-        """Of all objects that are known."""
+        """Uids of all objects that are known."""
         with self._lock:
             return frozenset(one["metadata"]["uid"] for one in self._objects[kind].values())
 
     def jobs(self) -> list[str]:
-        """Names of the jobs that are known, and of those that only pods are left of."""
+        """Names of the jobs that are known, and of deleted jobs that still have pods."""
         with self._lock:
             left = [pod["metadata"]["labels"].get(names.JOB, "") for pod in self._objects[PODS].values()]
             return sorted({*self._objects[JOBS], *filter(None, left)})
@@ -104,7 +104,7 @@ class Store:
 
 
 def _version(document: Doc) -> int:
-    """Versions of one kind of objects count up; what does not look like a number counts as the oldest."""
+    """Versions of one kind of objects count up; a version that is no number counts as the oldest."""
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdigit() else -1
 

@@ -19,7 +19,7 @@ from ferry_operator.job.models_handover import Handover
 
 
 class Asked:
-    """Of one run; one thread at a time."""
+    """Requests to one run; used by one thread at a time."""
 
     def __init__(self, wanted: d.Wanted, virtual_nodes: int) -> None:
         self.wanted = wanted
@@ -72,7 +72,7 @@ class Asked:
         return " ".join(f"{name}={value}" for name, value in given.items())
 
     def about_to_rest(self) -> d.Wanted:
-        """What is wanted as long as a suspension is under way: nothing is moved for its load."""
+        """The wishes during a suspend: no virtual node is moved for its load."""
         return replace(self.wanted, balance=balancing.BalancePolicy("off"))
 
     def balance(self, wanted: BalanceSpec) -> str:
@@ -97,7 +97,7 @@ class Asked:
         return one
 
     def _resize(self, size: PlannedSize) -> None:
-        """What was handed in is for one size alone."""
+        """A plan that was handed in is for one size alone."""
         self.plan = None
         self.wanted = replace(self.wanted, workers=size.workers, instances=size.instances_per_worker)
         self.drains = [k for k in self.drains if k < size.workers]

@@ -15,7 +15,7 @@ from ferry_operator.job.models_autoscale import AutoscaleReport
 
 
 class LocalAutoscaler:
-    """Of one run; `policy` None: there is none."""
+    """The autoscaler of one run; `policy` None: it has none."""
 
     def __init__(self, policy: ScalingPolicy | None) -> None:
         self._policy = policy

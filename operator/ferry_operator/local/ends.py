@@ -24,7 +24,7 @@ LASTING_SECONDS = 5.0
 
 
 class ProcessEnds:
-    """Of one run. `note` takes a line for the timeline."""
+    """The ends of processes of one run. `note` takes a line for the timeline."""
 
     def __init__(self, cluster: LocalCluster, note: Callable[[str], None]) -> None:
         self.last: dict[str, tuple[float, str]] = {}
@@ -52,10 +52,12 @@ class ProcessEnds:
         """The run is about to be stopped, and these are the problems that it has; `up`: its driver answers.
 
         A job that has worked before, and whose driver came back from a single end, needs no epoch to prove it: there may be
-        nothing to read.
+        nothing to read. One that has finished no epoch, and a process of which ended badly, has failed.
         """
         if up and self.worked and self._restarts.crashes <= 1:
             self._failing = ""
+        if not self.worked and self.last:
+            self._failing = max(self.last.values())[1]
         lasting = time.time() - LASTING_SECONDS
         if failing := [one.text for one in problems if one.reason in OF_USERS or one.since < lasting]:
             self._failing = failing[0]

@@ -60,5 +60,10 @@ def _unfit(home: Path) -> str:
 
 
 def home() -> Path:
-    """`$FERRY_HOME`, or .ferry in the user's directory; holds `runs` and `registry`."""
-    return Path(os.environ.get("FERRY_HOME") or Path.home() / ".ferry").absolute()
+    """`$FERRY_HOME`, or .ferry in the user's directory; holds `runs` and `registry`. Raises SpecRefused without either."""
+    try:
+        return Path(os.environ.get("FERRY_HOME") or Path.home() / ".ferry").absolute()
+    except (RuntimeError, FileNotFoundError) as error:  # no directory of the user, or none in which this process is
+        raise SpecRefused(
+            f"no directory for runs: {error}; set FERRY_HOME to the absolute path of a folder of yours"
+        ) from None

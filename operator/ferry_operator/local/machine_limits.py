@@ -1,4 +1,4 @@
-"""What this machine lets a run have: open files, processes and threads. Too few are said before anything is started.
+"""The open files, processes and threads that this machine allows a run. Too few are said before a process is started.
 
 Java and native libraries end with other words when they meet such a limit, or with none.
 """

@@ -30,7 +30,7 @@ OURS = ("ferry", "ferry_operator")
 
 def copy(module: str | None, file: str | None, directory: Path) -> str:
     """The folder with the copy, which takes the place of one that is there. Raises SpecRefused for a file that is not."""
-    found = _Program()
+    found = _Program(None if file is None else Path(file).absolute().parent)
     if file is not None:
         try:
             text = Path(file).read_bytes()
@@ -52,11 +52,12 @@ def copy(module: str | None, file: str | None, directory: Path) -> str:
 class _Program:
     """The files of a program, as far as its imports tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Path | None) -> None:
+        """`beside`: the folder of the pipeline's file."""
         self.texts: list[tuple[CopiedFile, bytes]] = []
         self._seen: dict[str, ModuleSpec | None] = {}
-        # The processes of a run are started here, with `-m`.
-        self._path = [os.getcwd(), *sys.path[1:]]
+        # The user's modules are found here before installed ones, but never in place of Python's own.
+        self._path = [os.getcwd(), *sys.path[1:], *([str(beside)] if beside is not None else [])]
 
     def take(self, module: str | None, path: Path, text: bytes, package: bool) -> None:
         """A file, and all that it imports."""
@@ -68,7 +69,7 @@ class _Program:
 
     def follow(self, module: str) -> ModuleSpec | None:
         """A module, the packages around it, and all that they import; None: it is nobody's, or not the user's."""
-        if module in self._seen or module.split(".")[0] in OURS:
+        if module in self._seen or module.split(".")[0] in (*OURS, *sys.stdlib_module_names):
             return self._seen.get(module)
         self._seen[module] = None
         parent, _, _ = module.rpartition(".")

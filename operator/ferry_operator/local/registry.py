@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.timeline import TIMELINE
@@ -26,7 +24,7 @@ RUNS = "runs"
 """Folder of $FERRY_HOME for the directories of runs, and for links to those that jobs name themselves."""
 
 LAST_RECORDS = 20
-"""Of a timeline, in which the end of the run is looked for."""
+"""Records at the end of a timeline in which the end of the run is looked for."""
 
 
 class NoSuchJob(SpecRefused):
@@ -44,7 +42,7 @@ class RegisteredRun:
     token: str
     pid: int
     born: float
-    """when the supervisor's process was created: a later process may get its id"""
+    """When the supervisor's process was created, see `born`: a later process may get its id."""
     directory: str
     started: float
     """seconds since 1970"""
@@ -93,8 +91,14 @@ class Registry:
     @contextmanager
     def only(self, name: str) -> Iterator[None]:
         """While this lasts no other run of a job of this name begins. Raises SpecRefused when one runs, with its process."""
-        self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SpecRefused(
+                f"{self._locks}: cannot be used for the runs of this machine: {error.strerror}; set FERRY_HOME to a folder "
+                "of yours"
+            ) from None
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,9 +121,9 @@ class Registry:
         for file in sorted(self._directory.glob("*.json")):
             try:
                 entry = RegisteredRun(**json.loads(file.read_text()))
-            except FileNotFoundError:
+            except OSError:
                 continue
-            except (OSError, ValueError, TypeError):
+            except (ValueError, TypeError):
                 file.unlink(missing_ok=True)
                 continue
             if _alive(entry):
@@ -167,15 +171,13 @@ def _kept(file: Path) -> KeptRun | None:
 
 
 def born(pid: int) -> float:
-    """When a process was created, seconds since 1970."""
-    return psutil.Process(pid).create_time()
+    """When a process was created, in ticks since the machine has started, for clocks step; 0: it is gone."""
+    try:
+        fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2].split()
+    except OSError:
+        return 0.0
+    return 0.0 if fields[0] in (b"Z", b"X") else float(fields[19])
 
 
 def _alive(entry: RegisteredRun) -> bool:
-    try:
-        process = psutil.Process(entry.pid)
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - entry.born) < 1.0
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
+    return born(entry.pid) == entry.born

@@ -62,7 +62,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
 
 
 def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
-    """What has been checked; no other run has its name."""
+    """Run a checked job. No other run has its name."""
     one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)

@@ -82,6 +82,7 @@ class Supervisor:
         """process id of the driver that was asked for a last checkpoint"""
         self._warnings: list[str] = []
         self._slow = ""
+        self._unread = False
         self._mailbox = Mailbox()
         self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
@@ -98,12 +99,21 @@ class Supervisor:
             stack.enter_context(self._interrupts)
             self._begin(stack)
             while self.outcome is None:
-                show(self._look())
+                self._show(show, self._look())
                 self._mailbox.serve(PAUSE_SECONDS)
             self._mailbox.close()
-            show(self._view(None, self._cluster.workers()))
+            self._show(show, self._view(None, self._cluster.workers()))
         assert self.outcome is not None
         return self.outcome
+
+    def _show(self, show: Callable[[RunView], None], view: RunView) -> None:
+        """Where nobody reads any more, the terminal is closed: that is an interrupt, and nothing else is shown."""
+        if not self._unread:
+            try:
+                show(view)
+            except OSError:
+                self._unread = True
+                self._stop()
 
     def _begin(self, stack: ExitStack) -> None:
         left = reaper.tagged(f"{self.settings.run}-")
@@ -250,7 +260,8 @@ class Supervisor:
             self.suspending = False
 
     def _note(self, text: str) -> None:
-        append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
+        now = {"t": time.time(), "up": time.monotonic()}
+        append_record(self.directory.path, {"kind": "action", **now, "text": text})
 
     # ---- requests (SupervisorPort): called by the endpoint's threads
     def job(self) -> Record:

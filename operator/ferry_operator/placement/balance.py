@@ -71,7 +71,7 @@ class Bins:
         return self.load[bin_] / self.capacity[bin_]
 
     def levels(self) -> list[float]:
-        """Of all bins."""
+        """The level of every bin."""
         return [load / capacity for load, capacity in zip(self.load, self.capacity)]
 
     def emptiest(self, item: int, bins: Sequence[int]) -> int:

@@ -21,7 +21,7 @@ from ferry_operator.placement.levels import TOLERANCE, levelled, worth
 from ferry_operator.placement.replicas import Slots, copies_of
 
 BASE_SHARE = 0.01
-"""What a vnode weighs beside its rate, as part of the mean rate: idle vnodes are spread, too, by their bytes."""
+"""Weight of a vnode beside its rate, as part of the mean rate: idle vnodes are spread, too, by their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """What it takes to get from one placement to another."""
+    """The cost of the way from one placement to another."""
 
     switchovers: int
     """vnodes whose leader changes"""

@@ -104,6 +104,6 @@ def _matched(moving: list[int], current: Sequence[Placement], target: Sequence[P
 
 
 def _pair(old: Placement, new: Placement) -> tuple[str, str]:
-    """Who sends a virtual node, and who gets it: a member that is new, else the one that is to lead."""
+    """The sender and the receiver of a virtual node: the receiver is its new member, else its next leader."""
     fresh = [i for i in new if i not in old]
     return (old[0] if old else ""), (fresh or new)[0]

@@ -146,6 +146,8 @@ class RunSettings:
     heartbeat_ms: int = limits.HEARTBEAT_MS
     timeout_ms: int = limits.HEARTBEAT_TTL_MS
     return_deadline_ms: int = limits.RETURN_DEADLINE_MS
+    slow_ms: int = limits.SLOW_MS
+    """When the user's code that runs is said to be slow."""
     sink_patience_ms: int | None = None
     """How long a sink may fail before the job stops; None: for ever."""
     stops: tuple[tuple[int, str], ...] = ()

@@ -4,7 +4,7 @@ FerryError
   Refusal            a peer or a user asked for something that is not allowed; nothing changed
     SpecRefused        the job file or the pipeline is wrong: the user mends it
       DataRefused        the pipeline cannot go on with the data that came: a sum is too great, records are gone
-      InputAway          a folder of input is not there: a job that has begun waits for it
+      InputAway          a folder or a system is not there: a job that has begun waits for it
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
     Final              a sink, or a user's function in it, says that another try is of no use: the job stops
   UserCodeFailed       a function of the user's raised: tried again a few times, then the job stops with its text
@@ -52,7 +52,10 @@ class DataRefused(SpecRefused):
 
 
 class InputAway(SpecRefused):
-    """A folder of input is not there, or holds nothing that says what its columns are. A job that has begun waits for it."""
+    """A folder of input, or a system that the program asks, is not there, or does not say what its columns are.
+
+    A job that has begun waits for it.
+    """
 
 
 class Superseded(Refusal):

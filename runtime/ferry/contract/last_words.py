@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from ferry.contract.one_line import one_line
-from ferry.contract.user_code import line_in
+from ferry.contract.user_code import line_in, line_of_crash
 
 ENDS = "ends: "
 """What the line begins with."""
@@ -79,13 +79,15 @@ def line_of(reason: str) -> str:
 def last_words(lines: Iterable[str]) -> str | None:
     """Why the process ended that has written these lines at last; None: nothing says so.
 
-    The line of `line_of` says it; else an error of the user's code among the last lines; else the last error or, when
-    there is none, the last warning. What Java and Spark write around it is left out.
+    The line of `line_of` says it; else what Python says of a signal; else an error of the user's code among the last
+    lines; else the last error or, when there is none, the last warning. What Java and Spark write around it is left out.
     """
     kept = [line.rstrip() for line in lines if line.strip()]
     for line in reversed(kept):
         if line.startswith(ENDS):
             return _shown(_of_java(kept) if NO_JAVA in line else line[len(ENDS) :])
+    if (crash := line_of_crash(kept)) is not None:
+        return _shown(crash)
     messages = list(_messages(kept))
     for _, text in reversed(messages[-_LOOKED_AT:]):
         if (of_user := line_in(text)) is not None:

@@ -47,8 +47,9 @@ comes back to its files.
 A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
 """
 
-SLOW_SECONDS = 60.0
-"""What an instance has computed for this long without a break is said to be slow (SlowCode). It has the time it needs."""
+SLOW_MS = 60_000
+"""The user's code that runs for this long without a break is said to be slow (SlowCode), unless the job says otherwise. It
+has the time that it needs."""
 
 SYNC_SECONDS = 60.0
 """An instance that has ended may take so long to have its files on the disk. One that takes longer is killed: they are no

@@ -330,8 +330,17 @@ CODES: dict[type[Any], int] = {cls: code for code, cls in KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    """Msgpack of the field values in order; nested values become lists, a table its own wire form."""
-    return bytes(msgpack.packb([getattr(message, f.name) for f in fields(message)], default=plain))
+    """Msgpack of the field values in order; nested values become lists, a table its own wire form.
+
+    Values at the end that are the defaults are left out, so that an older peer reads what says nothing new to it.
+    """
+    defaults = _DEFAULTS[type(message)]
+    values = [getattr(message, name) for name in defaults]
+    for default in reversed(defaults.values()):
+        if default is MISSING or values[-1] != default:
+            break
+        values.pop()
+    return bytes(msgpack.packb(values, default=plain))
 
 
 def decode(code: int, head: bytes) -> Message:
@@ -355,4 +364,5 @@ def decode(code: int, head: bytes) -> Message:
 
 _HINTS = {cls: list(typing.get_type_hints(cls).values()) for cls in CODES}
 _REQUIRED = {cls: sum(f.default is MISSING for f in fields(cls)) for cls in CODES}
-_FOR_INFORMATION = (Report, Begins)
+_DEFAULTS = {cls: {f.name: f.default for f in fields(cls)} for cls in CODES}
+_FOR_INFORMATION = (Report, Begins, Pulse)

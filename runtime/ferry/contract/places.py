@@ -11,7 +11,7 @@ Redis has forgotten it.
 | `ferry:RUN:instances:changed` | sorted set | instance | 'W.I' by the number of the last change of its registration |
 | `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
 | `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": who has the worker, and who had it |
-| `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive |
+| `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive; its instances in the user's code |
 | `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
 """
 
@@ -65,6 +65,11 @@ def beat(run: str, worker: int | str = "") -> str:
     return f"ferry:{run}:beat:{worker}"
 
 
+def in_sink(run: str) -> str:
+    """How many drivers in a row have begun to give one epoch to one sink, and have not come back from it."""
+    return f"ferry:{run}:in-sink"
+
+
 def driver(run: str) -> str:
     """Where the driver is."""
     return f"ferry:{run}:driver"
@@ -72,7 +77,7 @@ def driver(run: str) -> str:
 
 def lasting(run: str) -> tuple[str, ...]:
     """All that stays of a run until it is deleted; heartbeats run out by themselves."""
-    return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, driver))
+    return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, in_sink, driver))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Begins:
     epoch: int
     bandwidth: int = -1
     """Bytes a second that copies may use from now on; 0: no bound; -1: nobody has said anything."""
+    hears_code: bool = False
+    """The driver reads what a Pulse says of the user's code; an older one ends a connection over which that comes."""
 
 
 @record

@@ -1,4 +1,5 @@
-"""The timeline of a run: what has happened, one JSON record a line, appended in one write; `t` is seconds since 1970.
+"""The timeline of a run: what has happened, one JSON record a line, appended in one write; `t` is seconds since 1970, and
+`up` of an action and an epoch those of the machine's clock that is never set, for the time from one to the other.
 
 Records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}

@@ -2,23 +2,32 @@
 
     UserCodeFailed raised by `calling` -> its text in a receipt, an answer, a message or Spark's exception -> `line_in`
 
-The text begins with USER_CODE and has no line end: whoever finds the line in a longer text has all of it.
+The text begins with USER_CODE and has no line end: whoever finds the line in a longer text has all of it. Whatever an error
+is, or does when it is looked at, there is a line of it.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
+import mmap
 import os
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import takewhile
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
+from typing import NoReturn, TypeVar
 
 from ferry.contract.errors import Refusal, UserCodeFailed
+from ferry.contract.one_line import one_line
+
+T = TypeVar("T")
 
 USER_CODE = "user code: "
 """What the line begins with, wherever it stands."""
@@ -26,74 +35,163 @@ USER_CODE = "user code: "
 STATEMENT_MAX, MESSAGE_MAX, KEY_MAX = 120, 400, 120
 """Characters of a statement, of the error's own words and of a key that are shown."""
 
+FATAL = "Fatal Python error: "
+"""With which Python begins what it says before a signal ends it."""
+
 _FERRY = os.path.realpath(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _BENEATH = ("_pytest", "cloudpickle", "numba", "numpy", "pandas", "pluggy", "py4j", "pyarrow", "pyspark")
 """Installed packages between Ferry and the user's functions, or below them: never the user's own."""
 
+_COMPILED = (".pyx", ".pxi")
+"""Sources of Cython, which tracebacks name as if they lay in the working directory."""
+
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?:[ \t]+(?P<statement>(?!File ")[^\n]+))?'
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 """A frame of a printed traceback, and the line with the error behind the last one."""
+_DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
+"""A frame as Python writes it when a signal ends it."""
+
+
+RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
+"""What of the user's code runs in this thread; empty: none."""
+
+
+def _package(path: str) -> str:
+    """Which installed package a file is of; empty: of none."""
+    found = next((one for one in _INSTALLED if one in path), None)
+    return path.split(found, 1)[1].split(os.sep)[0] if found is not None else ""
 
 
 def _rank(file: str) -> int:
     """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
-    path = os.path.realpath(file)
-    if file.startswith("<") or (path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads"))):
+    if file.startswith("<") or (file.endswith(_COMPILED) and not os.path.isabs(file)):
         return 0
-    for installed in _INSTALLED:
-        if installed in path:
-            return int(path.split(installed, 1)[1].split(os.sep)[0] not in _BENEATH)
-    return 0 if path.startswith(_STANDARD) or ".zip" + os.sep in path else 2
+    path = os.path.realpath(file)
+    if path.startswith(_FERRY) and not path.startswith(os.path.join(_FERRY, "workloads")):
+        return 0
+    if package := _package(path):
+        return int(package not in _BENEATH)
+    archive = Path(path.partition(".zip" + os.sep)[0]).name if ".zip" + os.sep in path else ""
+    return 0 if path.startswith(_STANDARD) or archive.startswith(("py4j", "pyspark", "python")) else 2
+
+
+def _innermost(frames: Sequence[tuple[str, T]]) -> T | None:
+    """The user's innermost one of (file, frame). Where all files are installed, the first one is of the user's package."""
+    highest = max((_rank(file) for file, _ in frames), default=0)
+    mine = [(file, frame) for file, frame in frames if _rank(file) == highest > 0]
+    if highest == 1:
+        mine = [one for one in mine if _package(os.path.realpath(one[0])) == _package(os.path.realpath(mine[0][0]))]
+    return mine[-1][1] if mine else None
 
 
 def where(error: BaseException) -> str:
     """Place of the innermost statement of the user's in a traceback, `job.py:13 in price: "return 1 / n"`; empty: none."""
-    if isinstance(error, SyntaxError) and error.filename:
+    if isinstance(error, SyntaxError) and error.filename and _rank(error.filename):
         return f"{Path(error.filename).name}:{error.lineno}"
+    if isinstance(error, BaseExceptionGroup) and (place := where(error.exceptions[0])):
+        return place
+    if isinstance(error, RuntimeError) and isinstance(
+        error.__cause__, StopIteration
+    ):  # as Python raises in a generator
+        return where(error.__cause__)
     return _place(traceback.extract_tb(error.__traceback__))
 
 
-def line_of_exit(code: int, stack: traceback.StackSummary) -> str | None:
-    """The line for a call of `os._exit`; None: its innermost caller is not the user's code."""
+def line_of_crash(log: Sequence[str]) -> str | None:
+    """What Python said at last before a signal ended it, with the user's statement if that was under way; None: nothing."""
+    begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]
+    if not begins:
+        return None
+    threads = re.split(r"^(?=(?:Current t|T)hread 0x)", "\n".join(log[begins[-1] + 1 :]), flags=re.MULTILINE)
+    # The thread that has failed, or, if the signal was sent to the process, that which may have sent it.
+    for thread in sorted(threads, key=lambda one: not one.startswith("Current")):
+        frames = list(_DUMPED.finditer(thread))
+        inner = frames if thread.startswith("Current") else frames[:1]
+        for frame in takewhile(lambda one: not one["file"].startswith(_FERRY), inner):
+            if _rank(frame["file"]) == 2:
+                place = f"{Path(frame['file']).name}:{frame['line']} in {frame['name']}"
+                return f"{USER_CODE}{log[begins[-1]]} ({place})"
+    return log[begins[-1]]
+
+
+def line_of_exit(code: int, stack: traceback.StackSummary, then: str) -> str | None:
+    """The line for a call of `os._exit`, and what comes of it; None: its innermost caller is not the user's code."""
     callers = [frame for frame in stack[:-1] if _rank(frame.filename) == 2]
     inner = [frame for frame in stack[:-1] if frame.filename.startswith(_FERRY)]
     if not callers or (inner and stack.index(inner[-1]) > stack.index(callers[-1])):
         return None
-    return f"{USER_CODE}os._exit({code}) ({_place(callers)}): the driver's process would end with the job unfinished"
+    return f"{USER_CODE}os._exit({code}) ({_place(callers)}): {then}"
 
 
 def _place(frames: Sequence[traceback.FrameSummary]) -> str:
-    ranked = [(_rank(frame.filename), frame) for frame in frames]
-    highest = max((rank for rank, _ in ranked), default=0)
-    if not highest:
+    last = _innermost([(frame.filename, frame) for frame in frames])
+    if last is None:
         return ""
-    last = [frame for rank, frame in ranked if rank == highest][-1]
     statement = (last.line or linecache.getline(last.filename, last.lineno or 0)).strip()
     inside = "" if last.name == "<module>" else f" in {last.name}"
-    cut = f': "{_cut(statement, STATEMENT_MAX)}"' if statement else ""
+    cut = f': "{_plain(statement, STATEMENT_MAX)}"' if statement else ""
     return f"{Path(last.filename).name}:{last.lineno}{inside}{cut}"
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; also of one that fails when it is asked."""
+    try:
+        return str(error)
+    except BaseException as failed:
+        return f"what it says cannot be known: its __str__ raises {type(failed).__name__}"
+
+
+def words_of(error: BaseException) -> str:
+    """The same in one plain line, cut."""
+    return _plain(" ".join(text_of(error)[: 10 * MESSAGE_MAX].split()), MESSAGE_MAX)
+
+
+def shown(value: object, most: int = KEY_MAX) -> str:
+    """A value of the user's in a message; also of one that fails when it is asked."""
+    try:
+        return _plain(repr(value), most)
+    except BaseException as failed:
+        return f"<{type(value).__name__}, whose __repr__ raises {type(failed).__name__}>"
+
+
+def _summary(error: BaseException) -> str:
+    """Type and words, and those of what it came from, or of the first one of a group, in short."""
+    words = words_of(error)
+    summary = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        return f"{summary}, the first is {_cut(_summary(error.exceptions[0]), MESSAGE_MAX)}"
+    cause = error.__cause__
+    if cause is None or cause is error or ((why := words_of(cause)) and why in words):
+        return summary
+    return f"{summary} (from {_cut(f'{type(cause).__name__}: {why}' if why else type(cause).__name__, KEY_MAX)})"
 
 
 def reason(error: BaseException) -> str:
     """Type, words and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price: "row[x]")`."""
-    summary, at = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, where(error)
-    return f"{summary} ({at})" if at else summary
+    at = where(error)
+    return f"{_summary(error)} ({at})" if at else _summary(error)
 
 
 def place_of(function: object) -> str:
     """File and line where a function or class of the user's is defined; empty: nobody knows."""
+    try:
+        return _defined(function)
+    except Exception:  # of attributes that are the user's
+        return ""
+
+
+def _defined(function: object) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
     if isinstance(code, CodeType):
         return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-    try:
-        kind = function if isinstance(function, type) else type(function)
-        file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
-    except (OSError, TypeError):
-        return ""
+    kind = function if isinstance(function, type) else type(function)
+    file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
     return f"{Path(file).name}:{line}" if file is not None and _rank(file) else ""
 
 
@@ -101,12 +199,42 @@ def line_of(error: BaseException, what: str, function: object = None, key: objec
     """The line for an error of a function of the user's; `what` says which, as in "map_batches behind source 'orders'"."""
     if isinstance(error, UserCodeFailed):
         return str(error)
-    message = _cut(" ".join(str(error).split()), MESSAGE_MAX)
-    summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = where(error) or (place_of(function) if function is not None else "")
     at = f" ({place})" if place else ""
-    of = f", key {_cut(repr(key), KEY_MAX)}" if key is not None else ""
-    return f"{USER_CODE}{summary}{at}, {what}{of}"
+    of = f", key {shown(key)}" if key is not None else ""
+    return f"{USER_CODE}{_summary(error)}{at}, {one_line(what)}{of}"
+
+
+def line_of_thread(error: BaseException | None, name: str) -> str | None:
+    """The line for an error that has ended a thread of the user's own; None: the thread is Ferry's."""
+    frames = [frame.tb_frame.f_code.co_filename for frame in _frames(error)]
+    begun = next((file for file in frames if not os.path.realpath(file).startswith(_STANDARD)), "")
+    if error is None or not begun or not _rank(begun):
+        return None
+    return line_of(error, f"thread {shown(name)}, which ends")
+
+
+def _frames(error: BaseException | None) -> Iterator[TracebackType]:
+    at = error.__traceback__ if error is not None else None
+    while at is not None:
+        yield at
+        at = at.tb_next
+
+
+def signal_in(text: str) -> str | None:
+    """Of what Python says when a signal ends it: the signal, and the user's statement; None: no signal did.
+
+    Example:
+        >>> signal_in("Fatal Python error: Bus error\\n\\nCurrent thread 0x1 (most recent call first):\\n  <no frame>")
+        'Bus error'
+    """
+    found = re.search(r"Fatal Python error: ([^\n]+)", text)
+    if found is None:
+        return None
+    crashed = text[found.end() :].partition("Current thread ")[2].split("\n\n")[0]
+    frames = re.findall(r'File "([^"\n]+)", line (\d+) in (\S+)', crashed)
+    place = _place([traceback.FrameSummary(file, int(line), name) for file, line, name in reversed(frames)])
+    return f"{found[1]} ({place})" if place else found[1]
 
 
 def line_in(text: str) -> str | None:
@@ -117,32 +245,73 @@ def line_in(text: str) -> str | None:
 
 def line_in_traceback(text: str, what: str) -> str | None:
     """The line for a traceback inside a longer text, as Spark's of a function of the user's; None: it has none of theirs."""
-    frames = [one for one in _FRAME.finditer(text) if _rank(one["file"]) == 2]
-    if not frames:
+    last = _innermost([(one["file"], one) for one in _FRAME.finditer(text)])
+    if last is None:
         return None
-    last = frames[-1]
     error = _RAISED.search(text, last.end())
     inside = "" if last["name"] == "<module>" else f" in {last['name']}"
-    statement = f': "{_cut(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
+    statement = f': "{_plain(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
     at = f"{Path(last['file']).name}:{last['line']}{inside}{statement}"
-    return f"{USER_CODE}{_cut(error[1] if error else 'an error', MESSAGE_MAX)} ({at}), {what}"
+    return f"{USER_CODE}{_plain(error[1] if error else 'an error', MESSAGE_MAX)} ({at}), {what}"
 
 
 @contextmanager
 def calling(what: str, function: object = None, key: object = None) -> Iterator[None]:
     """Around a call of the user's code: what it raises becomes UserCodeFailed, but for a Refusal (SpecRefused, Final).
 
-    SystemExit, too: what the user's code ends is no process of Ferry's.
+    SystemExit and KeyboardInterrupt, too: what the user's code ends is no process of Ferry's. A child process that comes
+    back from it is ended: two processes must not answer as one.
 
-    Raises UserCodeFailed.
+    Raises UserCodeFailed, also for such a child, as soon as that is known.
     """
+    process, asked = os.getpid(), RUNNING.set(what)
+    children, ended = _children(process), 1
     try:
         yield
     except (UserCodeFailed, Refusal):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        ended = 0 if isinstance(error, SystemExit) else 1
         raise UserCodeFailed(line_of(error, what, function, key)) from error
+    finally:
+        RUNNING.reset(asked)
+        if os.getpid() != process:
+            _end_child(children if ended else None, what, function)
+    if children[0]:
+        line = children[: children.find(b"\0")].decode(errors="replace")
+        children[0] = 0
+        raise UserCodeFailed(line)
+
+
+_CHILD_BYTES = 4096
+
+_known: tuple[int, mmap.mmap] | None = None
+
+
+def _children(process: int) -> mmap.mmap:
+    """Where children of this process that came back say so."""
+    global _known
+    if _known is None or _known[0] != process:
+        _known = process, mmap.mmap(-1, _CHILD_BYTES)
+    return _known[1]
+
+
+def _end_child(children: mmap.mmap | None, what: str, function: object) -> NoReturn:
+    """Of the child itself; `children`: where to say so, None: it has asked for its end."""
+    if children is not None:
+        at = f" ({place})" if (place := place_of(function)) else ""
+        line = (
+            f"{USER_CODE}os.fork(): a child process comes back{at}, and is ended; call os._exit in it, {one_line(what)}"
+        )
+        text = line.encode(errors="replace")[: _CHILD_BYTES - 1] + b"\0"
+        os.write(2, text[:-1] + b"\n")
+        children[1 : len(text)], children[0] = text[1:], text[0]
+    os._exit(1 if children is not None else 0)
 
 
 def _cut(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def _plain(text: str, characters: int) -> str:
+    return _cut(one_line(text[: 2 * characters]), characters)

@@ -11,13 +11,14 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status
 from ferry.contract.latency import Counts
-from ferry.contract.limits import SLOW_SECONDS, WATERMARK_END, WATERMARK_NONE
+from ferry.contract.limits import SLOW_MS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.timeline import append_record
@@ -32,6 +33,9 @@ EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
 PROBLEM_TEXT_MAX = 1000
 """Characters of what is said of a problem: it travels with every status."""
+
+SLOW_CODE = "SlowCode"
+"""What the problem is called."""
 
 NUMBER = re.compile(r"\d+")
 
@@ -96,21 +100,13 @@ def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
     )
 
 
-def code_problems(machine: Coordinator) -> tuple[ReportedProblem, ...]:
-    """How the user's code in instances keeps the job from going on; read from another thread."""
-    now, code = machine.now, machine.attempts.code
-    found = [("UserCode", reason, code.since)] if (reason := code.reason) else []
-    slow = [
-        (since, f"{i}: {what}, for {(now - since) // 1000} s")
-        for i, (what, since) in sorted(dict(machine.members.in_code).items())
-        if now - since >= SLOW_SECONDS * 1000
-    ]
-    if slow:
-        found.append(("SlowCode", "; ".join(text for _, text in slow), min(since for since, _ in slow)))
-    wall = time.time()
-    return tuple(
-        ReportedProblem(name, text[:PROBLEM_TEXT_MAX], wall - (now - since) / 1000) for name, text, since in found
-    )
+def failing_code(machine: Coordinator) -> tuple[ReportedProblem, ...]:
+    """The user's code in instances that fails, and keeps the job from going on; read from another thread."""
+    code = machine.attempts.code
+    if not (reason := code.reason):
+        return ()
+    since = time.time() - (machine.now - code.since) / 1000
+    return (ReportedProblem("UserCode", reason[:PROBLEM_TEXT_MAX], since),)
 
 
 @dataclass(slots=True)
@@ -144,9 +140,12 @@ class EpochRecord:
 class DriverMetrics:
     """Counters of one driver."""
 
-    def __init__(self, job: str, directory: str) -> None:
+    def __init__(self, job: str, directory: str, slow_ms: int = SLOW_MS) -> None:
         self.job = job
         self.directory = directory
+        self.slow_ms = slow_ms
+        self._running: dict[object, tuple[str, float]] = {}
+        """The user's code that runs for this driver: what it does, and since when (monotonic)."""
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
         self.began: int | None = None
@@ -203,6 +202,7 @@ class DriverMetrics:
                 "generation": generation,
                 "begin": record.begin,
                 "end": record.end,
+                "up": time.monotonic(),
                 "rows": record.rows,
                 "fired": record.fired,
                 "late": record.late,
@@ -246,20 +246,44 @@ class DriverMetrics:
     def report_problem(self, reason: str, text: str) -> None:
         """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
         text = text[:PROBLEM_TEXT_MAX]
-        known = next((t for t in self.problems if t.reason == reason), None)
+        with self._lock:
+            known = next((t for t in self.problems if t.reason == reason), None)
+            if known is None:
+                self.problems = (*self.problems, ReportedProblem(reason, text, time.time()))
+                self._problem_since[reason] = time.monotonic()
+            else:
+                self.problems = tuple(replace(t, text=text) if t is known else t for t in self.problems)
         if known is None:
-            self.problems = (*self.problems, ReportedProblem(reason, text, time.time()))
-            self._problem_since[reason] = time.monotonic()
             self.note("degraded", text)
-        else:
-            self.problems = tuple(replace(t, text=text) if t is known else t for t in self.problems)
 
     def mended(self, reason: str) -> None:
         """It works (again)."""
-        for over in self.problems:
-            if over.reason == reason:
-                self.problems = tuple(t for t in self.problems if t is not over)
-                self.note("mended", f"{reason}, after {time.monotonic() - self._problem_since[reason]:.1f} s")
+        with self._lock:
+            over = any(one.reason == reason for one in self.problems)
+            self.problems = tuple(one for one in self.problems if one.reason != reason)
+        if over:
+            self.note("mended", f"{reason}, after {time.monotonic() - self._problem_since[reason]:.1f} s")
+
+    @contextmanager
+    def running(self, text: str) -> Iterator[None]:
+        """Around the user's code in this process, or in tasks that are waited for: what it does."""
+        mine = object()
+        self._running[mine] = text, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._running[mine]
+
+    def tell_slow_code(self, machine: Coordinator) -> None:
+        """Say which of the user's code takes long, here and in instances; to be called again and again."""
+        now = time.monotonic()
+        found = [(text, int((now - since) * 1000)) for text, since in [*self._running.values()]]
+        instances = sorted(dict(machine.members.in_code).items())
+        found += [(f"{i}: {what}, for", machine.now - since) for i, (what, since) in instances]
+        if slow := [f"{text} {ms // 1000} s" for text, ms in found if ms >= self.slow_ms]:
+            self.report_problem(SLOW_CODE, "; ".join(slow))
+        else:
+            self.mended(SLOW_CODE)
 
     def rates(self) -> tuple[float, float]:
         """(records per second, median epoch seconds) over the last epochs."""
@@ -309,7 +333,7 @@ class DriverMetrics:
             epoch_seconds=seconds,
             journal_up=machine.journaling.up,
             finished=self.finished,
-            problems=(*self.problems, *code_problems(machine)),
+            problems=(*self.problems, *failing_code(machine)),
             notices=(*self.lasting, *notices(machine), *move_metrics.damages()),
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),

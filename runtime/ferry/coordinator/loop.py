@@ -62,6 +62,7 @@ class Loop:
         It returns False when the job is to stop meanwhile.
         """
         self.settings = settings
+        self.registry = registry
         self.bandwidth = -1
         """of copies, that instances are told with the next epoch; -1: nothing"""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -137,7 +138,7 @@ class Loop:
 
     def begins(self, epoch: int) -> None:
         """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
-        begins = m.Begins(epoch, self.bandwidth)
+        begins = m.Begins(epoch, self.bandwidth, hears_code=True)
         for instance in list(self.machine.alive):
             self._send(core.Send(instance, begins))
 
@@ -210,6 +211,7 @@ class Loop:
                         channel.close(reason)
                 case _:
                     if isinstance(effect, core.Halt):
+                        effect = self._with_damage(effect)
                         log.error("halt: %s: %s", effect.kind, effect.reason)
                         log.warning("the last that the coordinator was told and has done:\n%s", self.machine.story)
                         append_record(
@@ -223,6 +225,13 @@ class Loop:
         elif isinstance(sent, m.Commit):
             self.stages["commit"] = time.monotonic()
             self._hook(sent.commit_id.step.epoch, "commit")
+
+    def _with_damage(self, halt: core.Halt) -> core.Halt:
+        """Copies that are left nowhere may have been given up because their files were damaged: that is the cause."""
+        damages = [one.text.partition("; it began anew")[0] for one in self.move_metrics.damages()]
+        if halt.kind != "unavailable" or not damages:
+            return halt
+        return core.Halt(halt.kind, f"{'; '.join(damages)}: {halt.reason}")
 
     def _send(self, send: core.Send) -> None:
         channel = self._endpoint.channel(send.to)

@@ -122,7 +122,10 @@ class Members:
         """Whose heartbeat there is."""
         now = time.monotonic()
         every = sorted({*workers, *self._unheard})
-        mute = dict.fromkeys(self._registry.silent(every))
+        silent, pulses = self._registry.heard(every)
+        for pulse in pulses:
+            self._post(pulse)
+        mute = dict.fromkeys(silent)
         self._mute_since = {worker: self._mute_since.get(worker, now) for worker in mute}
         late = now >= self._trusted_at + RETURN_SECONDS
         for worker in every:

@@ -19,9 +19,11 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
+from ferry.contract.user_code import line_of_thread
 from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted
 from ferry.system import api_server, logs
+from ferry.system.parent import children_end_with_it
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
 """Threads without which nothing goes on; Spark's bridge has others."""
@@ -47,6 +49,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
     exits.guard()
+    children_end_with_it()
     from ferry.driver.job import Job  # Takes a second, in which Spark starts.
 
     try:
@@ -83,9 +86,19 @@ def code_of(error: FerryError) -> ExitCode:
     return ExitCode.HALTED if final else ExitCode.CRASHED
 
 
+def end(error: BaseException) -> None:
+    """Say why as the last line. PySpark asks Java for the words of its errors, so Spark ends after that."""
+    why = line_of(words_of(error))
+    logging.getLogger("ferry.driver").critical("ends", exc_info=error)
+    session.kill()
+    print(why, file=sys.stderr)
+
+
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     """A thread of the coordinator that fails takes the driver along: a new one goes on where it was."""
     name = failed.thread.name if failed.thread is not None else "?"
+    if (line := line_of_thread(failed.exc_value, name)) is not None:
+        return logging.getLogger("ferry.driver").error("%s", line, exc_info=failed.exc_value)
     logging.getLogger("ferry.driver").critical("thread %s failed", name, exc_info=failed.exc_value)
     if name in OURS:
         print(line_of(words_of(failed.exc_value or RuntimeError(f"thread {name}"))), file=sys.stderr, flush=True)
@@ -97,9 +110,7 @@ if __name__ == "__main__":
     try:
         code = main()
     except BaseException as error:  # sys.exit in a user's function, too
-        session.kill()
-        logging.getLogger("ferry.driver").critical("ends", exc_info=True)
-        print(line_of(words_of(error)), file=sys.stderr)
+        end(error)
     finally:
         # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
         sys.stdout.flush()

@@ -34,15 +34,18 @@ from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.loops import Loops
 from ferry.driver.orders import next_order
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
+from ferry.driver.signals import Crashes
 from ferry.driver.watch import EpochWatch
+from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.ingest import IngestWork
+from ferry.spark.pipeline import Operator
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of
 
@@ -97,11 +100,16 @@ class Epochs:
         self._watch = EpochWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
-        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters)
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
-        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
+        operators = [one.descriptor for one in plan.operators]
+        crashed = Crashes(spark).fresh
+        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, operators, crashed)
+        if loops is not None:
+            loops.on_death = self._poison.died
+        given = dead_letters, self._poison
+        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, *given)
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
@@ -150,10 +158,11 @@ class Epochs:
         self.loop.begins(epoch)
         self.loop.move_metrics.work.begins()
         self.loop.post(core.EpochBegun(epoch))
-        flush, watermark = False, limits.WATERMARK_NONE
+        flush, watermark, again = False, limits.WATERMARK_NONE, True
         while True:
             order = next_order(self.loop)
             if isinstance(order, core.StartIngest):
+                again = False
                 self._ingest(order, batch, record)
             elif isinstance(order, core.Emit):
                 notes = EpochNotes.load(order.meta)
@@ -163,7 +172,8 @@ class Epochs:
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
                 record.newest = notes.newest()
-                if self.publisher.publish(order, notes, record, batch.without(notes.aside)):
+                left = batch.without(notes.aside, self.plan.sources)
+                if self.publisher.publish(order, notes, record, left, again):
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -196,6 +206,8 @@ class Epochs:
             receipts = self._receipts(order, batch)
         errors = [r.error for r in receipts if r.error]
         if errors:
+            inputs = self.plan.operators[order.step.operator].inputs
+            self._poison.failed(self._where(order), code_of(inputs, self.plan.sources))
             self._ingest_failed(order, errors[0])
             try:
                 batch.failed(errors[0])
@@ -212,10 +224,19 @@ class Epochs:
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
         """Say it when the user's code takes long; nothing else of an ingest does."""
         operator = self.plan.operators[order.step.operator]
-        if not (code := code_of(operator.inputs, self.plan.sources)):
+        if not (code := self._code_in_tasks(operator)):
             return nullcontext()
-        text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
-        return not_slow(self.metrics, text)
+        text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code} for"
+        return self.metrics.running(text)
+
+    def _code_in_tasks(self, operator: Operator) -> str:
+        """What an ingest calls of the user's: functions before the operator, and an aggregator by which it is condensed."""
+        condensing = operator.descriptor.kind == "process" and operator.descriptor.shape.parts is not None
+        before = code_of(operator.inputs, self.plan.sources)
+        return ", ".join([*[before] * bool(before), *(users_classes(operator.descriptor) if condensing else ())])
+
+    def _where(self, order: core.StartIngest) -> str:
+        return f"a task of operator {self.plan.operators[order.step.operator].descriptor.name!r}"
 
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
         """Run the ingest job; one receipt a task, or of all that is left of a share that kills its task."""
@@ -231,15 +252,13 @@ class Epochs:
         self._poison.begin(order.step.epoch, EpochNotes.load(order.meta).aside if order.step.operator else ())
         reading = Reading(self.spark, self.plan, operator, work, run, rows, self._loops, self._planned)
         try:
-            receipts, died = reading.all(batch.without(self._poison.aside))
+            receipts, died = reading.all(batch.without(self._poison.aside, self.plan.sources))
             if died:
-                where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where, code_of(operator.inputs, self.plan.sources))
+                code = self._code_in_tasks(operator)
+                receipts += self._poison.search(died, reading.one, self._where(order), code)
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
-            before = (
-                f"a step before operator {operator.descriptor.name!r}: {code_of(operator.inputs, self.plan.sources)}"
-            )
+            before = f"a step before operator {operator.descriptor.name!r}: {self._code_in_tasks(operator)}"
             if (users := user_error(error, before)) is not None:
                 return [Receipt(error=str(users))]
             refuse_final(error)

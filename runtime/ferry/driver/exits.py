@@ -16,7 +16,8 @@ def guard() -> None:
     process, leave = os.getpid(), os._exit
 
     def guarded(status: int) -> NoReturn:
-        line = line_of_exit(status, traceback.extract_stack()) if os.getpid() == process else None
+        then = "the driver's process would end with the job unfinished"
+        line = line_of_exit(status, traceback.extract_stack(), then) if os.getpid() == process else None
         if line is not None:
             print(line, file=sys.stderr, flush=True)
             leave(ExitCode.HALTED)

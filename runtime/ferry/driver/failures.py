@@ -28,7 +28,16 @@ from ferry.contract.errors import (
     SpecRefused,
     UserCodeFailed,
 )
-from ferry.contract.user_code import MESSAGE_MAX, USER_CODE, line_in, line_in_traceback, line_of
+from ferry.contract.user_code import (
+    MESSAGE_MAX,
+    USER_CODE,
+    line_in,
+    line_in_traceback,
+    line_of,
+    shown,
+    text_of,
+)
+from ferry.spark.attempts import DIED
 from ferry.spark.sinks import ForeachEpoch, Sink
 from ferry.spark.user_functions import is_away, is_ferrys
 
@@ -44,24 +53,21 @@ FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefu
 
 PROGRAM = (
     TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError, SyntaxError,
-    NotImplementedError, RecursionError, SystemExit, AnalysisException, PythonException,
+    NotImplementedError, RecursionError, AnalysisException, PythonException,
 )  # fmt: skip
 """Errors that a program has of itself: what it writes to has no part in them."""
-
-DIED = "Python worker exited unexpectedly"
-"""In the text of a failed Spark job: a process of a task has died under it."""
 
 
 def is_passing(error: BaseException) -> bool:
     """Whether a failed Spark job may be due to an instance that died under it."""
-    return READ_ERRORS.search(str(error)) is not None
+    return READ_ERRORS.search(text_of(error)) is not None
 
 
 def is_final(error: Exception) -> bool:
     """Whether a sink says that another try is of no use: by its class, or that of what failed in a task of Spark."""
     if isinstance(error, FerryError):
         return not isinstance(error, Fault)
-    return is_final_text(str(error))
+    return is_final_text(text_of(error))
 
 
 def is_final_text(text: str) -> bool:
@@ -74,7 +80,7 @@ def refuse_final(error: Exception | str) -> None:
 
     And what a task has raised that is final by its class: Final, SpecRefused or DataRefused.
     """
-    text = str(error)
+    text = error if isinstance(error, str) else text_of(error)
     found = re.search(
         rf"(?:{OVERFLOW}|{RECORDS_LOST}|{DOES_NOT_FIT}).*?(?=\. Detail: |\n|$)", text
     )  # Flight adds where it was raised.
@@ -95,14 +101,14 @@ def last_words(text: str) -> str:
 
 def has_died(error: Exception) -> bool:
     """Whether a job of Spark's has failed because processes of its tasks died, on executors that are there."""
-    return DIED in str(error) and not is_passing(error)
+    return DIED in text_of(error) and not is_passing(error)
 
 
 def user_error(error: BaseException, what: str) -> UserCodeFailed | None:
     """The error of the user's code that a step or a job of Spark has failed with; None: it is none of theirs."""
     if isinstance(error, UserCodeFailed):
         return error
-    text = str(error)
+    text = text_of(error)
     line = line_in(text) or (line_in_traceback(text, what) if isinstance(error, Py4JError | PySparkException) else None)
     return UserCodeFailed(line) if line is not None else None
 
@@ -130,19 +136,21 @@ def sink_code(sink: Sink) -> Iterator[None]:
     """Around a call of a sink. Raises UserCodeFailed for what a user's own raises, unless it cannot reach something."""
     function: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
     users = isinstance(sink, ForeachEpoch) or not is_ferrys(sink)
-    what = f"sink {sink!r}"
+    what = f"sink {shown(sink)}"
     try:
         yield
     except FerryError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if (found := user_error(error, what)) is not None:
             raise found from error
-        if users and _is_program(error):
+        if users and (_is_program(error) or not isinstance(error, Exception)):
             raise UserCodeFailed(line_of(error, what, function)) from error
         raise
 
 
 def _is_program(error: BaseException) -> bool:
     """Whether an error of a sink is about its code; any other one, as a RuntimeError, may say that something is away."""
+    if not isinstance(error, Exception):
+        return True
     return isinstance(error, PROGRAM) and not is_away(error) and not is_passing(error)

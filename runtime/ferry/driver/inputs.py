@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ferry.contract.errors import InputAway, Unreachable
-from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.driver_metrics import SLOW_CODE, DriverMetrics
+from ferry.driver.patience import watched
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.source import PROBLEM
@@ -27,13 +28,16 @@ LOOK_SECONDS = 1.0
 
 
 def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMetrics) -> CompiledPipeline:
-    """The pipeline, as soon as its sources can say what columns they have.
+    """The pipeline, as soon as its sources can say what columns they have. A program that takes long is said to.
 
     Raises InputAway, in a job that has not `begun`, for a folder that is not there.
     """
+    seconds = metrics.slow_ms / 1000
     while True:
         try:
-            plan = build()
+            text = f"sources() and pipeline(), which look at folders of input, have run for more than {seconds:g} s"
+            with watched(metrics, SLOW_CODE, seconds, text):
+                plan = build()
         except (InputAway, Unreachable) as away:
             if isinstance(away, InputAway) and not begun:
                 raise
@@ -42,6 +46,7 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
             time.sleep(LOOK_SECONDS)
             continue
         metrics.mended(SOURCE_FAILING)
+        metrics.mended(SLOW_CODE)
         return plan
 
 

@@ -91,7 +91,7 @@ class Job:
         announcer = Announcer(job_registry, journal, self.settings.slots, self._surroundings.life)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
-        metrics = DriverMetrics(self.settings.job, self.settings.directory)
+        metrics = DriverMetrics(self.settings.job, self.settings.directory, self.settings.slow_ms)
         args = self.settings.pipeline_args, self.settings.output, self.settings.events
         begun = self._surroundings.begun or self._checkpoint.begun()[0] >= 0
         plan = inputs.built(lambda: compile.build(spark, module, *args), begun, metrics)
@@ -291,8 +291,8 @@ class Job:
         settings = self.settings
         rows, cores, interval = settings.epoch_max_rows, settings.cores, settings.epoch_interval_ms
         if not frames:
-            first = dict.fromkeys(plan.first, rows)
-            reader = SplitsReader(splits, rows, cores, settings.path, True, first, lambda: self._ticks)
+            first, where, ticks = dict.fromkeys(plan.first, rows), settings.path, lambda: self._ticks
+            reader = SplitsReader(splits, rows, cores, where, True, first, ticks, metrics.running)
             patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
             tell = partial(inputs.notice, metrics)
             waiting = patience, metrics.lags.update, tell, UserCodeTries(loop, metrics)
@@ -302,7 +302,8 @@ class Job:
 
             return own
         # Spark's own sources do not wait for what has to be read first: it is in the first epoch then.
-        spark.dataSource.register(splits_source(splits, rows, cores, settings.path, dict.fromkeys(plan.first, WHOLE)))
+        first = dict.fromkeys(plan.first, WHOLE)
+        spark.dataSource.register(splits_source(splits, rows, cores, settings.path, first, settings.slow_ms))
         raw = spark.readStream.format("ferry").load()
         for name, frame in frames.items():
             tagged = frame.select(F.lit(name).alias("source"), F.struct("*").alias(f"s_{name}"))
@@ -389,6 +390,7 @@ class Job:
         file, waits = self.settings.path / TICKS, False
         while True:
             time.sleep(0.2)
+            epochs.metrics.tell_slow_code(loop.machine)
             waits = inputs.pass_on(self.settings.path, epochs.metrics, waits)
             wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():

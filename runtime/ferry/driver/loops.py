@@ -107,6 +107,8 @@ class Loops:
         """shares of the run under way without a receipt"""
         self._given_up = False
         self._task = 0
+        self.on_death: Callable[[], None] = lambda: None
+        """Called when a loop is gone that had a share."""
         door = _Door(place.location, identity, self)
         threading.Thread(target=door.serve, name="loops", daemon=True).start()
         self._place = LoopsPlace(place.uri(door.port), authority, loop_right(root, self._life))
@@ -206,7 +208,9 @@ class Loops:
         except (StopIteration, fl.FlightError, pa.ArrowException, OSError) as error:
             log.info("a loop is gone: %s", str(error)[:200] or type(error).__name__)
         finally:
-            self._left(loop)
+            had = self._left(loop)
+        if had:
+            self.on_death()
 
     def _attach(self, number: int, worker: int | None) -> _Loop | None:
         with self._changed:
@@ -248,7 +252,8 @@ class Loops:
         self._waiting.append(share)
         self._hand_out()
 
-    def _left(self, loop: _Loop) -> None:
+    def _left(self, loop: _Loop) -> bool:
+        """Whether it had a share."""
         with self._changed:
             self._loops.remove(loop)
             if not loop.over:
@@ -261,6 +266,7 @@ class Loops:
                     self._died.append(share.deal.shares)
                     self._open -= 1
             self._changed.notify_all()
+            return bool(loop.owes)
 
     # ---- jobs
     def _keep(self) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable, UserCodeFailed
+from ferry.contract.user_code import shown, text_of
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import Stopped
@@ -53,6 +54,8 @@ class OpeningSinks:
         """False: the job is to stop."""
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
+        if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
+            metrics.warn("OutputIsNew", "; ".join(texts))
         return opened
 
     def stop(self, loop: Loop) -> None:
@@ -78,7 +81,7 @@ class OpeningSinks:
                 began = time.monotonic()
                 await_turn()
                 patience.allow(time.monotonic() - began)
-                text = f"sink {left[0]!r} is to {what}, and has not answered for {QUIET_SECONDS:g} s"
+                text = f"sink {shown(left[0])} is to {what}, and has not answered for {QUIET_SECONDS:g} s"
                 with watched(metrics, "SinkFailing", QUIET_SECONDS, text), sink_code(left[0]):
                     step(left[0])
                 patience.succeeded()
@@ -93,7 +96,7 @@ class OpeningSinks:
                 if is_final(error):
                     raise
                 with suppress(Stopped):
-                    patience.failed(f"sink {left[0]!r} cannot {what}: {type(error).__name__}: {error}")
+                    patience.failed(f"sink {shown(left[0])} cannot {what}: {type(error).__name__}: {text_of(error)}")
         return not left
 
 

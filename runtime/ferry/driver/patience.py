@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ferry.contract.errors import Final, UserCodeFailed
@@ -24,11 +24,8 @@ SOON_SECONDS = 0.05
 TRY_AGAIN_SECONDS = (1.0, 3.0, 8.0)
 """Before each further try of the user's code: it may have been the network, for 12 seconds."""
 
-SLOW_SECONDS = 60.0
-"""The user's code that takes longer is said to be slow. It has the time that it needs."""
-
-USER_CODE_FAILS, SLOW_CODE = "UserCode", "SlowCode"
-"""What these problems are called in the driver's status."""
+USER_CODE_FAILS = "UserCode"
+"""What the problem is called in the driver's status."""
 
 QUIET_SECONDS = 5.0
 """What fails because an instance is gone works again within this time, as a rule: it is no problem before."""
@@ -69,6 +66,10 @@ class ReportedPatience:
         if self._since is not None:
             self._since += seconds
 
+    def waiting(self, what: str) -> None:
+        """Neither has it failed, nor does it work. Callable from any thread."""
+        self._metrics.report_problem(self._reason, what)
+
     def partly(self, what: str) -> None:
         """It works but for this, which is said, and nothing waits for it; empty: it works."""
         if not what:
@@ -85,6 +86,32 @@ class ReportedPatience:
         """It works (again)."""
         self._since = None
         self._metrics.mended(self._reason)
+
+
+class Answers:
+    """Notices a call that does not return, such as a look at a folder whose mount hangs: nothing ends it."""
+
+    def __init__(self, patience: ReportedPatience, seconds: float) -> None:
+        self._patience = patience
+        self._seconds = seconds
+        self._asked: tuple[float, Callable[[], str]] | None = None
+        threading.Thread(target=self._watch, name="answers", daemon=True).start()
+
+    @contextmanager
+    def awaited(self, who: Callable[[], str]) -> Iterator[None]:
+        """Meanwhile `who` is asked; by one thread at a time."""
+        self._asked = time.monotonic(), who
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._seconds / 10):
+            if (asked := self._asked) is not None and time.monotonic() - asked[0] > self._seconds:
+                silent = f"has not answered for {self._seconds:g} s and more; the job waits for it"
+                self._patience.waiting(f"{asked[1]()} {silent}")
 
 
 class UserCodeTries:
@@ -122,13 +149,3 @@ def watched(metrics: DriverMetrics, reason: str, seconds: float, text: str) -> I
     finally:
         watch.cancel()
         watch.join()  # or it would be said after its end
-
-
-@contextmanager
-def not_slow(metrics: DriverMetrics, text: str) -> Iterator[None]:
-    """Report it while the user's code takes longer than `SLOW_SECONDS`."""
-    try:
-        with watched(metrics, SLOW_CODE, SLOW_SECONDS, f"{text} for {SLOW_SECONDS:g} s and more"):
-            yield
-    finally:
-        metrics.mended(SLOW_CODE)

@@ -1,29 +1,35 @@
 """Looks for the records of which tasks die: their shares are cut, until one record is left, or none dies any more.
 
-    a share has died three times -> its entries apart -> parts of a split -> parts of a part -> a record, three times alone
+    a share has died three times -> its entries apart -> ranges of a file or partition -> parts of a split -> a record alone
+    three times its task dies, and each time one that reads the same and is not given the record lives: it is the record
     spec.deadLetter.onCrash: stop: the job stops with the place of the first one; set-aside: the epoch goes on without it
 
 Parts are tried one after the other, so that a death has one cause. Records that are left out are committed with the epoch:
-whoever reads it again leaves out the same. Must never blame a record for a task that died with its worker.
+whoever reads it again leaves out the same. Must never blame a record for a task that died of something else.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ferry.contract.errors import Final
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Fault, Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt, RecordPlace
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.attempts import DEATHS_MAX
-from ferry.spark.cuts import PARTS, cut, opened, parts, pieces
-from ferry.spark.directory import DirectorySplits
-from ferry.spark.files import JsonSplits
-from ferry.spark.kafka import KafkaSplits
+from ferry.spark.cuts import aside_alone, cut, opened, parts, pieces, read
+from ferry.spark.json_text import json_text
 from ferry.spark.source import TICK
+from ferry.spark.splits import PARTS, RangeSplits
 
 log = logging.getLogger("ferry.driver")
 
@@ -33,36 +39,85 @@ POISON = "PoisonRecord"
 ASIDE_MAX = 100
 """Records of an epoch that are set aside at most: of more the code is the cause, and no record."""
 
+WORDS_SECONDS = 2.0
+"""So long after its end Spark may take to say why a task has failed."""
+
 PLACE_MAX = 160
-"""Characters of a split that its source cannot describe."""
+"""Characters of a split that its source cannot describe, and of a row that an operator fired."""
+
+ROUNDS_MAX = 12
+"""Tries of a record alone; without a verdict by then something else ends tasks, and the run is to be tried again."""
+
+LOST_WEIGHT = 0.34
+"""Of a death while a worker was lost, where others weigh 1: of many in a row the record is the cause, and took it along."""
+
 
 Attempt = Callable[[Shares], list[Receipt] | None]
 """Has one task read a share: its receipts, None when it has died of it."""
 
 
 class Poison:
-    """What is known of one epoch; `losses` counts workers and instances that were lost."""
+    """What is known of one epoch.
+
+    `losses` counts workers and instances that were lost; `crash` says of which signal a task has died since it was
+    asked last: empty of none, None: no task has died.
+    """
 
     def __init__(
-        self, sources: dict[str, Any], metrics: DriverMetrics, set_aside: bool, losses: Callable[[], int]
+        self,
+        sources: dict[str, Any],
+        metrics: DriverMetrics,
+        set_aside: bool,
+        losses: Callable[[], int],
+        operators: Sequence[OperatorDescriptor],
+        crash: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._sources = sources
+        self._operators = operators
         self._metrics = metrics
         self._set_aside = set_aside
         self._losses = losses
+        self._crash = crash
+        self._asking = threading.Lock()
+        self._words = ""
+        """of the last task that has died in this epoch"""
         self._epoch = -1
+        self._lost = self._runs = 0
+        """losses before the run under way; runs in a row that have failed with one"""
         self.aside: tuple[RecordPlace, ...] = ()
         """Records that are left out."""
 
     def begin(self, epoch: int, known: Iterable[RecordPlace]) -> None:
         """An epoch; `known` are records that steps before have left out."""
         if epoch != self._epoch:
-            self._epoch, self.aside = epoch, ()
+            self._epoch, self.aside, self._words = epoch, (), ""
         self.aside = tuple(dict.fromkeys((*self.aside, *known)))
+        self._lost = self._losses()
 
     def over(self) -> None:
         """No task dies any more."""
+        self._runs = 0
         self._metrics.mended(POISON)
+
+    def died(self) -> None:
+        """Report the crash of a task, whose share is read again; none when it ended otherwise. Callable from any thread."""
+        until = time.monotonic() + WORDS_SECONDS
+        with self._asking:
+            while (words := self._crash()) is None and time.monotonic() < until:
+                time.sleep(0.1)
+            self._words = words or self._words
+            if words and all(problem.reason != POISON for problem in self._metrics.problems):
+                again = "its share is read again; if tasks go on dying, the record that kills them is searched"
+                self._metrics.report_problem(POISON, f"a task died: {words}; {again}")
+
+    def failed(self, where: str, code: str) -> None:
+        """A run has failed, and is to be tried again. Says so when each one in a row has lost a worker."""
+        self._runs = self._runs + 1 if self._losses() != self._lost else 0
+        if self._runs >= DEATHS_MAX:
+            text = (
+                f"epoch {self._epoch} has been read {self._runs} times through {where}, and each time a worker was lost"
+            )
+            self._metrics.report_problem(POISON, f"{text}: a record may take it along, as with its memory{_of(code)}")
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
@@ -71,16 +126,22 @@ class Poison:
         kills, unless it may be set aside.
         """
         receipts: list[Receipt] = []
-        waiting = [(share, True) for share in reversed(died)]
+        waiting = [(share, False) for share in reversed(died)]
+        """whether they are parts, which nobody has tried yet"""
         while waiting:
-            share, dead = waiting.pop()
-            made = None if dead else attempt(share)
-            if made is None:
-                self._report(share, where)
-            if made is None and (smaller := self._divided(share)):
-                waiting += [(one, False) for one in reversed(smaller)]
+            share, is_part = waiting.pop()
+            if self._is_unread(share):
                 continue
-            made = self._judged(share, attempt, where, code) if made is None else made
+            made = attempt(share) if is_part else None
+            if made is None:
+                try:
+                    self._report(share, where)
+                    if smaller := self._divided(share):
+                        waiting += [(one, True) for one in reversed(smaller)]
+                        continue
+                    made = self._judged(share, attempt, where, code, deaths=int(is_part))
+                except (Fault, OSError) as gone:  # of a file that has gone meanwhile
+                    return [Receipt(error=f"{type(gone).__name__}: {gone}")]
             if any(receipt.error for receipt in made):
                 return made
             receipts += made
@@ -92,73 +153,117 @@ class Poison:
             size = -(-len(share) // PARTS)
             return [share[i : i + size] for i in range(0, len(share), size)]
         ((name, split),) = share
-        if name == "" or name.startswith("@"):
+        if name == "":
             return []
-        own = isinstance(self._sources.get(name), DirectorySplits | KafkaSplits)
-        if own and (alone := pieces(split)):
-            return self._divided([(name, one) for one in alone])
+        source = self._sources.get(name)
+        if isinstance(source, RangeSplits) and (alone := pieces(split)):
+            if len(alone) > 1:
+                return self._divided([(name, one) for one in alone])
+            if (smaller := source.divided(json.loads(split))) is not None:
+                return [[(name, json.dumps(one))] for one in smaller]
         return [[(name, part)] for part in parts(split)]
 
-    def _judged(self, share: Shares, attempt: Attempt, where: str, code: str) -> list[Receipt]:
+    def _judged(self, share: Shares, attempt: Attempt, where: str, code: str, deaths: float) -> list[Receipt]:
         """What is left of a share that cannot be cut: nothing but a dead letter, if it dies again and again."""
-        deaths, losses = 1, self._losses()
-        while deaths < DEATHS_MAX:
-            if (made := attempt(share)) is not None:
-                return made
-            deaths += 1
-            if (now := self._losses()) != losses:
-                deaths, losses = 1, now  # It may have died with its worker.
         ((name, split),) = share
-        if name == "":
-            raise Final(f"{where} dies before it reads anything")
-        whole, number, _ = (split, 0, None) if name.startswith("@") else opened(split)
-        text = f"{where} dies of {self._place(name, split)}, {DEATHS_MAX} times alone"
+        whole, number, _ = opened(split) if name else (split, 0, None)
+        spared = [(name, cut(whole, number + 1, number + 1))] if name else share
+        reading = starting = 0
+        for _ in range(ROUNDS_MAX):
+            losses = self._losses()
+            if name and (made := attempt(spared)) is not None:
+                if any(receipt.error for receipt in made) or (made := attempt(share)) is not None:
+                    return made
+                deaths += 1 if self._losses() == losses else LOST_WEIGHT
+                reading = 0
+            elif (made := attempt([("", TICK)])) is None:
+                starting += self._losses() == losses
+            elif any(receipt.error for receipt in made):
+                return made
+            else:
+                reading += self._losses() == losses
+            if starting == DEATHS_MAX:
+                raise Final(f"{where} dies before it reads anything{_of(code)}")
+            if reading == DEATHS_MAX:
+                return self._left_out(name, whole, -1 - number, attempt, where, code)
+            if deaths >= DEATHS_MAX:
+                return self._left_out(name, whole, number, attempt, where, code)
+        return [Receipt(error=f"{where} dies now and then, and of no record again and again")]
+
+    def _left_out(self, name: str, whole: str, number: int, attempt: Attempt, where: str, code: str) -> list[Receipt]:
+        """The dead letter of a record that kills; below 0 of what cannot be read. Raises Final, if there is to be none."""
+        at = number if number >= 0 else -1 - number
+        crash = f": {self._words}" if self._words else ""
+        text = f"{where} dies of {self._place(name, whole, at, at + 1)}, {DEATHS_MAX} times alone{crash}"
+        own = isinstance(self._sources.get(name), RangeSplits)
+        set_aside = "set spec.deadLetter.onCrash: set-aside, and start the job again"
         if name.startswith("@"):
-            raise Final(f"{text}: of rows that an operator fired none can be left out; mend the function behind it")
-        if attempt([(name, cut(whole, number + 1, number + 1))]) is None:
-            if attempt([("", TICK)]) is None:
-                raise Final(f"{where} dies before it reads anything")
-            raise Final(f"{text}, while it is read from its source: mend or remove it there")
-        if not self._set_aside:
             raise Final(
-                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend {code or 'the record'}, or "
-                "set spec.deadLetter.onCrash: set-aside, and start the job again"
+                f"{text}: of rows that an operator fired none can be left out; mend {code or 'what reads them'}"
             )
+        if number < 0:
+            text = f"{text}, while it is read from its source"
+            if not own:
+                raise Final(f"{text}: mend or remove it there{_of(code)}")
+            if not self._set_aside:
+                raise Final(f"{text}: mend or remove it there, or {set_aside}")
+        elif not self._set_aside:
+            cause = "" if crash else ": a crash of native code, an exit, or no memory"
+            raise Final(f"{text}{cause}. Nothing is lost: mend {code or 'the record'}, or {set_aside}")
         if len(self.aside) == ASIDE_MAX:
             raise Final(f"{text}: {ASIDE_MAX} records of this epoch were set aside already, so the code is the cause")
         self.aside = (*self.aside, (name, whole, number))
         log.warning("%s: it is set aside", text)
         self._metrics.note("malformed", f"{text}: it is set aside")
-        made = attempt([(name, cut(whole, number, number + 1, [number]))])
-        if made is None:
-            raise Final(f"{text}, also where it is only set aside: mend or remove it in its source")
-        return made
+        for _ in range(DEATHS_MAX):
+            if (made := attempt([(name, aside_alone(whole, number))])) is not None:
+                return made
+        raise Final(f"{text}, also where it is only set aside: mend or remove it in its source")
+
+    def _is_unread(self, share: Shares) -> bool:
+        """Whether it lies behind what its source cannot read."""
+        if len(share) > 1:
+            return False
+        ((name, split),) = share
+        if name == "" or name.startswith("@"):
+            return False
+        whole, low, _ = opened(split)
+        return any((name, whole) == (of, one) and number < 0 and low >= -1 - number for of, one, number in self.aside)
 
     def _report(self, share: Shares, where: str) -> None:
-        names = ", ".join(self._place(name, split) for name, split in share[:3] if name)
+        names = ", ".join(self._place(name, *opened(split)) for name, split in share[:3] if name)
         more = f" and {len(share) - 3} more" if len(share) > 3 else ""
-        text = f"{where} dies: looking for the record that kills it in {names or 'its share'}{more}"
+        with self._asking:  # Who has asked before reports it.
+            self._words = self._crash() or self._words
+        died = f"died: {self._words}" if self._words else "dies"
+        text = f"{where} {died}: looking for the record that kills it in {names or 'its share'}{more}"
         self._metrics.report_problem(POISON, text)
 
-    def _place(self, name: str, split: str) -> str:
-        """Source, file or partition, and numbers of the records."""
+    def _place(self, name: str, whole: str, low: int, high: int | None) -> str:
+        """Source, file or partition, and numbers of the records; of rows that an operator fired the operator."""
+        single = high == low + 1
         if name.startswith("@"):
-            return "rows of an operator before it"
-        whole, low, high = opened(split)
-        where = _described(self._sources.get(name), whole)
-        if high == low + 1:
-            return f"record {low} (counted from 0) of source {name!r}, {where}"
+            operator = f"operator {self._operators[int(name[1:])].name!r}"
+            return f"row {self._row(whole, low)} of {operator}" if single else f"rows of {operator}"
+        source, doc, alone = self._sources.get(name), json.loads(whole), False
+        where = f"source {name!r}, split {whole[:PLACE_MAX]}"
+        if isinstance(source, RangeSplits):
+            where, alone = f"source {name!r}, {source.place(doc)}", single and source.divided(doc) == []
+        if single:
+            return f"the record of {where}" if alone else f"record {low} (counted from 0) of {where}"
         numbers = "" if (low, high) == (0, None) else f", records {low} to {'the end' if high is None else high - 1}"
-        return f"source {name!r}, {where}{numbers}"
+        return f"{where}{numbers}"
+
+    def _row(self, split: str, number: int) -> str:
+        """A row that an operator fired, as an instance has it."""
+        try:
+            for records in read("", None, json.loads(cut(split, number, number + 1)), None):
+                if isinstance(records, pa.RecordBatch) and records.num_rows:
+                    return json_text(records)[0][:PLACE_MAX]
+        except (fl.FlightError, pa.ArrowException) as gone:
+            log.warning("a row cannot be shown: %s", gone)
+        return str(number)
 
 
-def _described(source: Any, split: str) -> str:
-    """File or partition of a split of Ferry's own sources; that of another one as it is."""
-    doc = json.loads(split)
-    if isinstance(source, KafkaSplits):
-        return source.place(doc)
-    if not isinstance(source, DirectorySplits):
-        return f"split {split[:PLACE_MAX]}"
-    unit = "bytes" if isinstance(source, JsonSplits) else "row groups"
-    files = [f"{about[1]}, {unit} {low} to {high - 1}" for about, low, high in doc["pieces"]]
-    return "; ".join(files[:3]) + (f"; and {len(files) - 3} more" if len(files) > 3 else "")
+def _of(code: str) -> str:
+    return f"; look at {code}" if code else ""

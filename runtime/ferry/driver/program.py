@@ -16,6 +16,7 @@ from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import SLOTS, slots
+from ferry.spark.user_functions import refused
 from ferry.system import flight_places
 
 
@@ -40,7 +41,8 @@ def prepared(settings: RunSettings, around: Environment, spark: SparkSession, pl
     trusted = authority(settings.secret).decode() if settings.encrypted else None
     # On other hosts they share with the driver only what is mounted on both.
     shared = settings.dead_letter or (None if around.standalone else str(settings.path / DEAD_LETTER))
-    works = works_of(plan, trusted, shared)
+    with refused("the program"):
+        works = works_of(plan, trusted, shared)
     mode = _mode(settings, plan, works)
     loops = _loops(settings, around, spark, works, trusted) if mode == CONTINUOUS else None
     return Program(spark, plan, works, mode, loops)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -21,15 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import UserCodeFailed
+from ferry.contract.errors import FerryError, Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import where
+from ferry.contract.user_code import USER_CODE, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.failures import death, is_final, is_passing, refuse_final, sink_code, user_error
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
+from ferry.driver.poison import Poison
+from ferry.driver.probing import Probing
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -37,12 +39,15 @@ from ferry.spark import emit, flight
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
-from ferry.spark.pipeline import LateOutput, Output
+from ferry.spark.pipeline import LateOutput, Output, name_of
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
+
+DRIVERS_MAX = 3
+"""Deaths of drivers in a row, beside the first one, while a sink of the user's writes the same epoch."""
 
 
 def has_fired(rows: core.FiredRows) -> bool:
@@ -52,6 +57,9 @@ def has_fired(rows: core.FiredRows) -> bool:
 
 class Publisher:
     """Gives the rows of one epoch after another to the sinks."""
+
+    _again = -1
+    """Epoch that a driver before this one may have died of."""
 
     def __init__(
         self,
@@ -63,6 +71,7 @@ class Publisher:
         hook: Hook,
         watch: EpochWatch,
         dead_letters: DeadLetters,
+        poison: Poison,
     ) -> None:
         self.settings = settings
         self.spark = spark
@@ -75,11 +84,14 @@ class Publisher:
         """what tasks check instances against; None: TLS is off"""
         self._watch = watch
         self.dead_letters = dead_letters
+        schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
+        self._probing = Probing(spark, poison, schemas)
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._connections = flight.Connections(self.authority)
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._answers = Answers(self._sinking, metrics.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
@@ -113,9 +125,15 @@ class Publisher:
             )
         return made
 
-    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch) -> bool:
-        """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
+    def publish(
+        self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch, again: bool = False
+    ) -> bool:
+        """Give the sinks the rows. False when they could not be read: the coordinator names other readers.
+
+        `again`: a driver before this one may have died of it.
+        """
         epoch = order.step.epoch
+        self._again = epoch if again else -1
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
@@ -172,8 +190,11 @@ class Publisher:
 
     def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
         """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
+        probed = epoch == self._again
         while True:
             table = None
+            if probed and not self._probe(rows, epoch):
+                return None
             try:
                 bytes_of_a_row = self._row_bytes.get(rows.commit_id.step.operator, 0.0)
                 if rows.fired <= self._local_rows and rows.fired * bytes_of_a_row <= self._local_bytes:
@@ -192,14 +213,57 @@ class Publisher:
                 if table is None and is_passing(error):
                     self._read_failed(rows, error)
                     return None
-                self._sink_failed(f"sink of epoch {epoch}", error)
+                if not has_died(error) or probed:
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+                probed = has_died(error)
+
+    def _probe(self, rows: core.FiredRows, epoch: int) -> bool:
+        """Have tasks pass rows through the functions before sinks, again and again; False: they could not be read."""
+        operator = rows.commit_id.step.operator
+        for output in self._outputs[operator]:
+            while True:
+                try:
+                    with self._watch.on(i for i, _ in rows.readers):
+                        self._probing.of(operator, output, self.splits(rows))
+                    break
+                except Exception as error:
+                    if is_passing(error):
+                        self._read_failed(rows, error)
+                        return False
+                    self._sink_failed(f"sink of epoch {epoch}", error)
+        return True
 
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
-            return sink.write(epoch, generation, rows)
-        with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
+            try:
+                with self._answers.awaited(lambda: f"sink {sink!r} of epoch {epoch}"):
+                    return sink.write(epoch, generation, rows)
+            except OSError as error:  # a full disk does not say which
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(getattr(sink, "directory", sink))
+                raise
+        deadly = self._counted(sink, epoch) if epoch == self._again else nullcontext()
+        slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
+        with deadly, slow, sink_code(sink):
             sink.write(epoch, generation, rows)
+
+    @contextmanager
+    def _counted(self, sink: Sink, epoch: int) -> Iterator[None]:
+        """Around what the driver before may have died of. Raises Final, if several have."""
+        registry = self.loop.registry
+        code: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+        what = f"sink {name_of(code)}"
+        with suppress(Unreachable):
+            if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
+                registry.leave()
+                of = f" ({at})" if (at := place_of(code)) else ""
+                raise Final(f"{USER_CODE}{before + 1} drivers have died in {what}{of}, with the rows of epoch {epoch}")
+        try:
+            yield
+        finally:
+            with suppress(Unreachable):
+                registry.leave()
 
     def _succeeded(self) -> None:
         self._sinking.succeeded()
@@ -208,13 +272,15 @@ class Publisher:
     def _sink_failed(self, what: str, error: Exception) -> None:
         """Wait before the next try. Raises what no other try would mend."""
         if not isinstance(error, UserCodeFailed) and is_final(error):
+            if not isinstance(error, FerryError):
+                refuse_final(error)  # of a task: PySpark's own error ends a driver as a crash does
             raise error
         code = code_of([output.input for output in self.plan.outputs], {})
         if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:
             return self._tries.failed(users)
         if place := where(error):
             log.warning("%s fails at %s", what, place)
-        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
+        self._sinking.failed(f"{what}: {type(error).__name__}: {text_of(error)}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""
@@ -246,10 +312,11 @@ class Publisher:
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
             code = code_of([output.input], {})
-            slow = (
-                not_slow(self.metrics, f"rows of epoch {epoch} have passed through {code}") if code else nullcontext()
-            )
-            with slow, self._watch.on(i for i, _ in rows.readers if table is None):
+            text = f"rows of epoch {epoch} have passed through {code} for"
+            with (
+                self.metrics.running(text) if code else nullcontext(),
+                self._watch.on(i for i, _ in rows.readers if table is None),
+            ):
                 made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ferry.contract.errors import Fault, SpecRefused, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.patience import ReportedPatience, UserCodeTries
+from ferry.driver.patience import Answers, ReportedPatience, UserCodeTries
 from ferry.spark.source import Batch, SplitsReader
 
 log = logging.getLogger("ferry.driver")
@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
 """Between two looks for new records; longer and longer while there are none, or the interval of epochs."""
+
+
+ANSWER_SECONDS = 10.0
+"""A source that takes longer to say what is new is said not to answer."""
 
 
 class OwnQuery:
@@ -61,6 +65,7 @@ class OwnQuery:
         self._away: list[str] = []
         """What could not be read when a tick was asked for."""
         self._failed: Exception | None = None
+        self._answers = None if patience is None else Answers(patience, ANSWER_SECONDS)
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
     @property
@@ -102,7 +107,7 @@ class OwnQuery:
         """What the sources answer, as soon as they can be read."""
         while True:
             try:
-                answer = ask()
+                answer = self._awaited(ask)
             except Fault as error:
                 if self._patience is None:
                     raise
@@ -118,6 +123,12 @@ class OwnQuery:
             if self._tries is not None:
                 self._tries.succeeded()
             return answer
+
+    def _awaited(self, ask: Callable[[], T]) -> T:
+        if self._answers is None:
+            return ask()
+        with self._answers.awaited(lambda: f"source: {self._reader.asked}"):
+            return ask()
 
     def _later(self, offset: Any, due: float) -> Any:
         """The next offset, when it is time for an epoch and there is something for it."""

@@ -18,7 +18,7 @@ from ferry.driver.failures import has_died
 from ferry.driver.loops import Loops
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.cuts import cut
+from ferry.spark.cuts import aside_alone
 from ferry.spark.feeds import Rows, counting, run_ingest, run_shares, shares_of, through_spark
 from ferry.spark.ingest import IngestWork
 from ferry.spark.pipeline import Operator
@@ -44,6 +44,12 @@ class Reading:
     def _in_spark(self) -> bool:
         return through_spark(self.operator, self.plan, self.work)
 
+    @property
+    def _reads_sources(self) -> bool:
+        """Whether it is given anything but rows that operators fired."""
+        named = (name.split("#")[0] for name in self.work.feeds)
+        return self.operator.descriptor.index == 0 or any(name in self.plan.sources for name in named)
+
     def all(self, batch: Batch) -> tuple[list[Receipt], list[Shares]]:
         """(Receipts, shares of which tasks have died)."""
         if self.loops is not None:
@@ -53,7 +59,8 @@ class Reading:
         except Exception as error:
             if not has_died(error):
                 raise
-            if foreign := [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]:
+            foreign = [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]
+            if foreign and self._reads_sources:
                 raise Final(
                     f"tasks of operator {self.operator.descriptor.name!r} die again and again; of which record is not known "
                     f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator.inputs, self.plan.sources)}"
@@ -79,7 +86,7 @@ class Reading:
         """Receipts of records that are set aside where records pass through Spark's SQL, which counts no malformed ones."""
         if self.loops is not None or not self._in_spark:
             return []
-        shares: list[Shares] = [[(name, cut(split, number, number + 1, [number]))] for name, split, number in aside]
+        shares: list[Shares] = [[(name, aside_alone(split, number))] for name, split, number in aside]
         work = counting(self.work, self.plan, self.operator)
         return [Receipt.load(one) for one in run_shares(self.spark, shares, work, self.run)]
 

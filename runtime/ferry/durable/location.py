@@ -6,6 +6,7 @@ was tried; whoever may use a store says so in the environment of the process.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -220,7 +221,10 @@ class _RenamedAtClose:
 def _make_folder(path: Path) -> None:
     """A folder with those above it, each known to the one that it is in."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "no folder", str(path)) from error
     for each in missing:
         files.sync(each.parent)
 

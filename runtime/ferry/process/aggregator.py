@@ -32,6 +32,7 @@ from ferry.kernels.aggregates import (
 from ferry.kernels.contributions import contribute, records_at_once
 from ferry.kernels.declared import check_state, typed
 from ferry.kernels.grouping import CELLS, COUNT, Ints, merge_found
+from ferry.kernels.keys import text_of
 from ferry.kernels.values import TEXTS, arrow_type
 from ferry.process.api import Work, batch_of
 from ferry.process.groups import begins_of
@@ -230,7 +231,8 @@ def taken_in(
     if rows.num_rows:
         order = np.argsort(row_group, kind="stable")
         begins = begins_of(row_group[order])
-        new = updated(aggregator, rows.take(pa.array(order)), begins)
+        with _numbered_anew(row_group[order][begins]):
+            new = updated(aggregator, rows.take(pa.array(order)), begins)
         states = pa.concat_batches([states.cast(new.schema), new])
         groups = np.concatenate([kept_group, row_group[order][begins]])
     order = np.argsort(groups, kind="stable")
@@ -242,7 +244,8 @@ def merged_states(aggregator: Aggregator, states: pa.RecordBatch, group: Ints) -
     begins = begins_of(group)
     if begins.size == group.size:
         return states
-    return _called(aggregator, "merge", aggregator.state, begins.size, states, begins)
+    with _numbered_anew(group[begins]):
+        return _called(aggregator, "merge", aggregator.state, begins.size, states, begins)
 
 
 def updated(aggregator: Aggregator, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
@@ -329,6 +332,35 @@ def of_operator(name: str) -> Iterator[None]:
         raise DataRefused(str(refused).replace(OVERFLOW, f"{OVERFLOW}operator {name}: ", 1)) from refused
 
 
+class TooGreat(DataRefused):
+    """A sum of a group; `row` says of which one."""
+
+    def __init__(self, what: str, way: str, row: int) -> None:
+        super().__init__(f"{OVERFLOW}{what}; {way}")
+        self.what = what
+        self.way = way
+        self.row = row
+
+
+@contextmanager
+def of_key(work: Work, numbers: Ints) -> Iterator[None]:
+    """A sum that is too great says of which key it is; `numbers`: the key index of each group."""
+    try:
+        yield
+    except TooGreat as sum_:
+        key = text_of(work.keys.columns, int(numbers[sum_.row]))
+        raise DataRefused(f"{OVERFLOW}{sum_.what}, key {key}; {sum_.way}") from sum_
+
+
+@contextmanager
+def _numbered_anew(numbers: Ints) -> Iterator[None]:
+    """Its groups are numbered so by whoever has called."""
+    try:
+        yield
+    except TooGreat as sum_:
+        raise TooGreat(sum_.what, sum_.way, int(numbers[sum_.row])) from sum_
+
+
 @contextmanager
 def _named(place: PlacedAggregate) -> Iterator[None]:
     """Sums that are too great say of which column they are."""
@@ -336,6 +368,5 @@ def _named(place: PlacedAggregate) -> Iterator[None]:
         yield
     except values.Beyond as beyond:
         a = place.aggregate
-        raise DataRefused(
-            f"{OVERFLOW}a sum is {beyond}: {a.name}={a.function}({a.column!r}); {values.way_on(a)}"
-        ) from beyond
+        what = f"a sum is {beyond}: {a.name}={a.function}({a.column!r})"
+        raise TooGreat(what, values.way_on(a), beyond.row) from beyond

@@ -18,7 +18,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def opened(process: Process, key: pa.Schema, inputs: Sequence[pa.Schema]) -> Process:
     """The process, which has seen its key and inputs, and whose tables and output can be kept. Raises SpecRefused."""
     if not isinstance(process, Process):
-        raise SpecRefused(f"{process!r} is not a process; give an instance of a subclass of ferry.Process")
+        sparks = any(kind.__name__ == "StatefulProcessor" for kind in type(process).__mro__)
+        hint = "; a StatefulProcessor is tested with TwsTester of pyspark" if sparks else ""
+        raise SpecRefused(f"{process!r} is not a process; give an instance of a subclass of ferry.Process{hint}")
     process.open(key, inputs)
     where = type(process).__name__
     for name, table in process.tables.items():

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels.grouping import NO_INTS, Ints
 from ferry.process.api import Clocks, Process, SideRows
@@ -33,7 +34,7 @@ class ProcessHarness:
         other_key: its key; by default the columns that `key` names.
         time: column of the event time in every input, int64 milliseconds; None: all records are of time 0.
         order: column that says in which order records of a key are taken; None: by event time.
-    Raises: SpecRefused, if the process refuses these inputs, or declares what cannot be.
+    Raises: SpecRefused, if the process refuses these inputs, or declares what cannot be, or a name is of no column.
     Example:
         >>> import dataclasses, pyarrow as pa
         >>> @dataclasses.dataclass
@@ -67,6 +68,9 @@ class ProcessHarness:
         names = [[k] if isinstance(k, str) else list(k) for k in (key, other_key) if k is not None]
         self._schemas = [schema] if other is None else [schema, other]
         self._keys = names if other is None else [names[0], names[-1]]
+        for one, columns in zip(self._schemas, self._keys, strict=True):
+            if missing := [name for name in columns if name not in one.names]:
+                raise SpecRefused(f"key: no column {missing[0]!r}; there are {', '.join(one.names)}")
         self._key = pa.schema([schema.field(name) for name in self._keys[0]])
         self._time = time
         self._order = order
@@ -122,7 +126,10 @@ class ProcessHarness:
     def _batch(self, side: int, rows: Rows) -> pa.RecordBatch:
         schema = self._schemas[side]
         if rows is None or not isinstance(rows, pa.Table | pa.RecordBatch):
-            return pa.RecordBatch.from_pylist(list(rows or []), schema)
+            given = list(rows or [])
+            if unknown := [name for row in given for name in row if name not in schema.names]:
+                raise SpecRefused(f"a row has {unknown[0]!r}; columns are {', '.join(schema.names)}")
+            return pa.RecordBatch.from_pylist(given, schema)
         found = rows.select(schema.names).cast(schema)
         return (
             found

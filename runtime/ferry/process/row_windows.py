@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of, updated
+from ferry.process.aggregator import Aggregator, of_key, open_aggregator, results, rows_of, updated
 from ferry.process.api import Process, Work
 from ferry.process.groups import at_once
 from ferry.process.tables import StateTable
@@ -90,10 +90,12 @@ class RowWindows(Process):
             last, first = ends[at], begins[at]
             members = indices(first, last + 1)
             groups = np.concatenate([[0], np.cumsum(last + 1 - first)[:-1]])
-            states = updated(self.aggregator, rows.take(pa.array(members)), groups)
+            with of_key(work, keys[last]):
+                states = updated(self.aggregator, rows.take(pa.array(members)), groups)
             columns: list[Any] = [] if self.number is None else [pa.array(number[last])]
             columns += [rows.column(column).take(pa.array(last)) for column in self.columns.values()]
-            work.emit(keys[last], results(self.aggregator, states, columns, self.output))
+            with of_key(work, keys[last]):
+                work.emit(keys[last], results(self.aggregator, states, columns, self.output))
 
     def _keep(self, work: Work, rows: pa.RecordBatch, keys: Ints, spans: Ints, number: Ints, is_new: Any) -> None:
         last = np.arange(keys.size) >= spans[1:][keys] - (self.size - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, open_aggregator, ran, results, rows_of, updated
+from ferry.process.aggregator import Aggregator, of_key, open_aggregator, ran, results, rows_of, updated
 from ferry.process.api import Process, Work
 from ferry.process.groups import at_once, distinct
 from ferry.process.row_windows import chosen, in_order
@@ -60,8 +60,10 @@ class RunningAggregate(Process):
         order = np.argsort(keys, kind="stable")
         states = pa.concat_batches([kept.values, each]).take(pa.array(order))
         spans = np.searchsorted(keys[order], np.arange(work.count + 1))
-        states = ran(self.aggregator, states, spans[keys[order]])
+        with of_key(work, keys[order]):
+            states = ran(self.aggregator, states, spans[keys[order]])
         new = states.filter(pa.array(order >= kept.key.size))
         columns = [rows.column(column) for column in self.columns.values()]
-        work.emit(key, results(self.aggregator, new, columns, self.output))
+        with of_key(work, key):
+            work.emit(key, results(self.aggregator, new, columns, self.output))
         work.put(STATE, touched, states.take(pa.array(spans[1:][touched] - 1)))

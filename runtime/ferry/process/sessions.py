@@ -22,6 +22,7 @@ from ferry.kernels.sessions import joined
 from ferry.process.aggregator import (
     Aggregator,
     merged_states,
+    of_key,
     open_aggregator,
     results,
     taken_in,
@@ -139,13 +140,15 @@ class SessionAggregate(Condensing):
         now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], starts, lasts)
         if not now.key.size:
             return
-        states = self._states(before, rows, starts, now)
+        with of_key(work, now.key):
+            states = self._states(before, rows, starts, now)
         final = now.last + self.gap_ms <= work.watermark
         keep_open(work, before, now, final, states)
         done = np.flatnonzero(final)
         columns = [*work.keys.take(pa.array(now.key[done])).columns]
         columns += [pa.array(now.start[done]), pa.array(now.last[done] + self.gap_ms)]
-        work.emit(now.key[done], results(self.aggregator, states.take(pa.array(done)), columns, self.output))
+        with of_key(work, now.key[done]):
+            work.emit(now.key[done], results(self.aggregator, states.take(pa.array(done)), columns, self.output))
 
     def condense(self, rows: SideRows, low: int) -> SideRows:
         """A part is what there is of a session; records that are late by then are parts by themselves."""

@@ -60,7 +60,7 @@ def shape_of(
     made_again = opened(_made(name, shape), key, inputs)
     if _shown(made_again) != _shown(process):
         raise SpecRefused(
-            f"process {name!r}: {type(process).__name__} made anew from its fields has other tables or another output; "
+            f"operator {name!r}: {type(process).__name__} made anew from its fields has other tables or another output; "
             "they may depend on its fields and on its inputs, and on nothing else"
         )
     return shape
@@ -74,7 +74,7 @@ def process_of(descriptor: OperatorDescriptor) -> Process:
     tables = tuple(_table(descriptor.name, table, process.tables[table]) for table in sorted(process.tables))
     if tables != shape.tables or _parts(process) != shape.parts or not process.output.equals(from_text(shape.output)):
         raise SpecRefused(
-            f"process {descriptor.name!r}: {shape.made_of} has other tables or another output here than where the pipeline "
+            f"operator {descriptor.name!r}: {shape.made_of} has other tables or another output here than where the pipeline "
             "was built; have the same program on every host"
         )
     return process
@@ -92,7 +92,7 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except SpecRefused as refused:
-        raise SpecRefused(f"process {name!r}: {refused}") from refused
+        raise SpecRefused(f"operator {name!r}: {refused}") from refused
 
 
 def _parts(process: Process) -> str | None:
@@ -107,7 +107,7 @@ def _shown(process: Process) -> Any:
 def _table(name: str, table: str, declared: StateTable) -> tuple[str, str, str | None]:
     for field in declared.values:
         if kind_of(field.type) is None:
-            raise SpecRefused(f"process {name!r}: column {field.name!r} of table {table!r} cannot be {field.type}")
+            raise SpecRefused(f"operator {name!r}: column {field.name!r} of table {table!r} cannot be {field.type}")
     assert declared.entry is None or declared.entry in ENTRY_TYPES
     return table, to_text(declared.values), None if declared.entry is None else str(declared.entry)
 

@@ -238,7 +238,7 @@ class HostedProcessor(Process):
         handle, emitted, processor = Handle(self.time_mode, work), Emitted(self.output), self._made()
         processor.init(handle)
         handle.opened = True
-        keys = [*zip(*(column.to_pylist() for column in work.keys.columns), strict=True)]
+        keys = _python_rows(work.keys)
         times = self._times(work.now, max(work.low, 0))
         for key, rows in self._by_key(work.rows(1), work.key_of(1), work.count) if self._begins else ():
             handle.cursor.at = key
@@ -296,7 +296,7 @@ class HostedProcessor(Process):
 
     def _rows(self, batch: pa.RecordBatch, begins: list[int], ends: list[int]) -> Iterator[Iterator[Any]]:
         row = _spark().Row(*batch.schema.names)
-        values = [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        values = _python_rows(batch)
         return ((row(*one) for one in values[begin:end]) for begin, end in zip(begins, ends, strict=True))
 
     def _frames(self, batch: pa.RecordBatch, begins: list[int], ends: list[int]) -> Iterator[Iterator[Any]]:
@@ -323,6 +323,20 @@ def hosted(name: str, processor: Any, output: Any, time_mode: str, pandas: bool)
     except SpecRefused as error:
         raise SpecRefused(f"{what}: {error}") from error
     return HostedProcessor(made_of, arguments, to_text(schema_of(output, what)), time_mode.lower(), pandas)
+
+
+def _python_rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Rows of Python's values, as PySpark has them. Raises SpecRefused for a time that Python has not."""
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns.append(column.to_pylist())
+        except (ValueError, OverflowError) as beyond:
+            raise SpecRefused(
+                f"column {name!r} is {column.type}, with a value that Python's datetime has not ({beyond}): leave such "
+                "records out, or cast the column to int64, in .map_batches(...)"
+            ) from beyond
+    return [*zip(*columns, strict=True)]
 
 
 def _spark() -> Any:

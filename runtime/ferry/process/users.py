@@ -9,15 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused, UserCodeFailed
-from ferry.contract.user_code import calling, line_of
+from ferry.contract.user_code import calling, line_of, place_of
+from ferry.process.classes import class_of
 
-OURS = ("ferry.process.", "ferry.kernels.", "ferry.spark.", "ferry.store.")
+OURS = ("ferry.contract.", "ferry.process.", "ferry.kernels.", "ferry.spark.", "ferry.store.")
 
 
 def is_users_class(name: str) -> bool:
     """Whether a class of this name (`process.classes`) is not Ferry's own."""
     return not f"{name.partition(':')[0]}.".startswith(OURS)
+
+
+def calls_users(descriptor: OperatorDescriptor) -> bool:
+    """Whether a class of an operator is the user's own."""
+    return descriptor.kind == "process" and any(map(is_users_class, descriptor.shape.classes))
+
+
+def users_classes(descriptor: OperatorDescriptor) -> list[str]:
+    """Classes of an operator that are the user's own, each with its place. Raises SpecRefused for one that is not here."""
+    if descriptor.kind != "process":
+        return []
+    found = {name: class_of(name) for name in descriptor.shape.classes if is_users_class(name)}
+    return [f"{one.__qualname__} ({place_of(one)})" for one in found.values()]
 
 
 def is_users(code: Any) -> bool:

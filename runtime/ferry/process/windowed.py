@@ -18,7 +18,7 @@ from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
 from ferry.kernels.panes import last_ends
-from ferry.process.aggregator import Aggregator, merged_states, open_aggregator, results, rows_of, taken_in
+from ferry.process.aggregator import Aggregator, merged_states, of_key, open_aggregator, results, rows_of, taken_in
 from ferry.process.api import Process, Work
 from ferry.process.groups import at_once, distinct, distinct_pairs
 from ferry.process.tables import Entries, StateTable
@@ -83,7 +83,8 @@ class WindowAggregate(Process):
             return
         old, new = group[: kept.key.size], group[kept.key.size :]
         rows = rows_of(self.aggregator, work).filter(pa.array(timely))
-        states = taken_in(self.aggregator, kept.values, old, rows, new)
+        with of_key(work, keys):
+            states = taken_in(self.aggregator, kept.values, old, rows, new)
         self._emit(work, keys, panes, states)
         over = last_ends(self.window, panes) <= work.watermark
         changed = np.zeros(keys.size, np.bool_)
@@ -105,13 +106,15 @@ class WindowAggregate(Process):
         while begin < key.size:
             stop = max(begin + 1, int(np.searchsorted(panes_until, taken + step, "right")))
             some, of = slice(begin, stop), order[taken : panes_until[stop - 1]]
-            found = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
+            with of_key(work, key):
+                found = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
             columns = [
                 *work.keys.take(pa.array(key[some])).columns,
                 pa.array(end[some] - self.size_ms),
                 pa.array(end[some]),
             ]
-            work.emit(key[some], results(self.aggregator, found, columns, self.output))
+            with of_key(work, key[some]):
+                work.emit(key[some], results(self.aggregator, found, columns, self.output))
             begin, taken = stop, int(panes_until[stop - 1])
 
 
@@ -146,7 +149,8 @@ class KeyAggregate(Process):
             return
         group = np.searchsorted(keys, all_keys)
         old, new = group[: kept.key.size], group[kept.key.size :]
-        states = taken_in(self.aggregator, kept.values, old, rows_of(self.aggregator, work), new)
+        with of_key(work, keys):
+            states = taken_in(self.aggregator, kept.values, old, rows_of(self.aggregator, work), new)
         changed = distinct(new, keys.size)
         work.put(STATE, keys[changed], states.take(pa.array(changed)))
         if self.emit == "end" and work.watermark < WATERMARK_END:
@@ -154,7 +158,8 @@ class KeyAggregate(Process):
             return
         shown = changed if self.emit == "changes" else np.arange(keys.size)
         columns = work.keys.take(pa.array(keys[shown])).columns
-        work.emit(keys[shown], results(self.aggregator, states.take(pa.array(shown)), columns, self.output))
+        with of_key(work, keys[shown]):
+            work.emit(keys[shown], results(self.aggregator, states.take(pa.array(shown)), columns, self.output))
 
 
 def _starts(panes: Entries) -> Ints:

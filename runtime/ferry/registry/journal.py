@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from typing import Protocol, cast
+import zlib
+from typing import Any, Protocol, cast
 
 from ferry.contract import places
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.errors import StateUnavailable, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.registry import operators, scripts
 from ferry.registry.connection import connected, reaching
@@ -21,6 +22,11 @@ from ferry.registry.connection import connected, reaching
 log = logging.getLogger("ferry.registry")
 
 GONE = "the journal is gone: a removed member could pass for a current one; bring back what {where} held, or make a new job"
+
+DAMAGED = (
+    "the journal in Redis is not what was written, and groups could be others than they were: bring back what Redis held, "
+    "or make a new job"
+)
 
 MOVED_GENERATION = 1 << 40
 """Of a journal that has moved elsewhere: no driver follows it."""
@@ -105,17 +111,19 @@ class RedisJournal:
             self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
 
     def read(self) -> Table | None:
-        """See JournalStore. Raises Superseded for one that has moved."""
+        """See JournalStore. Raises Superseded for one that has moved, StateUnavailable for one that is damaged."""
         with reaching("reading the journal"):
             text = cast("str | None", self._redis.get(places.journal(self._run)))
-        document = None if text is None else json.loads(text)
-        if document is not None and "moved" in document:
+        if text is None:
+            return None
+        document = _document(text)
+        if "moved" in document:
             raise Superseded(GONE.format(where=document["moved"]))
-        return None if document is None else Table.from_wire(document)
+        return Table.from_wire(document)
 
     def swap(self, table: Table, expected: Version | None) -> None:
         """See JournalStore."""
-        document = json.dumps({**table.to_journal(), "writer": self._writer})
+        document = _text({**table.to_journal(), "writer": self._writer})
         args = [*(expected or ("", "")), *table.version, document, self._writer]
         with reaching("writing the journal"):
             answer = str(self._swap(keys=[places.journal(self._run)], args=args))
@@ -129,3 +137,19 @@ class RedisJournal:
         document = {"version": [MOVED_GENERATION, 0], "writer": "", "moved": where}
         with reaching("closing the journal"):
             self._redis.set(places.journal(self._run), json.dumps(document))
+
+
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps({**document, "crc": zlib.crc32(json.dumps(document).encode())})
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Those of older releases have no checksum."""
+    try:
+        document: dict[str, Any] = json.loads(text)
+        checksum = document.pop("crc", None)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise StateUnavailable(f"{DAMAGED} ({error})") from error
+    if checksum not in (None, zlib.crc32(json.dumps(document).encode())):
+        raise StateUnavailable(DAMAGED)
+    return document

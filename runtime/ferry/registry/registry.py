@@ -5,13 +5,19 @@ All of it is soft: whoever has written something writes it again when Redis has 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ferry.contract import places
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Superseded
+from ferry.contract.signs import Pulse
 from ferry.registry import operators, scripts
 from ferry.registry.connection import connected, reaching
+
+ALIVE = "alive"
+"""A heartbeat that says nothing else."""
 
 PLACES_MAX = 16
 """Places that had a worker, whose parents are told so when they come back."""
@@ -49,7 +55,7 @@ class JobRegistry:
         self._changes = self._redis.register_script(scripts.CHANGES)
         self._claim = self._redis.register_script(scripts.CLAIM)
         self._beat = self._redis.register_script(scripts.BEAT)
-        self._silent = self._redis.register_script(scripts.SILENT)
+        self._heard = self._redis.register_script(scripts.HEARD)
 
     # ---- the pipeline's state
     def publish(self, descriptors: list[OperatorDescriptor]) -> None:
@@ -97,21 +103,39 @@ class JobRegistry:
             raise Superseded(f"worker {worker} was started anew elsewhere: this place has it no more")
         return Claim(int(line.partition(" ")[0]), line)
 
-    def beat(self, worker: int, claim: Claim, ttl_ms: int) -> None:
+    def beat(self, worker: int, claim: Claim, ttl_ms: int, pulses: Sequence[Pulse] = ()) -> None:
         """This worker is alive for the next milliseconds. Raises Superseded when a later life of its parent has it.
 
-        A Redis that has forgotten the claim is told of it anew, with all places that have lost the worker.
+        A Redis that has forgotten the claim is told of it anew, with all places that have lost the worker. `pulses`: what
+        the parent says for instances that may have no time to.
         """
+        beat = json.dumps([[one.instance, one.busy_ms, one.code, one.code_ms] for one in pulses]) if pulses else ALIVE
         with reaching(f"heartbeat of worker {worker}"):
-            done = self._beat(keys=[places.parents(self._run)], args=[worker, claim.life, ttl_ms, claim.line])
+            done = self._beat(keys=[places.parents(self._run)], args=[worker, claim.life, ttl_ms, claim.line, beat])
         if not done:
             raise Superseded(f"worker {worker} was started anew elsewhere")
 
-    def silent(self, workers: list[int]) -> list[int]:
-        """Which of these workers have no heartbeat."""
+    def heard(self, workers: list[int]) -> tuple[list[int], list[Pulse]]:
+        """(Which of these workers have no heartbeat, what the parents of the others say for their instances)."""
         with reaching("looking for heartbeats"):
-            found = self._silent(keys=[places.beat(self._run)], args=[",".join(map(str, workers))])
-        return cast("list[int]", found)
+            found = self._heard(keys=[places.beat(self._run)], args=[",".join(map(str, workers)), ALIVE])
+        beats = [json.loads(one) for one in cast("list[Any]", found) if not isinstance(one, int)]
+        return [one for one in found if isinstance(one, int)], [Pulse(*pulse) for beat in beats for pulse in beat]
+
+    # ---- what drivers die of
+    def enter(self, what: str) -> int:
+        """A driver begins what drivers before it may have died of; how many have begun it and have not left it."""
+        with reaching("noting what is about to be called"):
+            pipe = self._redis.pipeline()
+            pipe.hget(places.in_sink(self._run), what)
+            pipe.hincrby(places.in_sink(self._run), what, 1)
+            before, _ = pipe.execute()
+        return int(before or 0)
+
+    def leave(self) -> None:
+        """It has not died of it."""
+        with reaching("noting what was called"):
+            self._redis.delete(places.in_sink(self._run))
 
     # ---- where the driver is
     def announce(self, place: places.DriverPlace) -> bool:

@@ -106,17 +106,18 @@ local now = redis.call('HGET', KEYS[1], ARGV[1])
 local life = tonumber(string.match(now or '', '^%S+')) or 0
 if life > tonumber(ARGV[2]) then return 0 end
 if life < tonumber(ARGV[2]) then redis.call('HSET', KEYS[1], ARGV[1], ARGV[4]) end
-redis.call('SET', string.gsub(KEYS[1], 'parents$', 'beat:') .. ARGV[1], 'alive', 'PX', ARGV[3])
+redis.call('SET', string.gsub(KEYS[1], 'parents$', 'beat:') .. ARGV[1], ARGV[5], 'PX', ARGV[3])
 return 1
 """
 """A worker is alive for some milliseconds, unless a later life of its parent has it. It is most of what Redis hears, so it
 finds the second key by itself."""
 
-SILENT = """
-local silent = {}
+HEARD = """
+local heard = {}
 for worker in string.gmatch(ARGV[1], '%d+') do
-  if redis.call('EXISTS', KEYS[1] .. worker) == 0 then silent[#silent + 1] = tonumber(worker) end
+  local beat = redis.call('GET', KEYS[1] .. worker)
+  if not beat then heard[#heard + 1] = tonumber(worker) elseif beat ~= ARGV[2] then heard[#heard + 1] = beat end
 end
-return silent
+return heard
 """
-"""Which of these workers have no heartbeat: a short answer, for it is asked for often."""
+"""Which of these workers have no heartbeat, and those heartbeats that say more: a short answer, as it is asked for often."""

@@ -30,7 +30,7 @@ from ferry.durable.location import Location
 from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
-from ferry.process.users import is_users_class
+from ferry.process.users import calls_users
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archiver
 from ferry.sidecar.loading import Loader
@@ -249,7 +249,7 @@ class Data:
         """What the user's code raises, and what is refused, is no failure of this instance: nothing is left of it."""
         prepare, state = effect.prepare, self.states[effect.prepare.step.operator]
         descriptor = self.descriptors[prepare.step.operator]
-        users = descriptor.kind == "process" and any(map(is_users_class, descriptor.shape.classes))
+        users = calls_users(descriptor)
         what = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
             with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), what, users)):

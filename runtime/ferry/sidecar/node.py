@@ -91,6 +91,7 @@ class Node:
         self._stop = threading.Event()
         self._begun = 0
         """epochs, as the driver has told"""
+        self._hears_code = False
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
         self._idle_at = time.monotonic()
@@ -122,6 +123,7 @@ class Node:
             data = self._data = Data(self.settings, self.me, self.dir, descriptors, *sends, lend, self._signs)
         except BeginsAnew as end:
             log.error("%s", end)
+            tell(end)
             return ExitCode.CRASHED
         self._end_before = read_end(self.dir)
         (self.dir / ENDED).unlink(missing_ok=True)
@@ -285,7 +287,8 @@ class Node:
         """The life before died in the user's code: nobody else knows."""
         self._end_before, computing = None, end.computing
         if computing is not None and computing.users:
-            reason = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)}), {computing.what}"
+            ended = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)})"
+            reason = f"{end.words or ended}, {computing.what}"
             self._send(core.Send(core.DRIVER, m.CodeFailed(self.me, *computing.commit_id, reason)), None)
 
     def _is_outdone(self, attempt: Attempt) -> bool:
@@ -298,7 +301,8 @@ class Node:
         while True:
             busy = time.monotonic() - self._idle_at
             busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
-            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *self._signs.computes_for())), None)
+            code = self._signs.computes_for() if self._hears_code else ()
+            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *code)), None)
             time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:
@@ -339,6 +343,7 @@ class Node:
         if isinstance(decoded, m.Begins):
             self._delay_control.begins(decoded.epoch, time.monotonic())
             self._begun += 1
+            self._hears_code = decoded.hears_code
             if decoded.bandwidth >= 0:
                 self._data.limit_copies(decoded.bandwidth)
             return None

@@ -27,7 +27,9 @@ from ferry.contract.backoff import back_off
 from ferry.contract.documents import INSTANCES, SYNCING, RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.names import InstanceId
 from ferry.contract.places import life_of
+from ferry.contract.signs import Pulse
 from ferry.contract.timeline import append_record
 from ferry.environment import Environment
 from ferry.registry import Claim, JobRegistry
@@ -35,7 +37,7 @@ from ferry.sidecar import ALIVE, REASON, STARTED, forks
 from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
 from ferry.sidecar.signs import write_end
-from ferry.sidecar.watchdog import Watchdog, cpu_seconds
+from ferry.sidecar.watchdog import Watchdog, cpu_seconds, is_stopped
 from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.sidecar")
@@ -196,7 +198,8 @@ class Parent:
             self._delay(index, now)
             return
         self._children[index] = child
-        self._watchdogs[index] = Watchdog(directory / ALIVE, partial(cpu_seconds, child.pid or 0))
+        pid = child.pid or 0
+        self._watchdogs[index] = Watchdog(directory / ALIVE, partial(cpu_seconds, pid), partial(is_stopped, pid))
         life = self._lives.setdefault(index, InstanceLife(restarts=-1))
         life.up, life.restarts = True, life.restarts + 1
         self._started[index] = now
@@ -214,7 +217,10 @@ class Parent:
 
     def _beat(self) -> None:
         assert self._claimed is not None
-        self._job_registry.beat(self._worker, self._claimed, self._settings.timeout_ms)
+        now = time.monotonic()
+        seen = [(i, dog.in_code(now)) for i, dog in self._watchdogs.items() if i in self._children]
+        pulses = [Pulse(InstanceId(f"{self._worker}.{i}"), one[1], *one) for i, one in seen if one is not None]
+        self._job_registry.beat(self._worker, self._claimed, self._settings.timeout_ms, pulses)
         (self._dir / STARTED).touch()
 
     def _reach(self, act: Callable[[], None]) -> None:

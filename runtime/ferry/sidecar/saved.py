@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ferry.contract import messages as m
+from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
 from ferry.protocol.instance import machine as core
@@ -45,10 +46,18 @@ class SavedRecord:
 
     def _load(self) -> core.Saved:
         """What is of this run and this boot of the machine, or was sealed: other files may be torn."""
-        doc, sealed = self._record.read(), seal.read(self._directory)
+        doc, sealed, damage = self._record.read(), None, ""
+        try:
+            sealed = seal.read(self._directory)
+        except StateUnavailable as error:
+            damage = str(error)
+        if doc is None and any(self._directory.glob("state-*")):  # They are made after the record.
+            damage = damage or f"{self._directory}/commit-record is missing, or not what was written"
         if sealed is not None and sealed["of"] == self._of:
             doc = {"boot": self._boot, "saved": sealed["saved"]}
             self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
+        elif damage and (doc is None or (doc["boot"] != self._boot and doc["boot"].endswith(f" {self._of}"))):
+            doc = self._given_up(core.Saved(), damage)
         seal.break_open(self._directory)
         if doc is not None and doc["boot"] != self._boot:
             log.warning(

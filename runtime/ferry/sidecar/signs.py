@@ -19,7 +19,8 @@ from pathlib import Path
 
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.records import record
-from ferry.sidecar import ALIVE
+from ferry.contract.user_code import line_in
+from ferry.sidecar import ALIVE, REASON
 
 _TURN = struct.Struct("<q")
 _WORK = struct.Struct("<qqqqqq")
@@ -102,6 +103,8 @@ class EndedLife:
     code: int
     """as of `multiprocessing`: negative for a signal"""
     computing: Computing | None
+    words: str = ""
+    """the line of the user's code that has ended it, where it was told"""
 
 
 def write_end(directory: Path, code: int) -> None:
@@ -112,8 +115,16 @@ def write_end(directory: Path, code: int) -> None:
     document |= {
         "what": "" if computing is None else computing.what,
         "users": computing is not None and computing.users,
+        "words": _words(directory),
     }
     (directory / ENDED).write_text(json.dumps(document))
+
+
+def _words(directory: Path) -> str:
+    try:
+        return line_in((directory / REASON).read_text("utf-8")) or ""
+    except OSError:
+        return ""
 
 
 def read_end(directory: Path) -> EndedLife | None:
@@ -124,13 +135,17 @@ def read_end(directory: Path) -> EndedLife | None:
             return EndedLife(document["code"], None)
         step, attempt = document["commit_id"]
         commit_id = CommitId(Step(*step), Attempt(*attempt))
-        return EndedLife(document["code"], Computing(commit_id, document["what"], document["users"]))
+        return EndedLife(
+            document["code"], Computing(commit_id, document["what"], document["users"]), document.get("words", "")
+        )
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
 def how(code: int) -> str:
     """How a process ended, in words."""
+    if code == -signal.SIGKILL:
+        return "SIGKILL, as when memory is short"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 

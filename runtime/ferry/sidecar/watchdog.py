@@ -1,9 +1,12 @@
-"""Whether an instance hangs: its parent judges by what it does, and never by the clock on the wall.
+"""Whether an instance hangs, or runs the user's code: its parent judges by what it does, and never by the clock on the wall.
 
 the loop comes round                       well
 it does not, and the user's code runs      slow: it has the time it needs, be it asleep or at work
 it does not, and the process uses the CPU  at work: a long computation of Ferry's
 none of these for HANG_SECONDS             it hangs
+
+The user's code may hold the interpreter's lock for minutes, as a regular expression does: then no thread of the instance can
+say that it lives, and its parent does, unless the process is stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ferry.contract import limits
-from ferry.sidecar.signs import look
+from ferry.sidecar.signs import Computing, look
+
+VOUCH_SECONDS = 1.0
+"""After so long in the user's code the parent speaks for the instance."""
 
 BUSY_SHARE = 0.02
 """Of one CPU: a process whose loop hangs uses less for its heartbeats, one at work more, however many others there are."""
@@ -34,6 +40,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / _TICKS
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there, and was stopped by a signal or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
+
+
 @dataclass
 class _Standstill:
     turn: int
@@ -45,19 +59,25 @@ class _Standstill:
 class Watchdog:
     """Looks at one life of one instance."""
 
-    def __init__(self, path: Path, cpu: Callable[[], float]) -> None:
-        """`path`: the file of its signs; `cpu`: its processor time so far, in seconds."""
+    def __init__(self, path: Path, cpu: Callable[[], float], stopped: Callable[[], bool] = lambda: False) -> None:
+        """`path`: the file of its signs; `cpu`: its processor time so far, in seconds; `stopped`: whether it is."""
         self._path = path
         self._cpu = cpu
+        self._stopped = stopped
         self._standstill: _Standstill | None = None
+        self._code: tuple[Computing, float] | None = None
+        """The user's code that runs, and when it was seen first."""
 
     def hangs(self, now: float) -> bool:
         """`now`: monotonic seconds; to be asked again and again."""
         seen, before = look(self._path), self._standstill
+        running = seen.computing if seen is not None and seen.computing is not None and seen.computing.users else None
+        if running is None or self._code is None or running != self._code[0]:
+            self._code = None if running is None else (running, now)
         if seen is None:
             self._standstill = None
             return False
-        if before is None or before.turn != seen.turn or (seen.computing is not None and seen.computing.users):
+        if before is None or before.turn != seen.turn or running is not None:
             self._standstill = _Standstill(seen.turn, now)
             return False
         before.seconds += min(now - before.looked_at, LOOK_SECONDS_MAX)
@@ -70,3 +90,9 @@ class Watchdog:
             self._standstill = _Standstill(seen.turn, now)
             return False
         return True
+
+    def in_code(self, now: float) -> tuple[str, int] | None:
+        """The user's code that has run for a while, and for how many milliseconds; None: none has, or it is stopped."""
+        if self._code is None or now - self._code[1] < VOUCH_SECONDS or self._stopped():
+            return None
+        return self._code[0].what, int((now - self._code[1]) * 1000)

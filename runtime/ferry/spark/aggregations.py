@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -42,7 +43,8 @@ def aggregate_descriptor(
 
 def _aggregate(out: str, aggregate: Aggregate, read: AggregateInput, window: Window) -> Aggregate:
     if not isinstance(aggregate, Aggregate):
-        raise SpecRefused(f"{out}={aggregate!r} is not an aggregate; use count(), sum(column), ...")
+        given = f"the function {aggregate.__name__}" if inspect.isfunction(aggregate) else repr(aggregate)
+        raise SpecRefused(f"{out}={given} is not an aggregate; use count(), sum(column), ...")
     bounds = () if window == GLOBAL else ("window_start", "window_end")
     if out in (*bounds, *(column for column, _ in read.key)):
         raise SpecRefused(f"{out!r} is already an output column; choose another name")

@@ -14,6 +14,9 @@ from pyspark import SparkContext, TaskContext
 DEATHS = "ferry.deaths"
 """Local property of a job."""
 
+DIED = "Python worker exited unexpectedly"
+"""In the text of a failed Spark job: a process of a task has died under it."""
+
 DEATHS_MAX = 3
 """Deaths of a share before anybody looks closer: of one of them something else may be the cause."""
 
@@ -33,3 +36,9 @@ def died_before() -> bool:
     context = TaskContext.get()
     most = None if context is None else context.getLocalProperty(DEATHS)
     return context is not None and most is not None and int(context.attemptNumber()) >= int(most)
+
+
+def refuse_dead() -> None:
+    """In a task of a job without receipts: raise RuntimeError, if attempts before this one have died."""
+    if died_before():
+        raise RuntimeError(DIED)

@@ -20,18 +20,29 @@ from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.errors import FerryError, InputAway, SpecRefused
 from ferry.contract.program_text import PREFIX
-from ferry.contract.user_code import place_of, reason, where
+from ferry.contract.user_code import place_of, reason, shown, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
 from ferry.spark.files import JsonSplits
 from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
-from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
+from ferry.spark.hints import hint
+from ferry.spark.pipeline import (
+    Build,
+    Frames,
+    Input,
+    LateOutput,
+    Operator,
+    Output,
+    Transform,
+    name_of,
+    refuse_same,
+)
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
-from ferry.spark.user_functions import is_ferrys, refused
+from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
 from ferry.system import user_module
 
 STATEFUL = (
@@ -94,7 +105,7 @@ def build(
         return _built(spark, module, given, output, events)
     except (FerryError, Py4JError, OSError):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise SpecRefused(f"the pipeline cannot be built: {reason(error)}") from error
 
 
@@ -104,7 +115,7 @@ def _built(
     args = Arguments(given, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
-        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {sources!r}")
+        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {shown(sources)}")
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
@@ -118,7 +129,7 @@ def _built(
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
-                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {one!r} "
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)} "
                 f"({place_of(module.pipeline)})"
             )
     graph.refuse_unread(sources, building.operators, outputs)
@@ -129,6 +140,7 @@ def _built(
     operators = tuple(building.operators or [graph.offsets_only()])
     plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
     sinks.place(plan.sinks, output)
+    _refuse_unsendable(plan)
     return plan
 
 
@@ -179,9 +191,9 @@ def _refuse_types(outputs: Sequence[Output]) -> None:
         from_source = isinstance(one.input.origin, str)
         if from_source or not is_parted(one):
             where = f"source {one.input.origin!r}" if from_source else "an operator"
-            require_types(one.input.schema, f"sink {one.sink!r} on {where}")
+            require_types(one.input.schema, f"sink {shown(one.sink)} on {where}")
         if getattr(one.sink, "needs_frame", False):
-            require_names(one.input.schema, f"sink {one.sink!r}")
+            require_names(one.input.schema, f"sink {shown(one.sink)}")
 
 
 def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> None:
@@ -197,6 +209,26 @@ def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> 
             )
 
 
+def _refuse_unsendable(plan: CompiledPipeline) -> None:
+    """Sources and functions go to tasks as pickles."""
+    own: dict[str, Any] = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
+    late = (one for output in plan.late for one in output.inputs)
+    for function in (step.function for one in (*inputs, *late) for step in one.steps):
+        if isinstance(function, UserBatches):
+            own[f"{name_of(function.function)} in {function.where}"] = function.function
+    for what, value in own.items():
+        if is_ferrys(value):
+            continue
+        try:
+            cloudpickle.loads(cloudpickle.dumps(value))
+        except BaseException as error:
+            raise SpecRefused(
+                f"{what}{at(value)} cannot be sent to tasks: {reason(error)}; what cannot be pickled has to be made where "
+                "it is used, such as a connection"
+            ) from error
+
+
 class _Streams(dict[str, Stream]):
     """Streams by name; an unknown name is refused with the ones there are."""
 
@@ -205,21 +237,22 @@ class _Streams(dict[str, Stream]):
 
 
 def _call(module: ModuleType, name: str, *args: Any) -> Any:
-    function = getattr(module, name, None)
+    function, wanted = getattr(module, name, None), f"{name}({'spark' if name == 'sources' else 'streams'}, args)"
     if function is None:
-        raise SpecRefused(f"{_named(module)} has no function {name}(...)")
+        raise SpecRefused(f"{_named(module)} has no function {wanted}")
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
-        raise SpecRefused(f"{_named(module)}.{name} must take {len(args)} arguments: {error}") from error
+        raise SpecRefused(f"{_named(module)}: write {wanted}; as it is ({place_of(function)}), {error}") from error
     try:
         return function(*args)
     except SpecRefused as refused:
         if not (at := where(refused)):
             raise
-        raise SpecRefused(f"{refused} ({at})") from refused
-    except (Exception, SystemExit) as error:
-        raise SpecRefused(f"{_named(module)}.{name} failed: {reason(error)}") from error
+        kind = InputAway if isinstance(refused, InputAway) else SpecRefused
+        raise kind(f"{refused} ({at})") from refused
+    except BaseException as error:
+        raise refusal_of(error, f"{_named(module)}.{name}", hint(error)) from error
 
 
 def _named(module: ModuleType) -> str:
@@ -244,7 +277,10 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
                 'pyarrow.schema([("user", pyarrow.string())])'
             )
         return schema
-    raise SpecRefused(f"source {name!r}: {type(source).__name__} is neither a streaming DataFrame nor Ferry's splits")
+    raise SpecRefused(
+        f"source {name!r}: {type(source).__name__} is no source; use ferry.json_files(...), ferry.parquet_files(...), "
+        "ferry.kafka(...), an object with the methods of ferry.Splits, or spark.readStream"
+    )
 
 
 def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:
@@ -253,10 +289,12 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
     empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {reason(error)}") from error
     if not isinstance(made, DataFrame):
-        raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
+        raise SpecRefused(
+            f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {shown(made)}"
+        )
     if where.startswith("source"):
         refuse_stateful(made, f"transform on {where}")
     return arrow_schema(made.schema)

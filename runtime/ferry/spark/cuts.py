@@ -2,8 +2,10 @@
 
     {"ferry.cut": [low, high, [numbers]], "split": ...}    records low to high of the split, without those of these numbers
 
-Records of a split are numbered from 0 in the order in which its source reads them, which is always the same. A cut goes
-wherever a split does: to tasks, through Spark's SQL, to whoever reads late records.
+Records of a split are numbered from 0 in the order in which its source reads them, which is always the same. A number below
+0 leaves out the end of a split, from record -1 - number on: nobody can read it. A cut goes wherever a split does: to tasks,
+through Spark's SQL, to whoever reads late records. Splits of Ferry's own sources are ranges of files or partitions, so
+records of them are kept as ranges, too: another plan of the same epoch leaves out the same.
 """
 
 from __future__ import annotations
@@ -16,33 +18,41 @@ from typing import Any
 
 import pyarrow as pa
 
-from ferry.spark.splits import Flow, Malformed, Splits
+from ferry.spark import flight
+from ferry.spark.splits import PARTS, Flow, Malformed, Splits, ranges
 from ferry.spark.user_functions import is_ferrys, source_code
 
 CUT = "ferry.cut"
 
-PARTS = 8
-"""Into so many parts what kills its task is cut: each part that does costs a process, the others cost little."""
-
 FIRST_PART = 64
 """Records of the first part of a split of which nobody knows the length; each further one is `PARTS` times as large."""
+
+
+_END = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
     """Records of a split that are set aside, for a task dies of each."""
 
-    records: pa.RecordBatch
+    records: pa.RecordBatch | None
+    """None: of those that cannot be read"""
+    split: str = ""
 
 
-def read(name: str, source: Splits, split: dict[str, Any], columns: Sequence[str] | None) -> Iterator[Any]:
-    """What a split, or a part of it, has: batches, Malformed, Flow, Aside. Raises UserCodeFailed for a user's own source."""
+def read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequence[str] | None) -> Iterator[Any]:
+    """What a split, or a part of it, has: batches, Malformed, Flow, Aside. `source`: None: of rows that an operator fired.
+
+    Raises UserCodeFailed for a user's own source.
+    """
     if CUT not in split:
         yield from _read(name, source, split, columns)
         return
     low, high, aside = split[CUT]
+    if min(aside, default=0) < 0:
+        yield Aside(None, json.dumps(split["split"]))
     at = 0
-    for records in _read(name, source, split["split"], columns):
+    for records in _read(name, source, split["split"], columns) if high != 0 else ():
         if isinstance(records, Flow):
             yield records
         elif isinstance(records, Malformed):
@@ -70,39 +80,58 @@ def opened(split: str) -> tuple[str, int, int | None]:
 
 
 def pieces(split: str) -> list[str]:
-    """The pieces of files or partitions of a split of Ferry's own sources, each as a split; none if there is one only."""
+    """The pieces of files or partitions of a split of Ferry's own sources, each as a split."""
     doc = json.loads(split)
-    found = doc.get("pieces", ()) if CUT not in doc else ()
-    return [json.dumps({"pieces": [one]}) for one in found] if len(found) > 1 else []
+    return [] if CUT in doc else [json.dumps({"pieces": [one]}) for one in doc["pieces"]]
 
 
-def without(split: str, numbers: Mapping[str, Sequence[int]]) -> list[str]:
-    """A split, but for records of these numbers of it, or of its pieces."""
+def left_out(split: str, numbers: Sequence[int]) -> str:
+    """A split without records of these numbers."""
+    return cut(split, 0, min((-1 - one for one in numbers if one < 0), default=None), numbers)
+
+
+def aside_alone(split: str, number: int) -> str:
+    """What sets one record of a split aside, and reads no other."""
+    return cut(split, 0, 0, [number]) if number < 0 else cut(split, number, number + 1, [number])
+
+
+def without(split: str, numbers: Mapping[str, Sequence[int]], own: bool) -> list[str]:
+    """A split, but for records of these numbers of it, or of its ranges, if it is of one of Ferry's `own` sources."""
     if split in numbers:
-        return [cut(split, 0, None, numbers[split])]
-    alone = pieces(split)
-    if not any(one in numbers for one in alone):
+        return [left_out(split, numbers[split])]
+    doc = json.loads(split)
+    if not own or CUT in doc:
         return [split]
-    return [cut(one, 0, None, numbers[one]) if one in numbers else one for one in alone]
+    units = {one: json.loads(one)["pieces"][0] for one in numbers}
+    rest: list[list[Any]] = []
+    made: list[str] = []
+    for of, low, high in doc["pieces"]:
+        for unit, (mine, begin, end) in sorted(units.items(), key=lambda one: one[1][1]):
+            if mine == of and low <= begin and end <= high:
+                rest += [[of, low, begin]] if low < begin else []
+                made += [json.dumps({"pieces": rest})] if rest else []
+                made.append(left_out(unit, numbers[unit]))
+                low, rest = end, []
+        rest += [[of, low, high]] if low < high else []
+    if not made:
+        return [split]
+    return [*made, json.dumps({"pieces": rest})] if rest else made
 
 
 def parts(split: str) -> list[str]:
     """The same records in at most `PARTS` parts; none when it is a single record."""
     whole, low, high = opened(split)
-    if high is None:
-        edges: list[int | None] = [low, *(low + FIRST_PART * PARTS**i for i in range(PARTS - 1)), None]
-    elif high - low > 1:
-        edges = sorted({low + (high - low) * i // PARTS for i in range(PARTS + 1)})  # type: ignore[assignment]
-    else:
-        return []
-    return [cut(whole, a, b) for a, b in pairwise(edges) if a is not None]
+    if high is not None:
+        return [cut(whole, a, b) for a, b in ranges(low, high)] if high - low > 1 else []
+    edges = [low, *(low + FIRST_PART * PARTS**i for i in range(PARTS - 1))]
+    return [*(cut(whole, a, b) for a, b in pairwise(edges)), cut(whole, edges[-1], None)]
 
 
 def _part(records: pa.RecordBatch, at: int, low: int, high: int | None, aside: Sequence[int]) -> Iterator[Any]:
     """Of the records from number `at` on: those from low to high, without some."""
     end = at + records.num_rows if high is None else min(high, at + records.num_rows)
     begin = max(low, at)
-    for number in (*(n for n in sorted(aside) if begin <= n < end), end):
+    for number in (*(n for n in sorted(set(aside)) if begin <= n < end), end):
         if number > begin:
             yield records.slice(begin - at, number - begin)
         if number < end:
@@ -110,23 +139,36 @@ def _part(records: pa.RecordBatch, at: int, low: int, high: int | None, aside: S
         begin = number + 1
 
 
-def _read(name: str, source: Splits, split: dict[str, Any], columns: Sequence[str] | None) -> Iterator[Any]:
+def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequence[str] | None) -> Iterator[Any]:
+    if source is None:
+        yield from flight.read_rows(split)
+        return
     if is_ferrys(source):
         yield from source.read(split, columns)
         return
-    with source_code(name, source):
+    what = f"source {name!r}"
+    with source_code(what, source):
         schema = source.schema()
         wanted = [(one, schema.field(one).type) for one in (schema.names if columns is None else columns)]
-        for records in source.read(split, columns):
-            if isinstance(records, pa.RecordBatch):
-                _require(records.schema, wanted)
-            elif not isinstance(records, Malformed | Flow):
-                raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
-            yield records
+        batches = iter(source.read(split, columns))
+    while True:
+        with source_code(what, source):
+            if (records := next(batches, _END)) is _END:
+                return
+            _require(records, wanted)
+        yield records
 
 
-def _require(schema: pa.Schema, wanted: list[tuple[str, pa.DataType]]) -> None:
+def _require(records: Any, wanted: list[tuple[str, pa.DataType]]) -> None:
     """Raises TypeError unless there are these columns; nothing but nulls may have no type."""
+    if isinstance(records, Malformed | Flow):
+        texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
+        return
+    if not isinstance(records, pa.RecordBatch):
+        raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
+    schema = records.schema
     for name, kind in wanted:
         found = schema.field(name).type if name in schema.names else None
         if found != kind and found != pa.null():

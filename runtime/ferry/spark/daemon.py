@@ -12,11 +12,13 @@ from pyspark.daemon import manager
 
 from ferry import environment
 from ferry.system import user_module
+from ferry.system.parent import children_end_with_it
 
 
 def load() -> None:
     """Import what tasks import, and have the kernels of an aggregate compiled, or read."""
     environment.give(environment.NO_THREADS)  # A task has one core anyway.
+    children_end_with_it()
     import pyspark.worker
 
     from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window

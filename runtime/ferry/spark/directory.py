@@ -25,7 +25,7 @@ import pyarrow as pa
 from ferry.contract.errors import Fault, FerryError, InputAway, RowsGone, SpecRefused, Unreachable
 from ferry.spark.flow_pattern import FlowPattern
 from ferry.spark.hive import constants
-from ferry.spark.listing import Listing, listed, named, partitions
+from ferry.spark.listing import Listing, instead, listed, named, partitions
 from ferry.spark.splits import WHOLE, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
@@ -100,6 +100,14 @@ class DirectorySplits(ABC):
         """The records of one piece."""
 
     @abstractmethod
+    def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
+        """Smaller ranges of one; none when it holds a single record, None when it holds more and cannot be divided."""
+
+    @abstractmethod
+    def _range(self, low: int, high: int) -> str:
+        """A range in words."""
+
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """Names and types of all columns."""
 
@@ -135,7 +143,7 @@ class DirectorySplits(ABC):
         try:
             os.scandir(self.directory).close()
         except (FileNotFoundError, NotADirectoryError) as gone:
-            raise InputAway(f"no directory {self.directory!r}; a file source needs one") from gone
+            raise InputAway(f"no directory {self.directory!r}; {instead(self.directory)}") from gone
         except OSError:
             return  # It is there, and is waited for.
 
@@ -324,6 +332,18 @@ class DirectorySplits(ABC):
             before += rows
         return [{"pieces": share} for share in shares.values()]
 
+    def divided(self, split: Split) -> list[Split] | None:
+        """See RangeSplits. Raises RowsGone."""
+        ((about, low, high),) = split["pieces"]
+        self._check_same(file := File(*about))
+        parts = self._parts(file.name, low, high)
+        return None if parts is None else [{"pieces": [[about, a, b]]} for a, b in parts]
+
+    def place(self, split: Split) -> str:
+        """See RangeSplits."""
+        pieces = [f"{about[1]}, {self._range(low, high)}" for about, low, high in split["pieces"]]
+        return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
+
     def failed(self, stop: Position, reason: str) -> None:
         """Files of the epoch that ends at `stop`, and that this reason names, could not be read: they may be replaced."""
         if bad := [file for file in files_of(stop) if f"{self._path(file.name)} cannot be read" in reason]:
@@ -366,6 +386,8 @@ class DirectorySplits(ABC):
             except FileNotFoundError:
                 self._check_same(file)
                 raise
+            if os.path.lexists(self._path(file.name)):  # Else it was open, and whole, to its end.
+                self._check_same(file)
 
     def _check_same(self, file: File) -> None:
         """Raise RowsGone unless the file is there as it was when it was taken."""

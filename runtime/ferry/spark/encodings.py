@@ -5,15 +5,46 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.system import files
 
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
 PART_ROWS = 65_536
 """Of a table that is written in several files: none has fewer."""
+
+
+def for_readers(rows: Rows, of_spark: bool = False) -> Rows:
+    """The same values, with types that more readers of Parquet know: times in microseconds, half floats as floats.
+
+    `of_spark`: Spark has the rows, whose times of the day are microseconds that PySpark gives out as nanoseconds.
+    """
+    schema = pa.schema([field.with_type(_known(field.type, of_spark)) for field in rows.schema])
+    return rows if schema.equals(rows.schema) else rows.cast(schema)
+
+
+def _known(kind: pa.DataType, of_spark: bool) -> pa.DataType:
+    types = pa.types
+    if types.is_time32(kind) or (of_spark and types.is_time64(kind)):
+        return pa.time64("us")
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_known(field.type, of_spark)) for field in kind])
+    if types.is_map(kind):
+        key, item = (field.with_type(_known(field.type, of_spark)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item, kind.keys_sorted)
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_known(kind.value_type, of_spark)))
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_known(kind.value_type, of_spark)))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_known(kind.value_type, of_spark)), kind.list_size)
+    return kind
 
 
 def encodings(schema: pa.Schema) -> dict[str, Any]:
@@ -33,6 +64,7 @@ def encodings(schema: pa.Schema) -> dict[str, Any]:
 
 def write_parts(rows: pa.Table, folder: Path) -> dict[str, list[int]]:
     """Write a table, durably: (rows, bytes) of each file. A large one is cut, for as many processors as there are."""
+    rows = for_readers(rows)
     number = max(1, min(len(os.sched_getaffinity(0)), rows.num_rows // PART_ROWS))
     size = -(-rows.num_rows // number)
 

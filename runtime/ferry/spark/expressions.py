@@ -213,7 +213,9 @@ def _once(columns: Iterable[str]) -> Columns:
 
 def _expression(given: object, what: str) -> pc.Expression:
     if not isinstance(given, pc.Expression):
-        raise SpecRefused(f"{what}: {given!r} is no Arrow expression; write pyarrow.compute.field('price') > 10")
+        column = isinstance(given, str) and what.startswith("ferry.select")
+        example = f"pyarrow.compute.field({given!r})" if column else "pyarrow.compute.field('price') > 10"
+        raise SpecRefused(f"{what}: {given!r} is no Arrow expression; write {example}")
     return given
 
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import cuts, flight
-from ferry.spark.attempts import deaths
+from ferry.spark import cuts
+from ferry.spark.attempts import deaths, refuse_dead
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
@@ -33,6 +33,7 @@ from ferry.spark.planned import PlannedOnce, current_run
 from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
 from ferry.spark.splits import Flow, Malformed, Splits
+from ferry.spark.user_functions import source_code
 
 _CONTROL = ("",)
 """Ticks and the flush have no source."""
@@ -80,7 +81,7 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
         if name in uncounted:
             uncounted.remove(name)
     for name in uncounted:
-        feeds[name] = [_counts_only(plan.sources[name], plan.created.get(name))]
+        feeds[name] = [_counts_only(name, plan.sources[name], plan.created.get(name))]
     return {n: tuple(f) for n, f in feeds.items()}
 
 
@@ -89,11 +90,17 @@ def name_of(source: Input) -> str:
     return source.origin if isinstance(source.origin, str) else f"@{source.origin}"
 
 
-def _counts_only(origin: Splits | DataFrame, created: str | None) -> Feed:
+def _counts_only(name: str, origin: Splits | DataFrame, created: str | None) -> Feed:
     """Of a source that the operator does not read as it is, but whose records it counts."""
     splits = origin if isinstance(origin, Splits) else None
-    columns = (created or splits.schema().names[0],) if splits else None
+    columns = (created or schema_of(name, splits).names[0],) if splits else None
     return Feed(NO_SIDE, (), (), None, splits, columns, None, True, created=created)
+
+
+def schema_of(name: str, source: Splits) -> pa.Schema:
+    """Columns of a source. Raises UserCodeFailed when a user's own fails."""
+    with source_code(f"schema() of source {name!r}", source):
+        return source.schema()
 
 
 def in_spark(source: Input) -> bool:
@@ -165,7 +172,7 @@ def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run:
 def counting(work: IngestWork, plan: CompiledPipeline, operator: Operator) -> IngestWork:
     """What tasks do that only set records aside for an operator: those of the sources that it is the first to read."""
     mine = [n for n, first in first_readers(plan.sources, plan.operators).items() if first == operator.descriptor.index]
-    return replace(work, feeds={n: (replace(_counts_only(plan.sources[n], None), columns=None),) for n in mine})
+    return replace(work, feeds={n: (replace(_counts_only(n, plan.sources[n], None), columns=None),) for n in mine})
 
 
 def works_of(plan: CompiledPipeline, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
@@ -274,7 +281,7 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipe
     origin, (functions, _) = plan.sources.get(name), before_sql(source.steps)
     if isinstance(origin, DataFrame):
         return reduce(map_frame, functions, mine.select(f"s_{name}.*"))
-    schema = origin.schema() if isinstance(origin, Splits) else _fired(plan, source)
+    schema = schema_of(name, origin) if isinstance(origin, Splits) else _fired(plan, source)
     splits = origin if isinstance(origin, Splits) else None
 
     def expand(batches: Any) -> Any:
@@ -294,7 +301,7 @@ def read_shares(
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
-            for records in cuts.read(name, splits, doc, None) if splits else flight.read_rows(doc):
+            for records in cuts.read(name, splits, doc, None):
                 if not isinstance(records, Flow | cuts.Aside):
                     yield records
 
@@ -311,9 +318,10 @@ def rows_frame(
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:
+        refuse_dead()
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from map(for_spark, mapped(functions, flight.read_rows(json.loads(texts[i]))))
+                yield from map(for_spark, mapped(functions, cuts.read("", None, json.loads(texts[i]), None)))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, spark_schema(schema_after(functions, schema)))

@@ -20,9 +20,9 @@ from ferry.spark.hive import inferred, with_constants
 from ferry.spark.json_lines import checked, parse
 from ferry.spark.listing import named, partitions
 from ferry.spark.parquet_types import FileTypes, converted, refuse_misfits
-from ferry.spark.splits import BATCH_ROWS, Malformed, malformed
+from ferry.spark.splits import BATCH_ROWS, PARTS, Malformed, malformed, ranges
 from ferry.spark.taken import File
-from ferry.spark.text_files import blocks, hint, opened, packing
+from ferry.spark.text_files import blocks, for_arrow, hint, line_edges, opened, packing
 
 WORD = pa.dictionary(pa.int32(), pa.string())
 """Texts as a Parquet file keeps them, where they repeat."""
@@ -79,15 +79,21 @@ class ParquetSplits(DirectorySplits):
     def _inferred(self, file: File, files: Sequence[File]) -> pa.Schema:
         path = self._path(file.name)
         with naming(path):
-            types = FileTypes.of(pq.read_metadata(path))
+            types = FileTypes.of(pq.read_metadata(for_arrow(path)))
         refuse_misfits(path, types, mine := types.schema)  # It may have a column twice.
         beside = inferred(one.name for one in files)
         return pa.schema([*(f for f in mine if f.name not in beside.names), *beside])
 
     def _divide(self, file: File) -> list[Piece]:
-        about = pq.read_metadata(self._path(file.name))
+        about = pq.read_metadata(for_arrow(self._path(file.name)))
         refuse_misfits(self._path(file.name), FileTypes.of(about), self._in_file(file.name, self.schema()))
         return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
+
+    def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
+        return ranges(low, high) if high - low > 1 else None
+
+    def _range(self, low: int, high: int) -> str:
+        return f"row groups {low} to {high - 1}" if high - low > 1 else f"row group {low}"
 
     def _in_file(self, name: str, wanted: pa.Schema) -> pa.Schema:
         """The columns that are not in the path."""
@@ -101,7 +107,7 @@ class ParquetSplits(DirectorySplits):
         words = [f.name for f in mine if pa.types.is_dictionary(f.type)]
         # Arrow would read times of INT96 as nanoseconds, which end in 2262, and then begin anew.
         settings = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
-        with pq.ParquetFile(path, read_dictionary=words, **settings) as file:
+        with pq.ParquetFile(for_arrow(path), read_dictionary=words, **settings) as file:
             types = FileTypes.of(file.metadata)
             refuse_misfits(path, types, mine)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
@@ -139,6 +145,14 @@ class JsonSplits(DirectorySplits):
             return [(0, file.size, file.size * PACKED_TIMES // row_bytes + 1)]
         edges = [*range(0, file.size, JSON_SHARE_BYTES), file.size]
         return [(low, high, (high - low) // row_bytes + 1) for low, high in pairwise(edges)]
+
+    def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
+        """Whole lines."""
+        path = self._path(name)
+        return None if packing(path) is not None else list(pairwise(line_edges(path, low, high, PARTS)))
+
+    def _range(self, low: int, high: int) -> str:
+        return f"bytes {low} to {high - 1}"
 
     def _read_piece(
         self, name: str, low: int, high: int, columns: Sequence[str] | None

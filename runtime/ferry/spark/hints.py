@@ -1,31 +1,65 @@
-"""What to write in place of a method that streams do not have, for people who know it from elsewhere."""
+"""What to write in place of a name that is not there: the names of Spark, pandas and Flink, the steps that come too early or
+too late, and names that are written nearly so.
+"""
 
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
-INSTEAD = {
-    **dict.fromkeys(("group_by", "groupBy", "groupby", "keyBy", "partition_by", "by"), '.key_by("column")'),
-    **dict.fromkeys(("filter", "where"), ".map_batches(ferry.filter(condition))"),
-    **dict.fromkeys(("select", "with_column", "withColumn", "assign", "rename"), ".map_batches(ferry.select(...))"),
-    **dict.fromkeys(
-        ("map", "flat_map", "flatMap", "apply", "foreach"), ".map_batches(function), which gets record batches"
+from ferry.spark.keyed import KeyedStream
+from ferry.spark.stream import Stream
+from ferry.spark.windowed import RowStream, SessionStream, WindowedStream
+
+STEPS = {
+    '.key_by("column", ...)': ("group_by", "groupBy", "groupby", "keyBy", "partition_by", "partitionBy"),
+    '.event_time("column", delay="3s")': ("withWatermark", "with_watermark", "assign_timestamps_and_watermarks"),
+    ".map_batches(function), which gets and returns Arrow batches": (
+        "map", "flat_map", "flatMap", "apply", "mapInArrow", "mapInPandas", "mapPartitions", "withColumn", "with_column",
     ),
-    **dict.fromkeys(("withWatermark", "watermark", "assign_timestamps"), '.event_time("column", delay="10s")'),
-    **dict.fromkeys(
-        ("to", "write", "writeStream", "write_to", "save", "output", "sink_to"), ".sink(ferry.parquet(...))"
+    ".map_batches(ferry.filter(pyarrow.compute.field(...) > 0))": ("filter", "where"),
+    '.map_batches(ferry.select("column", ...))': ("select", "drop", "rename", "withColumnRenamed"),
+    ".transform(function), which gets and returns a DataFrame of Spark": ("sql", "selectExpr"),
+    ".aggregate(name, n=ferry.count(), ...), behind .key_by(...)": ("agg", "reduce", "count", "sum", "groupByKey"),
+    ".sink(ferry.parquet(directory)), or another sink": (
+        "write", "writeStream", "write_stream", "to", "add_sink", "addSink", "sink_to", "save", "print", "show",
     ),
-    **dict.fromkeys(("print", "show", "display"), ".sink(ferry.console())"),
-    **dict.fromkeys(("agg", "reduce", "count", "sum"), '.aggregate("name", total=ferry.sum("column"))'),
-    **dict.fromkeys(("window", "aggregate", "process", "join"), '.key_by("column") before it'),
-}
+}  # fmt: skip
+"""What to write, and under which names others have it."""
+
+STAGES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((Stream,), "a step before .key_by(...)"),
+    ((KeyedStream,), "a step behind .key_by(...)"),
+    ((WindowedStream, SessionStream, RowStream), "a step behind .key_by(...).window(...)"),
+)
+"""Kinds of streams, and where their steps stand."""
 
 
-def absent(thing: object, name: str) -> AttributeError:
-    """The error for an attribute that an object of the language of pipelines does not have."""
-    own = [one for one in dir(type(thing)) if not one.startswith("_")]
-    close = difflib.get_close_matches(name, own, 1)
-    hint = f"did you mean .{close[0]}(...)?" if close else f"write {INSTEAD[name]}" if name in INSTEAD else ""
-    return AttributeError(
-        f"{type(thing).__name__} has no {name!r}; {hint or 'it has ' + ', '.join(own)}", name=name, obj=None
-    )
+def hint(error: BaseException) -> str:
+    """What to do about a name that a pipeline has looked for in vain, with a semicolon before it; empty: nobody knows.
+
+    Example:
+        >>> try: [].apend(1)
+        ... except AttributeError as error: hint(error)
+        "; did you mean 'append'?"
+    """
+    if not isinstance(error, AttributeError) or not isinstance(error.name, str):
+        return ""
+    return _of_stream(error.obj, error.name) or _nearly(error.obj, error.name)
+
+
+def _of_stream(thing: Any, name: str) -> str:
+    if isinstance(thing, dict) and all(isinstance(one, Stream) for one in thing.values()):
+        there = ", ".join(f'streams["{one}"]' for one in thing)
+        return f"; streams stand in a dict by the names of their sources: {there}"
+    if not isinstance(thing, tuple(kind for kinds, _ in STAGES for kind in kinds)):
+        return ""
+    for kinds, where in STAGES:
+        if any(hasattr(kind, name) for kind in kinds):
+            return f"; it is {where}"
+    return next((f"; here it is {step}" for step, names in STEPS.items() if name in names), "")
+
+
+def _nearly(thing: Any, name: str) -> str:
+    close = difflib.get_close_matches(name, [one for one in dir(thing) if not one.startswith("_")], 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

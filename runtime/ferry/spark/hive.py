@@ -45,6 +45,8 @@ def constants(path: str, columns: pa.Schema) -> dict[str, pa.Scalar]:
     for name, text in partitions(path).items():
         if name in columns.names:
             kind = columns.field(name).type
+            if text == NOTHING and not columns.field(name).nullable:
+                raise Fault(f"{path}: the folder says {name}={text}, a null: declare column {name!r} nullable")
             try:
                 found[name] = pa.scalar(None, kind) if text == NOTHING else _value(text, kind)
             except (pa.ArrowException, ValueError) as wrong:

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Fault, UserCodeFailed
+from ferry.contract.errors import Fault, Final, SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
@@ -38,7 +38,7 @@ from ferry.spark import cuts, flight
 from ferry.spark.attempts import died_before
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.json_text import json_text
+from ferry.spark.json_text import json_text, plain_text
 from ferry.spark.pipeline import Batches
 from ferry.spark.process_rows import Condense
 from ferry.spark.records import EVENT_TIME_MAX
@@ -172,6 +172,10 @@ class IngestTask:
         except UserCodeFailed as failed:
             self.sender.fail()
             error = str(failed)
+        except (Final, SpecRefused) as refused:  # Another attempt is of no use, and no death.
+            self.sender.fail()
+            kind = next(kind for kind in type(refused).__mro__ if kind.__module__ == Final.__module__)
+            error = f"{kind.__module__}.{kind.__name__}: {refused}"
         except (fl.FlightError, pa.ArrowIOError, OSError, Fault) as failed:
             self.sender.fail()
             error = f"{type(failed).__name__}: {failed}"
@@ -221,9 +225,6 @@ class IngestTask:
 
     def _expand(self, name: str, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Records of a split, each batch with its flow."""
-        if feed.splits is None:
-            yield from (("", rows) for rows in flight.read_rows(split))
-            return
         flow = ""
         for records in cuts.read(name, feed.splits, split, feed.columns):
             if isinstance(records, Malformed):
@@ -233,7 +234,8 @@ class IngestTask:
             elif isinstance(records, cuts.Aside):
                 if feed.counted:
                     self.unread += 1
-                    self._set_aside(1, json_text(records.records), KILLS)
+                    letters = [records.split] if records.records is None else json_text(records.records)
+                    self._set_aside(1, letters, KILLS)
             elif isinstance(records, Flow):
                 flow = records.name
             else:
@@ -282,9 +284,14 @@ class IngestTask:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
             return
         folder = hidden_dead_letters(Path(w.dead_letter), self._mine.step.epoch)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        except OSError as wrong:
+            raise Unreachable(
+                f"malformed records cannot be set aside in {w.dead_letter}: {wrong.strerror}; mend that folder"
+            ) from wrong
 
 
 def hidden_dead_letters(directory: Path, epoch: int) -> Path:
@@ -314,7 +321,8 @@ def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBa
     named = records.column(column)
     plain = named.dictionary_decode() if pa.types.is_dictionary(named.type) else named
     flows = pc.dictionary_encode(plain, null_encoding="encode")
-    names = [str(name) or "''" for name in flows.dictionary.to_pylist()]
+    values = plain_text(flows.dictionary) if pa.types.is_temporal(plain.type) else flows.dictionary
+    names = [str(name) or "''" for name in values.to_pylist()]
     if len(names) < 2:
         return [(name, records) for name in names or [""]]
     return [(name, records.filter(pc.equal(flows.indices, i))) for i, name in enumerate(names)]

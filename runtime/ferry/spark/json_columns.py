@@ -89,7 +89,7 @@ class JsonColumns:
     def _add(self, field: pa.Field, path: str, epoch: Mapping[str, str], per_second: int, is_name: bool = False) -> int:
         """Number a field and what is inside of it; how many objects and arrays are open in it at most."""
         inside = _inside(field.type, path)
-        node, kind = len(self._nodes), _node_kind(field.type)
+        node, kind = len(self._nodes), node_kind(field.type)
         self._nodes.append(JsonNode(path, field, (), per_second))
         self._kinds.append(kind)
         self._sizes.append(1)
@@ -153,8 +153,8 @@ class _Reading:
         node = self._nodes[number]
         kinds, starts, stops, texts = self.slots(number)
         there = kinds != NULL
-        kind = _node_kind(node.field.type)
-        if node.is_name and not (_is_text(node.field.type) or _is_bytes(node.field.type)):
+        kind = node_kind(node.field.type)
+        if node.is_name and not (is_text(node.field.type) or is_bytes(node.field.type)):
             kinds = json_grammar.unquoted(self._data, kinds, starts, stops)
         if kind == LEAF:
             made, unfit = _leaf(node, self._data, kinds, starts, stops)
@@ -233,9 +233,9 @@ def _leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots
         return _from(type_, limbs, fit), there & ~fit
     bytes_, offsets = json_scan.texts(data, kinds, starts, stops, False)
     text = (kinds == STRING) | (kinds == ESCAPED)
-    if _is_text(type_):
+    if is_text(type_):
         return _strings(type_, bytes_, offsets, text), there & ~text
-    if _is_bytes(type_):
+    if is_bytes(type_):
         bytes_, offsets, fit = json_values.base64(bytes_, offsets)
         fit &= text
         if types.is_fixed_size_binary(type_):
@@ -341,16 +341,19 @@ def _wanted(node: JsonNode, kind: int) -> str:
     return str(type_)
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """Whether it is a type of texts."""
     return types.is_string(type_) or types.is_large_string(type_) or type_ == pa.string_view()
 
 
-def _is_bytes(type_: pa.DataType) -> bool:
+def is_bytes(type_: pa.DataType) -> bool:
+    """Whether it is a type of bytes."""
     binary = types.is_binary(type_) or types.is_large_binary(type_) or type_ == pa.binary_view()
     return binary or types.is_fixed_size_binary(type_)
 
 
-def _node_kind(type_: pa.DataType) -> int:
+def node_kind(type_: pa.DataType) -> int:
+    """STRUCT, MAP, LIST or LEAF."""
     if types.is_struct(type_):
         return STRUCT
     if types.is_map(type_):
@@ -363,13 +366,13 @@ def _has_timestamp(type_: pa.DataType) -> bool:
         return _has_timestamp(type_.value_type)
     if types.is_timestamp(type_):
         return True
-    return _node_kind(type_) != LEAF and any(_has_timestamp(type_.field(i).type) for i in range(type_.num_fields))
+    return node_kind(type_) != LEAF and any(_has_timestamp(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _inside(type_: pa.DataType, path: str) -> list[pa.Field]:
     """The fields inside of a type. Raises SpecRefused for one that no JSON value can be."""
     what = f"column {path!r} is {type_}, " if path else ""
-    kind = _node_kind(type_)
+    kind = node_kind(type_)
     if kind == STRUCT:
         fields = [type_.field(i) for i in range(type_.num_fields)]
         names = [field.name for field in fields]
@@ -378,7 +381,7 @@ def _inside(type_: pa.DataType, path: str) -> list[pa.Field]:
         return fields
     if kind == MAP:
         key = type_.key_type
-        if _node_kind(key) != LEAF or types.is_null(key):
+        if node_kind(key) != LEAF or types.is_null(key):
             raise SpecRefused(f"{what}but names in a JSON object are texts; give its keys as a string")
         return [type_.key_field, type_.item_field]
     if kind == LIST:
@@ -386,11 +389,11 @@ def _inside(type_: pa.DataType, path: str) -> list[pa.Field]:
     if types.is_dictionary(type_):
         if type_.index_type.bit_width < 32:
             raise SpecRefused(f"{what}which has room for few values only; give it indices of int32")
-        if _node_kind(type_.value_type) != LEAF or types.is_null(type_.value_type):
+        if node_kind(type_.value_type) != LEAF or types.is_null(type_.value_type):
             raise SpecRefused(f"{what}which is not read from JSON; leave the dictionary out")
         return _inside(type_.value_type, path)
     numbers = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal
-    others = types.is_date, types.is_time, types.is_timestamp, types.is_duration, types.is_null, _is_text, _is_bytes
+    others = types.is_date, types.is_time, types.is_timestamp, types.is_duration, types.is_null, is_text, is_bytes
     if isinstance(type_, pa.BaseExtensionType) or not any(is_(type_) for is_ in (*numbers, *others)):
         raise SpecRefused(f"{what}which no JSON value is read as; docs/jobs.md lists the types")
     return []

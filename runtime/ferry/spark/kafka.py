@@ -13,26 +13,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark.kafka_client import NoTopic, TopicEnds, library
+from ferry.contract.errors import RECORDS_LOST, SpecRefused, Unreachable
+from ferry.spark.kafka_client import NotAllowed, NoTopic, TopicEnds, library
 from ferry.spark.kafka_place import KafkaPlace
-from ferry.spark.kafka_readers import lent_reader
+from ferry.spark.kafka_readers import SAME_SECONDS, lent_reader, made_again
 from ferry.spark.kafka_records import Decoder
 from ferry.spark.kafka_registry import SchemaRegistry
-from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
+from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split, ranges
 
 PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
-
-SAME_SECONDS = 0.5
-"""Before records are taken the topic was the one that the job began with, so long ago at most: one that is made again under
-its name has other records at the same offsets."""
 
 MISSING_SECONDS = 5.0
 """A new job waits so long for its topic, and for leaders of all partitions."""
 
 ENDS_SECONDS = 1.0
 """Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
+
+BACK_SECONDS = 10.0
+"""A partition that ends before what was read of it has lost records, unless it is longer again within this time: its leader
+may learn of the end a little later."""
 
 CUT_ROWS = 20_000
 """Shares of so many offsets are worth cutting partitions for; smaller ones stay with the reader that knows a partition."""
@@ -99,6 +99,7 @@ class KafkaSplits:
         self._asks: TopicEnds | None = None
         self._ends: dict[int, int] = {}
         self._ends_at = 0.0
+        self._back_since: float | None = None
         self._partitions: list[int] = []
         self._partitions_at = 0.0
 
@@ -130,6 +131,8 @@ class KafkaSplits:
         while True:
             try:
                 return self._begun()
+            except NotAllowed as error:
+                raise SpecRefused(str(error)) from error
             except Unreachable as error:
                 # A broker that has just begun does not know the topic yet, or one that has just been made has no leader.
                 if time.monotonic() > end:
@@ -156,7 +159,7 @@ class KafkaSplits:
                 found = _named(self._brokers.earliest(new))
                 first, offsets = first | found, offsets | found
         if sum(self._waiting(offsets).values()) < max_rows or time.monotonic() - self._ends_at > ENDS_SECONDS:
-            self._look_for_ends(offsets)
+            self._look_for_ends(start, offsets)
         waiting = self._bounded(start, self._waiting(offsets))
         if any(many > 0 for many in waiting.values()):
             self._look_for_partitions(start, SAME_SECONDS)
@@ -171,13 +174,26 @@ class KafkaSplits:
         topic, self._partitions = self._brokers.partitions()
         self._partitions_at = time.monotonic()
         if topic != position["topic"]:
-            raise SpecRefused(
-                f"{self!r}: the topic was deleted, and made again: the job's offsets are those of another. Begin a new job"
-            )
+            raise made_again(self._place.servers, self._topic)
 
-    def _look_for_ends(self, offsets: Mapping[str, int]) -> None:
-        self._ends = self._brokers.latest([int(one) for one in offsets])
-        self._ends_at = time.monotonic()
+    def _look_for_ends(self, position: Position, offsets: Mapping[str, int]) -> None:
+        """Raises Unreachable, and SpecRefused when it lasts, for a partition that ends before what was read of it."""
+        ends = self._brokers.latest([int(one) for one in offsets])
+        short = [one for one, offset in offsets.items() if ends[int(one)] < offset]
+        if not short:
+            self._ends, self._ends_at, self._back_since = ends, time.monotonic(), None
+            return
+        self._look_for_partitions(position, 0.0)
+        self._back_since = self._back_since or time.monotonic()
+        text = f"{self!r}: " + "; ".join(
+            f"partition {one} was read up to offset {offsets[one]}, and ends at {ends[int(one)]}" for one in short
+        )
+        if time.monotonic() - self._back_since < BACK_SECONDS:
+            raise Unreachable(f"{text}: looked at again for {BACK_SECONDS:g} s")
+        raise SpecRefused(
+            f"{RECORDS_LOST}{text}: the brokers have lost records, and give their offsets to new ones. No record is "
+            "passed over: begin a new job"
+        )
 
     def _waiting(self, offsets: Mapping[str, int]) -> dict[int, int]:
         """Offsets of each partition that are not read, as far as it is known."""
@@ -210,21 +226,35 @@ class KafkaSplits:
         # A first epoch that is begun again was planned from where the topic began, or ended, then.
         begun = stop["first"] if start["offsets"] == start["first"] else {**stop["first"], **start["offsets"]}
         pieces = [(int(one), begun[one], offset) for one, offset in stop["offsets"].items() if begun[one] < offset]
-        return [{"pieces": share} for share in shared(sorted(pieces), tasks)] if pieces else []
+        about = {"topic": stop["topic"], "first": start["offsets"] == start["first"]}
+        return [{"pieces": share, **about} for share in shared(sorted(pieces), tasks)] if pieces else []
+
+    def divided(self, split: Split) -> list[Split]:
+        """See RangeSplits."""
+        ((partition, low, high),) = split["pieces"]
+        return [{**split, "pieces": [[partition, a, b]]} for a, b in ranges(low, high)] if high - low > 1 else []
 
     def place(self, split: Split) -> str:
-        """Where the records of a split lie, for people."""
-        pieces = [f"partition {one}, offsets {low} to {high - 1}" for one, low, high in split["pieces"]]
+        """See RangeSplits."""
+        pieces = [
+            f"partition {one}, offset{f's {low} to {high - 1}' if high - low > 1 else f' {low}'}"
+            for one, low, high in split["pieces"]
+        ]
         return f"topic {self._topic}, " + "; ".join(pieces[:3]) + ("; ..." if len(pieces) > 3 else "")
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split. Raises SpecRefused when the brokers have lost any, Unreachable when they do not answer."""
-        with lent_reader(self._place, self._topic) as reader:
-            for ranges in rounds(split["pieces"], BATCH_ROWS):
-                for partition, records in reader.read(ranges).items():
-                    if records:
-                        yield Flow(str(partition))
-                        yield from self._decoder.decode(records, columns)
+        try:
+            with lent_reader(self._place, self._topic) as reader:
+                for wanted in rounds(split["pieces"], BATCH_ROWS):
+                    for partition, records in reader.read(wanted, split["topic"]):
+                        if records:
+                            yield Flow(str(partition))
+                            yield from self._decoder.decode(records, columns)
+        except Unreachable as error:
+            if isinstance(error, NotAllowed) and split["first"]:  # A job that has read before waits until it may again.
+                raise SpecRefused(str(error)) from error
+            raise Unreachable(str(error)) from error  # This class is known to whoever reads the error of a task.
 
 
 def _named(offsets: Mapping[int, int]) -> dict[str, int]:

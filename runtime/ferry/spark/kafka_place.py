@@ -46,6 +46,10 @@ class KafkaPlace:
                 )
         return cls(servers, tuple(sorted(given.items())))
 
+    def with_options(self, more: Mapping[str, Any]) -> KafkaPlace:
+        """The same place, with these options in place of those of their names."""
+        return KafkaPlace(self.servers, tuple(sorted({**dict(self.options), **more}.items())))
+
     def settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
         """For a client of this process. Raises SpecRefused when a variable is not set."""
         given = {name: environment.filled(value) for name, value in self.options}

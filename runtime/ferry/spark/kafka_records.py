@@ -36,27 +36,6 @@ SHOWN = 80
 """Bytes of a key that an error shows."""
 
 
-def size_of(record: Outgoing) -> int:
-    """Bytes of key and value."""
-    return len(record[0] or b"") + len(record[1] or b"")
-
-
-def described(record: Outgoing) -> str:
-    """Which record it is, for a user: key, size, and the column that has most of it; and what to do."""
-    key, value, _ = record
-    shown = "no key" if key is None else f"key {key[:SHOWN].decode('utf-8', 'backslashreplace')!r}"
-    try:
-        columns = json.loads(value or b"")
-        greatest = max(columns, key=lambda name: len(json.dumps(columns[name])))
-        where = f", most of them in column {greatest!r}"
-    except (ValueError, TypeError, RecursionError):
-        where = ""
-    return (
-        f"the row with {shown} has {size_of(record)} bytes{where}, and can never be written so. Make it smaller, or "
-        "let brokers and topic take it (max.message.bytes; message.max.bytes in options=); a compacted topic needs keys"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Marker:
     """What is committed with an epoch's records: offset `epoch` + 1 of a consumer group that has no consumers."""
@@ -82,6 +61,7 @@ class Record(Protocol):
 
     def value(self) -> bytes | None: ...
     def key(self) -> bytes | None: ...
+    def topic(self) -> str: ...
     def partition(self) -> int: ...
     def offset(self) -> int: ...
     def timestamp(self) -> tuple[int, int]: ...
@@ -126,19 +106,28 @@ class Decoder:
 
     def decode(self, records: Sequence[Record], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed]:
         """A batch of the records whose values fit, and what does not."""
-        all_, values = records, [one.value() for one in records]
-        table, bad = self._values(values)
-        if bad:
+        all_ = records
+        bad: dict[int, str] = {}
+        headers: list[Any] = []
+        if "headers" in self._beside:
+            headers, bad = _headers(records)
             records = [one for i, one in enumerate(records) if i not in bad]
+        table, wrong = self._values([one.value() for one in records])
+        if wrong:
+            places = [i for i in range(len(all_)) if i not in bad]
+            bad |= {places[i]: why for i, why in wrong.items()}
+            records = [one for i, one in enumerate(records) if i not in wrong]
+            headers = [one for i, one in enumerate(headers) if i not in wrong]
         wanted = self.schema.names if columns is None else list(columns)
         for name in self._beside:
             if name in wanted:
-                table = table.append_column(self.schema.field(name), _beside(name, records))
+                column = pa.array(headers, BESIDE[name]) if name == "headers" else _beside(name, records)
+                table = table.append_column(self.schema.field(name), column)
         if table.num_rows:
             yield from table.select(wanted).combine_chunks().to_batches()
         if bad:
-            reasons = [f"partition {all_[i].partition()}, offset {all_[i].offset()}: {bad[i]}" for i in sorted(bad)]
-            yield malformed([values[i] for i in sorted(bad)], reasons)
+            aside = [(all_[i], bad[i]) for i in sorted(bad)]
+            yield malformed([one.value() for one, _ in aside], [f"{_place(one)}: {why}" for one, why in aside])
 
     def _values(self, values: Sequence[bytes | None]) -> tuple[pa.Table, dict[int, str]]:
         """(what the values hold, what is wrong with the others by their place)."""
@@ -161,14 +150,28 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
+def _place(record: Record) -> str:
+    """Where a record lies, for people."""
+    return f"topic {record.topic()}, partition {record.partition()}, offset {record.offset()}"
+
+
+def _headers(records: Sequence[Record]) -> tuple[list[list[dict[str, Any]]], dict[int, str]]:
+    """(headers of the records that have readable ones, what is wrong with the others by their place)."""
+    made: list[list[dict[str, Any]]] = []
+    bad: dict[int, str] = {}
+    for i, one in enumerate(records):
+        try:
+            made.append([{"name": name, "value": value} for name, value in one.headers() or ()])
+        except (SystemError, UnicodeDecodeError):  # The library has not foreseen it, and is not to be asked again.
+            bad[i] = "the name of a header is no UTF-8"
+    return made, bad
+
+
 def _beside(name: str, records: Sequence[Record]) -> pa.Array:
     """One column of what is beside the value."""
-    if name == "timestamp":
-        found: list[Any] = [at if kind else None for kind, at in (one.timestamp() for one in records)]
+    if name == "timestamp":  # -1 in Kafka's own format, too: there is none.
+        found: list[Any] = [at if kind and at != -1 else None for kind, at in (one.timestamp() for one in records)]
         return pa.array(found, pa.int64()).cast(BESIDE[name])
-    if name == "headers":
-        made = [[{"name": n, "value": v} for n, v in one.headers() or ()] for one in records]
-        return pa.array(made, BESIDE[name])
     return pa.array([getattr(one, name)() for one in records], BESIDE[name])
 
 
@@ -180,6 +183,20 @@ class Encoder:
             raise SpecRefused(f"kafka_sink: value={value!r}; it is one of json, {', '.join(PLAIN)}")
         self._key = key
         self._value = value
+
+    def described(self, record: Outgoing) -> str:
+        """Which row can never be written: its key, size, and the column that has most of it."""
+        key, value, _ = record
+        shown = "no key" if key is None else f"key {key[:SHOWN].decode('utf-8', 'backslashreplace')!r}"
+        sizes = {} if key is None else {self._key: len(key)}
+        if self._value == "json":
+            sizes |= {name: len(json.dumps(held)) for name, held in json.loads(value or b"{}").items()}
+        else:
+            sizes["value"] = len(value or b"")
+        return (
+            f"the row with {shown} has {len(key or b'') + len(value or b'')} bytes, most of them in column "
+            f"{max(sizes, key=sizes.__getitem__)!r}, and can never be written so"
+        )
 
     def encode(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
         """(key, value) of each row. Raises SpecRefused when it lacks a column, or has two of one name."""

@@ -1,37 +1,25 @@
 """Values that a schema registry knows: with which schema one was written, and what it says. Must never import Kafka.
 
-Before such a value stand a zero byte and the schema's number, in four bytes. Schemas never change, so each is asked for once
-in a process. That there is none may be another answer tomorrow: it is waited for, then believed for a while.
+Before such a value stand a zero byte and the schema's number, in four bytes. What the registry says of it: `kafka_schemas`.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ferry import environment
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.columns import taken
+from ferry.spark import kafka_avro, kafka_schemas
 from ferry.spark.json_lines import Epochs, parse_each
-
-ANSWER_SECONDS = 10.0
+from ferry.spark.kafka_schemas import Unfit
 
 FRAME = 5
 """Bytes before the value."""
-
-SCHEMAS_MAX = 1000
-"""Schemas of registries that a process remembers."""
-
-MISSING_SECONDS = 30.0
-"""A schema that the registry does not know is waited for so long: a follower knows it later than who has written it."""
-
-BELIEVED_SECONDS = 60.0
-"""After so long the registry is asked again for a schema that it did not have, or that could not be used."""
 
 
 class SchemaRegistry:
@@ -40,136 +28,69 @@ class SchemaRegistry:
     def __init__(self, url: str) -> None:
         """`url` may name variables of the environment; a login in it has to. Raises SpecRefused."""
         self._url = url.rstrip("/")
+        if (scheme := url.partition("://")[0]) not in ("http", "https") and "${" not in scheme:
+            raise SpecRefused(f"kafka: registry={url.rpartition('@')[2]!r}; give its URL, https://HOST:PORT")
         login = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
         if login and not environment.is_reference(login):
             raise SpecRefused(
                 "kafka: the login in the registry's URL is a secret: give the name of an environment variable"
             )
-        try:
-            import fastavro  # noqa: F401
-        except ImportError as missing:
-            raise SpecRefused("kafka: the package fastavro is not installed: ferry-stream[kafka]") from missing
+        kafka_avro.require()
 
     def table(
         self, values: Sequence[bytes | None], fields: pa.Schema, epochs: Epochs = ()
     ) -> tuple[pa.Table, dict[int, str]]:
-        """(what the values hold, what is wrong with the others by their place)."""
+        """(what the values hold, what is wrong with the others by their place). Raises Unreachable."""
+        url = environment.filled(self._url)
+        numbers = {i: int.from_bytes(one[1:FRAME]) for i, one in enumerate(values) if one and _is_framed(one)}
+        table, bad = self._read(url, values, numbers, fields, epochs)
+        doubtful = {numbers[i] for i in bad if i in numbers}
+        if not [number for number in doubtful if kafka_schemas.doubt(url, number)]:
+            return table, bad
+        return self._read(url, values, numbers, fields, epochs)
+
+    def _read(
+        self, url: str, values: Sequence[bytes | None], numbers: Mapping[int, int], fields: pa.Schema, epochs: Epochs
+    ) -> tuple[pa.Table, dict[int, str]]:
+        schemas = kafka_schemas.ask(url, dict.fromkeys(numbers.values()))
         bad: dict[int, str] = {}
         texts: dict[int, bytes] = {}
         rows: dict[int, dict[str, Any]] = {}
+        readers: dict[str, kafka_avro.Read] = {}
         for i, value in enumerate(values):
             try:
-                kind, schema = self._schema(value)
-                assert value is not None
+                if value is None or i not in numbers:
+                    raise Unfit("no number of a schema before the value")
+                schema = schemas[numbers[i]]
+                if isinstance(schema, Unfit):
+                    raise schema
+                kind, text = schema
                 if kind == "JSON":
                     texts[i] = value[FRAME:]
                 else:
-                    rows[i] = _avro(schema, value[FRAME:])
-            except _Unfit as wrong:
+                    if text not in readers:
+                        readers[text] = _reader(text, fields, epochs)
+                    rows[i] = readers[text](value[FRAME:])
+            except Unfit as wrong:
                 bad[i] = str(wrong)
-        if not rows:
-            table, wrong_texts = parse_each([*texts.values()], fields, epochs)
-            places = [*texts]
-            return table, bad | {places[i]: why for i, why in wrong_texts.items()}
-        bad |= dict.fromkeys(texts, "JSON in a topic of Avro")
-        return _table([*rows.items()], fields, bad), bad
-
-    def _schema(self, value: bytes | None) -> tuple[str, Any]:
-        if value is None or len(value) < FRAME or value[0]:
-            raise _Unfit("no number of a schema before the value")
-        return _schema_of(environment.filled(self._url), int.from_bytes(value[1:FRAME]))
-
-
-class _Unfit(ValueError):
-    """A value that cannot be read."""
+        table, wrong_texts = parse_each([*texts.values()], fields, epochs)
+        among = [*texts]
+        bad |= {among[i]: why for i, why in wrong_texts.items()}
+        if rows:
+            table = pa.concat_tables([table, kafka_avro.table_of([*rows.items()], fields, bad)])
+            order = [i for i in (*texts, *rows) if i not in bad]
+            places = pa.array(np.argsort(order))
+            columns = [taken(column.combine_chunks(), places) for column in table.columns]
+            table = pa.Table.from_arrays(columns, schema=table.schema)
+        return table, bad
 
 
-_missing: dict[tuple[str, int], float] = {}
-"""Schemas that registries do not know, and since when this process is told so."""
-
-_unfit: dict[tuple[str, int], tuple[float, str]] = {}
-"""Until when it is believed that values of a schema cannot be read, and why."""
+def _is_framed(value: bytes) -> bool:
+    return len(value) >= FRAME and not value[0]
 
 
-def _schema_of(url: str, number: int) -> tuple[str, Any]:
-    """(kind, schema). Raises _Unfit when its values cannot be read, Unreachable when nobody can say."""
-    until, why = _unfit.get((url, number), (0.0, ""))
-    if time.monotonic() < until:
-        raise _Unfit(why)
+def _reader(text: str, fields: pa.Schema, epochs: Epochs) -> kafka_avro.Read:
     try:
-        return _asked(url, number)
-    except _Unfit as wrong:
-        if len(_unfit) >= SCHEMAS_MAX:
-            _unfit.clear()
-        _unfit[url, number] = time.monotonic() + BELIEVED_SECONDS, str(wrong)
-        raise
-
-
-@lru_cache(SCHEMAS_MAX)
-def _asked(url: str, number: int) -> tuple[str, Any]:
-    """As _schema_of, of the registry itself. What is raised is not remembered."""
-    import httpx
-
-    try:
-        answer = httpx.get(f"{url}/schemas/ids/{number}", timeout=ANSWER_SECONDS, follow_redirects=True)
-    except httpx.HTTPError as error:
-        raise Unreachable(f"schema registry: {type(error).__name__}: {error}") from error
-    if answer.status_code == 404:
-        _await(url, number)
-        raise _Unfit(f"the registry has no schema {number}")
-    if answer.status_code != 200:
-        raise Unreachable(f"schema registry: status {answer.status_code} for schema {number}")
-    try:
-        about = answer.json()
-        text = about["schema"]
-    except (ValueError, TypeError, KeyError) as wrong:
-        raise Unreachable(f"schema registry: what it answers for schema {number} is no schema") from wrong
-    kind = about.get("schemaType", "AVRO")
-    if kind not in ("AVRO", "JSON"):
-        raise _Unfit(f"schema {number} is {kind}; Avro and JSON can be read")
-    if about.get("references"):
-        raise _Unfit(f"schema {number} refers to others, which is not read")
-    return kind, _parsed(number, text) if kind == "AVRO" else None
-
-
-def _await(url: str, number: int) -> None:
-    """Raise Unreachable while a schema that the registry does not know may still become known."""
-    if len(_missing) >= SCHEMAS_MAX:
-        _missing.clear()
-    since = _missing.setdefault((url, number), time.monotonic())
-    if time.monotonic() - since < MISSING_SECONDS:
-        raise Unreachable(f"schema registry: it has no schema {number}; for {MISSING_SECONDS:g} s it is asked again")
-
-
-def _parsed(number: int, text: str) -> Any:
-    import fastavro
-
-    try:
-        return fastavro.parse_schema(json.loads(text))
+        return kafka_avro.reader_of(text, fields, epochs)
     except Exception as wrong:  # Of many kinds.
-        raise _Unfit(f"schema {number} is no schema of Avro: {wrong}") from wrong
-
-
-def _avro(schema: Any, data: bytes) -> dict[str, Any]:
-    import fastavro
-
-    rest = io.BytesIO(data)
-    try:
-        found = fastavro.schemaless_reader(rest, schema, None)
-    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as wrong:
-        raise _Unfit(f"{type(wrong).__name__}: {wrong}") from wrong
-    if not isinstance(found, dict):
-        raise _Unfit("not a record")
-    return found
-
-
-def _table(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
-    """The rows that fit the schema, in order; halves what does not fit until single rows are left."""
-    try:
-        return pa.Table.from_pylist([row for _, row in rows], fields)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as wrong:
-        if len(rows) == 1:
-            bad[rows[0][0]] = str(wrong)
-            return fields.empty_table()
-    middle = len(rows) // 2
-    return pa.concat_tables([_table(rows[:middle], fields, bad), _table(rows[middle:], fields, bad)])
+        raise Unfit(f"no schema of Avro: {wrong}") from wrong

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ferry.contract.errors import Fault, Final, SpecRefused
-from ferry.spark.kafka_client import PlainWriter, TransactionWriter, library, marker_of
+from ferry.spark.kafka_client import NotAllowed, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Encoder, Marker, Outgoing
+from ferry.spark.kafka_writers import BatchRefused, PlainWriter, TransactionWriter, marker_of
 from ferry.spark.sinks import Sink
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class KafkaSink(Sink):
         self._generation = -1
         self._begun = False
         """Whether the marker has been compared with what the job has committed."""
+        self._way = 0
+        """In which of the ways of putting records together they are written."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -62,7 +66,7 @@ class KafkaSink(Sink):
         """Fence whoever has written before; if no broker can be reached, the first epoch does so."""
         self._committed = committed
         try:
-            with self._lock:
+            with self._lock, allowed_before(committed >= 0):
                 self._ready(None)
         except Fault as error:
             log.warning("%s", error)
@@ -70,13 +74,20 @@ class KafkaSink(Sink):
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish an epoch, unless it was. Raises Final when a newer driver has published."""
-        with self._lock:
-            writer = self._ready(generation)
-            if epoch > self._published:
-                table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-                self._publish(
-                    writer, ((k, v, []) for k, v in self._encoder.encode(table)), Marker(epoch, generation, self._run)
-                )
+        records: list[Outgoing] | None = None
+        with self._lock, allowed_before(max(self._committed, self._published) >= 0):
+            while True:
+                writer = self._ready(generation)
+                if epoch <= self._published:
+                    return
+                if records is None:
+                    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+                    records = [(key, value, []) for key, value in self._encoder.encode(table)]
+                try:
+                    return self._publish(writer, records, Marker(epoch, generation, self._run))
+                except BatchRefused as refused:
+                    log.info("%s: written again in smaller batches", refused)
+                    self._way += 1
 
     def truncate_after(self, epoch: int) -> None:
         """Records cannot be taken back: refused, unless there are none of later epochs."""
@@ -95,7 +106,7 @@ class KafkaSink(Sink):
     def _take_over(self, epoch: int) -> None:
         """From now on the marker is this run's."""
         with self._lock:
-            writer = self._writer = TransactionWriter(self._place, self.topic, self._name)
+            writer = self._writer = self._new_writer()
             self._publish(writer, (), Marker(epoch, -1, self._run))
             self._begun = True
 
@@ -107,12 +118,15 @@ class KafkaSink(Sink):
             # Looked at before, too, so that a driver that was given up does not fence the next one. A transaction that a
             # killed one has left open is not waited for: only a new writer ends it, or a minute.
             self._refuse_newer(marker_of(self._place, self.topic, self._name, settled=False), generation)
-            writer = TransactionWriter(self._place, self.topic, self._name)
+            writer = self._new_writer()
             marker = marker_of(self._place, self.topic, self._name)
             self._refuse_newer(marker, generation)
             self._begin(marker)
             self._writer = writer
         return self._writer
+
+    def _new_writer(self) -> TransactionWriter:
+        return TransactionWriter(self._place, self.topic, self._name, repr(self), self._encoder, self._way)
 
     def _begin(self, marker: Marker | None) -> None:
         self._published = -1 if marker is None else marker.epoch
@@ -157,6 +171,17 @@ class KafkaSink(Sink):
                 log.warning("%r: the marker could not be renewed: %s", self, error)
 
 
+@contextmanager
+def allowed_before(before: bool) -> Iterator[None]:
+    """A right that is taken away from a job that has written `before` is waited for; else it was never there."""
+    try:
+        yield
+    except NotAllowed as error:
+        if before:
+            raise
+        raise SpecRefused(str(error)) from error
+
+
 class RepeatingKafkaSink(Sink):
     """See `kafka_sink` with exactly_once=False."""
 
@@ -165,16 +190,36 @@ class RepeatingKafkaSink(Sink):
         self.topic = topic
         self._encoder = encoder
         self._writer: PlainWriter | None = None
+        self._way = 0
+        self._has_written = False
 
     def __repr__(self) -> str:
         return f"kafka_sink({self._place.servers!r}, {self.topic!r}, exactly_once=False)"
 
+    def open(self, committed: int) -> None:
+        """Nothing is asked of the brokers."""
+        self._has_written = committed >= 0
+
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish; again after a failure, with the same numbers."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        writer = self._writer = self._writer or PlainWriter(self._place, self.topic)
+        records = list(self._numbered(epoch, table))
+        with allowed_before(self._has_written):
+            while True:
+                try:
+                    self._publish(records)
+                    break
+                except BatchRefused as refused:
+                    log.info("%s: written again in smaller batches", refused)
+                    self._way += 1
+        self._has_written = True
+
+    def _publish(self, records: list[Outgoing]) -> None:
+        writer = self._writer
+        if writer is None:
+            writer = self._writer = PlainWriter(self._place, self.topic, repr(self), self._encoder, self._way)
         try:
-            writer.publish(self._numbered(epoch, table))
+            writer.publish(records)
         except BaseException:
             self._writer = None
             writer.close()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 import pyarrow as pa
 
@@ -23,7 +23,6 @@ from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
-from ferry.spark.hints import absent
 from ferry.spark.pipeline import (
     Input,
     Operator,
@@ -66,9 +65,6 @@ class KeyedStream:
 
     def __repr__(self) -> str:
         return f"{self.stream!r} by {', '.join(self.stream.input.key)}"
-
-    def __getattr__(self, name: str) -> Any:
-        raise absent(self, name)
 
     @overload
     def window(self, window: Window) -> WindowedStream: ...
@@ -139,6 +135,8 @@ class KeyedStream:
             made = chosen_aggregator(name, aggregator, aggregates)
             running = RunningAggregate(made, emit.columns, emit.order)
             return self._processed(name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
+        if isinstance(emit, Aggregate):
+            raise SpecRefused(f"aggregate {name!r}: {emit.function} has no name; write n=ferry.{emit.function}(...)")
         if emit not in get_args(Emit):
             raise SpecRefused(
                 f"aggregate {name!r}: emit={emit!r} is not possible; use ferry.at_end() or ferry.changes(), or "
@@ -292,7 +290,7 @@ class KeyedStream:
     ) -> Stream:
         timed = needs_time or any(i.timed for one in (self, *others) for i in one.stream._inputs)
         for one in (self, *others) if timed else ():
-            one.stream._require_time(f"process {name!r}")
+            one.stream._require_time(f"operator {name!r}")
         read = [
             ProcessInput(one.stream.input.schema, one._key(name), one.stream.input.initial) for one in (self, *others)
         ]

@@ -105,3 +105,14 @@ def named(texts: list[str]) -> str:
     """The first of them, and how many more there are."""
     more = len(texts) - NAMED_MAX
     return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def instead(directory: str) -> str:
+    """What to do about the name of a directory that is not there."""
+    if "://" in directory:
+        return "folders of this machine are read, also mounted ones; spark.readStream reads others"
+    if os.path.isfile(directory):
+        return "it is a file, and the source needs its folder"
+    if any(sign in directory for sign in "*?["):
+        return "name the folder alone: all of its files are read"
+    return "a file source needs one" + ("" if os.path.isabs(directory) else f"; it was looked for in {os.getcwd()}")

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ferry.contract.errors import Final, SpecRefused
+from ferry.contract.errors import Final, SpecRefused, Unreachable
 from ferry.contract.lenient import known
 from ferry.system import files
 
@@ -68,6 +68,13 @@ class Ownership:
         """Whose claims will be; `before`: the job whose checkpoint this run begins with."""
         self._mine, self._before = replace(self._mine, job=job, run=run), before or job
 
+    def missing(self, directory: Path, committed: int, published: Callable[[], bool]) -> str:
+        """What people should know before a directory is claimed that lacks what this run has left there; empty: nothing."""
+        there = mark_of(directory)
+        if committed < 0 or not self._mine.run or published() or (there is not None and there.run == self._mine.run):
+            return ""
+        return f"{directory} holds nothing of this run, which has committed epoch {committed}: is it mounted?"
+
     def claim(self, directory: Path, published: Callable[[], bool]) -> None:
         """Make it this run's, unless it is. Raises SpecRefused when it is another run's.
 
@@ -99,18 +106,29 @@ class Ownership:
             os.pwrite(handle, json.dumps(asdict(self._mine)).encode(), 0)
             os.fsync(handle)
             files.sync(directory)
-        except BaseException:
+        except BaseException as error:
             os.close(handle)
             handle = -1
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)
             raise
         finally:
             self._keep(handle)
 
     def require(self, directory: Path, published: Callable[[], bool]) -> None:
-        """Before each epoch. Raises Final when another run, or a restored driver, has taken the directory over."""
+        """Before each epoch. Raises Final when another run, or a restored driver, has taken the directory over.
+
+        Raises Unreachable when it is not the directory that this process has claimed: what is written to the folder below a
+        volume that is not mounted is lost.
+        """
         there = mark_of(directory)
         if there is None and self._mine.run:
-            return self.claim(directory, published)  # somebody has removed it all
+            if self._lock < 0:
+                return self.claim(directory, published)
+            raise Unreachable(
+                f"{directory} is away: {LIFE} of this run is not there. Mount it, or put it back; to go on without what "
+                "was there, stop the job and start it again"
+            )
         there = there or Mark()
         if (there.run, there.life) == (self._mine.run, self._mine.life):
             return

@@ -192,7 +192,26 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
                 f"{DOES_NOT_FIT}{path}: column {field.name!r} is {mine} in the file, and declared as {field.type}, which "
                 f"cannot hold a value of it: {' '.join(str(wrong).split())}. Declare it as {mine}, or write the file anew"
             ) from wrong
+        if where := _null_in(columns[-1], field, repr(field.name)):
+            raise SpecRefused(
+                f"{DOES_NOT_FIT}{path}: column {where} is declared not null, and has a null. Declare it nullable, or write "
+                "the file anew"
+            )
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _null_in(column: pa.Array, field: pa.Field, name: str) -> str:
+    """The name of what has a null in it, and may not; empty: nothing has."""
+    if column.null_count and not field.nullable:
+        return name
+    if t.is_struct(field.type):
+        inner = zip(column.drop_null().flatten(), field.type, strict=True)
+        return next((found for one, f in inner if (found := _null_in(one, f, f"{name}.{f.name!r}"))), "")
+    if _is_list(field.type):
+        return _null_in(column.flatten(), field.type.value_field, f"{name}[]")
+    if t.is_map(field.type):
+        return _null_in(column.items, field.type.item_field, f"{name}[]") if column.null_count == 0 else ""
+    return ""
 
 
 def exact(column: pa.Array, wanted: pa.DataType) -> pa.Array:

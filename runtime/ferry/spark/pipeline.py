@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -138,5 +139,7 @@ def refuse_twice(names: Sequence[str], what: str, keys: Sequence[str] = ()) -> N
 
 
 def name_of(function: Any) -> str:
-    """How to call a user's function in a message."""
-    return str(getattr(function, "__qualname__", function))
+    """How to call a user's function, or an object that is called, in a message."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -41,7 +41,7 @@ def process_descriptor(
     """
     keys = [one.key for one in inputs]
     if [kind for _, kind in keys[0]] != [kind for _, kind in keys[-1]]:
-        raise SpecRefused(f"process {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}")
+        raise SpecRefused(f"operator {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}")
     orders = [None if one.initial else order for one in inputs]
     chosen = [_chosen(name, one.schema, some, by) for one, some, by in zip(inputs, columns, orders, strict=True)]
     key = pa.schema([(column, type_of(kind)) for column, kind in keys[0]])
@@ -58,7 +58,7 @@ def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | Non
     """Of these columns those that each input has; each has to be in one. Raises SpecRefused."""
     known = [column for schema in schemas for column in schema.names]
     if missing := [column for column in columns or () if column not in known]:
-        raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(dict.fromkeys(known))}")
+        raise SpecRefused(f"operator {name!r}: no column {missing[0]!r}; there are {', '.join(dict.fromkeys(known))}")
     wanted = None if columns is None else dict.fromkeys(columns)
     return [None if wanted is None else [column for column in wanted if column in schema.names] for schema in schemas]
 
@@ -66,10 +66,10 @@ def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | Non
 def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: str | None) -> pa.Schema:
     """What a process sees of an input: the chosen columns that it has, without dictionaries and views."""
     if order is not None and order not in schema.names:
-        raise SpecRefused(f"process {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
+        raise SpecRefused(f"operator {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
     if order is not None and not is_time(kind := schema.field(order).type):
-        raise SpecRefused(f"process {name!r}: order={order!r} is {kind}; an integer or a timestamp is needed")
+        raise SpecRefused(f"operator {name!r}: order={order!r} is {kind}; an integer or a timestamp is needed")
     if missing := [column for column in columns or () if column not in schema.names]:
-        raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(schema.names)}")
+        raise SpecRefused(f"operator {name!r}: no column {missing[0]!r}; there are {', '.join(schema.names)}")
     chosen = list(schema) if columns is None else [schema.field(column) for column in columns]
     return pa.schema([field.with_type(plain_type(field.type)) for field in chosen])

@@ -23,10 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, SpecRefused
-from ferry.spark.encodings import encodings, write_parts
-from ferry.spark.json_text import shown
+from ferry.contract.user_code import shown
+from ferry.spark.encodings import encodings, for_readers, write_parts
+from ferry.spark.json_text import shown as rows_shown
 from ferry.spark.ownership import LIFE as LIFE
 from ferry.spark.ownership import Ownership
+from ferry.spark.user_functions import name_of_sink, require_arguments
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
             continue
         where = directory.resolve()
         if where in placed:
-            raise SpecRefused(f"{placed[where]!r} and {sink!r} both write to {where}; give each a last name of its own")
+            raise SpecRefused(f"{shown(placed[where])} and {shown(sink)} both write to {where}; use two directories")
         placed[where] = sink
 
 
@@ -119,9 +121,9 @@ def identify(sinks: Iterable[Sink], job: str, run: str = "", before: str | None 
     """Have every sink know whose it is. Two of one name would each keep the other from writing."""
     named: dict[str, Sink] = {}
     for sink in sinks:
-        name = sink.identify(job, run, before)
+        name = name_of_sink(sink, job, run, before)
         if name is not None and name in named:
-            raise SpecRefused(f"{named[name]!r} and {sink!r} are both known as {name}; give each a name= of its own")
+            raise SpecRefused(f"{shown(named[name])} and {shown(sink)} are both known as {name}; use two name=")
         if name is not None:
             named[name] = sink
 
@@ -135,6 +137,7 @@ class Parquet(Sink):
         self.declared = directory
         self.directory = _local(directory)
         self._owner = Ownership(directory)
+        self.notice = ""
 
     def __repr__(self) -> str:
         return f"parquet({self.declared!r})"
@@ -159,6 +162,7 @@ class Parquet(Sink):
                 f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
+        self.notice = self._owner.missing(self.directory, committed, self._has_published)
         self._owner.claim(self.directory, self._has_published)
         for left in self.directory.glob(".epoch=*"):
             shutil.rmtree(left)
@@ -213,7 +217,7 @@ class Parquet(Sink):
 
     def _after(self, epoch: int) -> list[int]:
         """Epochs that are there, later than this one, the newest first."""
-        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*"))
+        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*") if folder.name[6:].isdecimal())
         return sorted((one for one in found if one > epoch), reverse=True)
 
     def _moved(self, epoch: int, prefix: str) -> list[Path]:
@@ -269,7 +273,7 @@ PART = "part string, rows long, bytes long"
 
 def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     """What tasks have written there."""
-    write = partial(_write_part, folder)
+    write = partial(_write_part, folder, not isinstance(rows, RowParts))
     if isinstance(rows, RowParts):
         return rows.each(write)
 
@@ -280,11 +284,11 @@ def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     return [(part, n, size) for part, n, size in rows.mapInArrow(task, PART).collect()]
 
 
-def _write_part(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+def _write_part(folder: str, of_spark: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     """Write the rows of a task to one part; none for no rows."""
     name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
     writer = None
-    for batch in batches:
+    for batch in (for_readers(batch, of_spark) for batch in batches):
         if batch.num_rows:
             writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, **encodings(batch.schema))
             writer.write_batch(batch)
@@ -304,7 +308,7 @@ class Console(Sink):
         """Print."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
         print(f"-- epoch {epoch}: {table.num_rows} rows")
-        for row in shown(table.slice(0, self.limit)):
+        for row in rows_shown(table.slice(0, self.limit)):
             print("  ", row)
 
     def truncate_after(self, epoch: int) -> None:
@@ -390,8 +394,7 @@ def foreach_epoch(
         ...             shutil.rmtree(folder)
         >>> output = counts.sink(ferry.foreach_epoch(store, truncate=forget))
     """
-    if not callable(function):
-        raise SpecRefused(f"foreach_epoch: {function!r} is no function of (epoch, generation, rows)")
-    if truncate is not None and not callable(truncate):
-        raise SpecRefused(f"foreach_epoch: truncate={truncate!r} is no function of (epoch)")
+    require_arguments("foreach_epoch: ", function, "epoch", "generation", "rows")
+    if truncate is not None:
+        require_arguments("foreach_epoch: truncate=", truncate, "epoch")
     return ForeachEpoch(function, truncate)

@@ -8,8 +8,10 @@ when every source is finite and has ended, one last row says so, and everything 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.contract.errors import Fault
+from ferry.contract.limits import SLOW_MS
 from ferry.contract.notes import RecordPlace
 from ferry.spark.attempts import died_before
 from ferry.spark.cuts import without
 from ferry.spark.directory import DirectorySplits
-from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
-from ferry.spark.user_functions import source_code
+from ferry.spark.splits import WHOLE, LagSplits, RangeSplits, Splits, has_flows
+from ferry.spark.user_functions import as_kept, at, is_ferrys, source_code
 from ferry.system.files import replacing
 
 T = TypeVar("T")
@@ -71,24 +74,29 @@ class SplitsReader(DataSourceStreamReader):
         finite: bool,
         first: Mapping[str, int] = MappingProxyType({}),
         ticks: Callable[[], int] | None = None,
+        running: Callable[[str], AbstractContextManager[None]] = lambda text: nullcontext(),
     ) -> None:
         """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has.
 
         `directory`: of the run. `ticks`: a number that grows with every tick; None: file `tick` in the directory holds it.
+        `running`: around each call of a source of the user's own.
         """
         self._sources = sources
         self._first = first
         self._finite = finite
         self._max_rows = max_rows
         self._tasks = tasks
+        self._running = running
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
+        self.asked = "a source"
+        """Which one was asked last, for people."""
         for name, source in self._folders():
             source.keep(directory / "checkpoint" / TAKEN, name)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""
-        positions = {name: self._ask(name, lambda source: source.start()) for name in self._sources}
+        positions = {name: self._ask(name, "start") for name in self._sources}
         return {"positions": positions, "tick": 0, "flushed": False}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
@@ -111,18 +119,19 @@ class SplitsReader(DataSourceStreamReader):
             return now | {name: self._begun(name, now[name]) for name in first}
         groups: dict[Any, list[str]] = {}
         for name, source in self._sources.items():
-            groups.setdefault(getattr(source, "counted_with", name), []).append(name)
+            with source_code(f"counted_with of source {name!r}", source):
+                groups.setdefault(getattr(source, "counted_with", name), []).append(name)
         later, active, before = dict(now), list(groups.values()), 0
         while len(active) != before:
             before = len(active)
             rows = max(self._max_rows // max(before, 1), 1)
             for name in (name for group in active for name in group):
-                later[name] = self._latest(name, now[name], rows)
+                later[name] = self._ask(name, "latest", now[name], rows)
             active = [group for group in active if any(later[name] != now[name] for name in group)]
         return later
 
     def _begun(self, name: str, now: Any) -> Any:
-        later = self._latest(name, now, self._first[name])
+        later = self._ask(name, "latest", now, self._first[name])
         if self._first[name] == WHOLE and not self._ended(name, {name: later}):
             raise Fault(
                 f"source {name!r}, from which an operator's state begins, did not end with the first epoch; Spark's own "
@@ -134,18 +143,20 @@ class SplitsReader(DataSourceStreamReader):
         """How many records wait behind an offset, of sources that know."""
         now = offset["positions"]
         known = [name for name, source in self._sources.items() if isinstance(source, LagSplits)]
-        return {name: self._ask(name, partial(_lag, now[name])) for name in known}
+        return {name: self._ask(name, "lag", now[name]) for name in known}
 
-    def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
-        """What a source answers. Raises UserCodeFailed when a user's own fails."""
-        with source_code(name, self._sources[name]):
-            return ask(self._sources[name])
+    def _ask(self, name: str, method: str, *given: Any) -> Any:
+        """What a source answers; of a user's own, as JSON has it. Raises UserCodeFailed when that fails."""
+        source = self._sources[name]
+        self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
+        if is_ferrys(source):
+            return getattr(source, method)(*given)
+        what = f"{method}() of source {name!r}"
+        with self._running(f"{what}{at(type(source))} has run for"), source_code(what, source):
+            return as_kept(getattr(source, method)(*given), method)
 
     def _ended(self, name: str, now: Mapping[str, Any]) -> bool:
-        return self._ask(name, lambda source: source.ended(now[name]))
-
-    def _latest(self, name: str, now: Any, rows: int) -> Any:
-        return self._ask(name, lambda source: source.latest(now, rows))
+        return bool(self._ask(name, "ended", now[name]))
 
     def problems(self) -> list[str]:
         """What of folders could not be read at the last look, while the rest goes on."""
@@ -170,11 +181,12 @@ class SplitsReader(DataSourceStreamReader):
         for name, source in self._sources.items():
             a, b = start["positions"][name], end["positions"][name]
             if a != b:
-                planned = self._ask(name, partial(_planned, a, b, tasks))
-                for i, split in enumerate(planned):
-                    shares[i % tasks].append((name, split))
-            if has_flows(source):
-                flows = self._ask(name, partial(_flows, b))
+                for i, split in enumerate(self._ask(name, "plan", a, b, tasks)):
+                    shares[i % tasks].append((name, json.dumps(split)))
+            with source_code(f"has_flows of source {name!r}", source):
+                flowing = has_flows(source)
+            if flowing:
+                flows = self._ask(name, "flows", b)
                 shares[0].append(("", FLOWS + json.dumps([name, flows], sort_keys=True)))
         if end["flushed"] and not start["flushed"]:
             shares[0].append(("", FLUSH))
@@ -192,7 +204,33 @@ class SplitsReader(DataSourceStreamReader):
 
 
 class WaitingReader(SplitsReader):
-    """Of a process of Spark's: what cannot be read is waited for, and a file says so, for an error would end the query."""
+    """Of a process of Spark's: what cannot be read is waited for, and a file says so, for an error would end the query.
+
+    The file also says which call of a user's own source takes long.
+    """
+
+    def __init__(
+        self,
+        sources: dict[str, Splits],
+        max_rows: int,
+        tasks: int,
+        directory: Path,
+        first: Mapping[str, int] = MappingProxyType({}),
+        slow_ms: int = SLOW_MS,
+    ) -> None:
+        super().__init__(sources, max_rows, tasks, directory, False, first, running=self._watched)
+        self._slow_seconds = slow_ms / 1000
+
+    @contextmanager
+    def _watched(self, text: str) -> Iterator[None]:
+        watch = threading.Timer(self._slow_seconds, self._say, (f"{text} more than {self._slow_seconds:g} s",))
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
+            watch.join()
 
     def initialOffset(self) -> dict[str, Any]:
         """As soon as all sources say where they begin."""
@@ -205,7 +243,7 @@ class WaitingReader(SplitsReader):
         """
         ask = partial(super().latestOffset, start, limit)
         now = start["positions"]
-        if any(not self._sources[name].ended(now[name]) for name in self._first):
+        if any(not self._ended(name, now) for name in self._first):
             later = self._waited(ask)
         else:
             try:
@@ -235,18 +273,6 @@ class WaitingReader(SplitsReader):
                 new.write_text(text)
         else:
             file.unlink(missing_ok=True)
-
-
-def _lag(now: Any, source: LagSplits) -> int:
-    return source.lag(now)
-
-
-def _planned(start: Any, stop: Any, tasks: int, source: Splits) -> list[str]:
-    return [json.dumps(split) for split in source.plan(start, stop, tasks)]
-
-
-def _flows(position: Any, source: FlowSplits) -> Mapping[str, bool]:
-    return source.flows(position)
 
 
 def slots(directory: Path) -> int:
@@ -288,7 +314,7 @@ class Batch:
         """Rows (source, split) for one task each."""
         return self._shares
 
-    def without(self, records: Iterable[RecordPlace]) -> Batch:
+    def without(self, records: Iterable[RecordPlace], sources: Mapping[str, Any]) -> Batch:
         """The same, but for these records, which are set aside."""
         numbers: dict[str, dict[str, list[int]]] = {}
         for name, split, number in records:
@@ -299,7 +325,11 @@ class Batch:
             [
                 (name, one)
                 for name, split in share
-                for one in (without(split, numbers[name]) if name in numbers else [split])
+                for one in (
+                    without(split, numbers[name], isinstance(sources.get(name), RangeSplits))
+                    if name in numbers
+                    else [split]
+                )
             ]
             for share in self.shares()
         ]
@@ -347,7 +377,7 @@ def rows_of(share: Sequence[Sequence[str]]) -> pa.RecordBatch:
 
 
 def splits_source(
-    sources: dict[str, Splits], max_rows: int, tasks: int, directory: Path, first: Mapping[str, int]
+    sources: dict[str, Splits], max_rows: int, tasks: int, directory: Path, first: Mapping[str, int], slow_ms: int
 ) -> type[DataSource]:
     """A Spark data source named `ferry` for these sources, beside others that never end.
 
@@ -363,6 +393,6 @@ def splits_source(
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return WaitingReader(sources, max_rows, tasks, directory, False, first)
+            return WaitingReader(sources, max_rows, tasks, directory, first, slow_ms)
 
     return FerrySplits

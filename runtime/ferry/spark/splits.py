@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
@@ -21,6 +22,9 @@ WHOLE = 1 << 62
 
 Split: TypeAlias = dict[str, Any]
 """One task's share of the records between two positions: a JSON object that only its source understands."""
+
+PARTS = 8
+"""Into so many parts what kills its task is cut: each part that does costs a process, the others cost little."""
 
 BATCH_ROWS = 131_072
 """Batches of a source hold about this many rows; tasks work on one batch at a time."""
@@ -158,6 +162,22 @@ class FlowSplits(Splits, Protocol):
 
 
 @runtime_checkable
+class RangeSplits(Protocol):
+    """A source of Ferry's own; a split is ranges of files or partitions: {"pieces": [[of what, low, high], ...]}."""
+
+    def divided(self, split: Split) -> list[Split] | None:
+        """The same records in smaller splits, of a split of one range.
+
+        None of them: it is a single record. None: it has more, and there are no smaller ranges. Raises Fault or OSError.
+        """
+        ...
+
+    def place(self, split: Split) -> str:
+        """Where the records of a split lie, for people."""
+        ...
+
+
+@runtime_checkable
 class LagSplits(Protocol):
     """A source that knows how much waits to be read, for the metric `ferry_source_lag_records`."""
 
@@ -169,3 +189,8 @@ class LagSplits(Protocol):
 def has_flows(source: object) -> bool:
     """Whether the records of a source are of several flows."""
     return isinstance(source, Splits) and bool(getattr(source, "has_flows", False))
+
+
+def ranges(low: int, high: int) -> list[tuple[int, int]]:
+    """A range in at most `PARTS` parts of about equal size."""
+    return list(pairwise(sorted({low + (high - low) * i // PARTS for i in range(PARTS + 1)})))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,6 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.user_code import place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
-from ferry.spark.hints import absent
 from ferry.spark.keyed import KeyedStream
 from ferry.spark.pipeline import (
     Batches,
@@ -33,11 +31,11 @@ from ferry.spark.pipeline import (
 )
 from ferry.spark.processes import is_time
 from ferry.spark.sinks import Sink
-from ferry.spark.user_functions import UserBatches, UserFrames
+from ferry.spark.user_functions import UserBatches, UserFrames, not_arrow
 from ferry.spark.words import Duration, milliseconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stream:
     """Records of a source, or rows that an operator fired: what `pipeline(streams, args)` gets, and each step returns.
 
@@ -76,9 +74,6 @@ class Stream:
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.input.schema)
         return f"<stream of {self._where()}: {columns}>"
-
-    def __getattr__(self, name: str) -> Any:
-        raise absent(self, name)
 
     @property
     def _inputs(self) -> tuple[Input, ...]:
@@ -200,7 +195,7 @@ class Stream:
         where = f"transform on {self._where()}"
         schema = self.build.schema_after(function, self.input.schema, self._where())
         refuse_same(schema, f"{where}: {name_of(function)} gives")
-        step = Transform(UserFrames(function, where))
+        step = Transform(UserFrames(function, where, schema))
         return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:
@@ -222,15 +217,13 @@ class Stream:
         called = f"map_batches on {self._where()}: {name_of(function)}"
         try:
             made = function(empty)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise SpecRefused(
                 f"{called} fails on an empty batch with columns {self.input.schema.names}: {reason(error)}"
             ) from error
         if not isinstance(made, pa.RecordBatch | pa.Table):
             at = place_of(function)
-            raise SpecRefused(
-                f"{called} ({at}) must return a RecordBatch or a Table, it returned {type(made).__name__}"
-            )
+            raise SpecRefused(f"{called} ({at}) must return a RecordBatch or a Table, it returned {not_arrow(made)}")
         schema = made.schema
         refuse_same(schema, f"{called} gives")
         step = MapBatches(
@@ -260,6 +253,10 @@ class Stream:
         """
         if not columns:
             raise SpecRefused(f"key_by on {self._where()}: name at least one column")
+        if wrong := [one for one in columns if not isinstance(one, str)]:
+            raise SpecRefused(
+                f'key_by on {self._where()}: {type(wrong[0]).__name__} is no name of a column; write key_by("a", "b")'
+            )
         if twice := [column for i, column in enumerate(columns) if column in columns[:i]]:
             raise SpecRefused(f"key_by on {self._where()}: column {twice[0]!r} is named twice; once is enough")
         for column in columns:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -185,10 +186,8 @@ class Taken:
             return []
         lines = []
         for text in texts:
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                continue  # A crash cut it off. If a position needs it, the chain is broken here.
+            if (line := _line(text)) is not None:
+                lines.append(line)  # Else, if a position needs it, the chain is broken here.
         return lines
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -196,7 +195,7 @@ class Taken:
             return
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
+            file.write(_text(line))
             os.fsync(file.fileno())
         self._names += len(line.get("files", ())) + len(line.get("gone", ())) + 1
         if (
@@ -221,8 +220,23 @@ class Taken:
         if self._changing:
             lines.append({"id": "", "changing": [list(file) for file in self._changing.values()]})
         with replacing(self._log, durable=True) as new:
-            new.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+            new.write_bytes(b"".join(map(_text, lines)))
         self._names = sum(len(line["files"]) + 1 for line in kept)
+
+
+def _text(line: dict[str, Any]) -> bytes:
+    return json.dumps({**line, "crc": zlib.crc32(json.dumps(line).encode())}).encode() + b"\n"
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """None: a crash cut it off, or it is not what was written. Those of older releases have no checksum."""
+    try:
+        line = json.loads(text)
+        checksum = line.pop("crc", None)
+    except (ValueError, AttributeError, TypeError):
+        return None
+    same = checksum in (None, zlib.crc32(json.dumps(line).encode()))
+    return line if same and "id" in line else None
 
 
 def _folded(chain: list[dict[str, Any]]) -> dict[str, File]:

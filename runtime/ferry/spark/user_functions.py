@@ -1,30 +1,31 @@
 """The user's functions and sources as Ferry calls them: in tasks, in the driver, behind an operator.
 
-    a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
-    a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
-
-A child process that a function leaves behind by `os.fork` ends when it returns: two processes must not answer as one task.
+a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
+a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
 """
 
 from __future__ import annotations
 
-import os
+import inspect
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
+from pyspark.sql import DataFrame
 
-from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
-from ferry.contract.user_code import calling, line_of, place_of, reason
+from ferry.contract.errors import Fault, FerryError, InputAway, SpecRefused, Unreachable, UserCodeFailed
+from ferry.contract.user_code import calling, place_of, reason, shown, words_of
+from ferry.spark.frames import arrow_schema, spark_schema
 from ferry.spark.pipeline import Batches, Frames, Input, name_of
 from ferry.spark.splits import Splits
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from ferry.spark.sinks import Sink
 
 AWAY = re.compile(
     r"operational|interfaceerror|connect|timeout|timed_?out|unavailable|network|socket|transport|broker|throttl|retri|"
@@ -32,6 +33,39 @@ AWAY = re.compile(
     re.IGNORECASE,
 )
 """Names of errors by which clients of databases and services say that the other end is away or busy."""
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {"plan": list, "flows": dict, "lag": int, "ended": bool}
+"""What methods of sources give; a position may be any JSON value."""
+
+
+def require_arguments(what: str, function: object, *names: str) -> None:
+    """Refuse what cannot be called with so many arguments. Raises SpecRefused."""
+    wanted = f"is no function of ({', '.join(names)})"
+    if not callable(function):
+        raise SpecRefused(f"{what}{function!r} {wanted}")
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise SpecRefused(f"{what}{name_of(function)} ({place_of(function)}) {wanted}: {error}") from error
+    except ValueError:  # A function of C need not have a signature.
+        return
+
+
+def not_arrow(made: object) -> str:
+    """What a function has returned that is neither a RecordBatch nor a Table, and what to do about it."""
+    kind = type(made).__name__
+    if inspect.iscoroutine(made):
+        made.close()
+    remedies = {
+        "NoneType": "is a `return` missing?",
+        "coroutine": "leave out `async`",
+        "generator": "collect the records, and `return` them instead of `yield`",
+        "DataFrame": "pyarrow.Table.from_pandas(frame, preserve_index=False) makes a table of one of pandas",
+        "dict": "pyarrow.table(columns) makes a table of columns by name",
+        "list": "pyarrow.Table.from_pylist(rows, schema=...) makes a table of rows",
+    }
+    return f"{kind}; {remedies[kind]}" if kind in remedies else kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +81,7 @@ class UserBatches:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
         """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
             made = self.function(batch)
             if not isinstance(made, pa.RecordBatch | pa.Table):
                 raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
@@ -74,45 +108,47 @@ class UserFrames:
 
     function: Frames
     where: str
+    schema: pa.Schema
+    """Of what it returned where the pipeline was built."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """What it returns. Raises UserCodeFailed."""
-        with users(f"{name_of(self.function)} in {self.where}", self.function):
-            return self.function(frame)
+        """What it returns. Raises UserCodeFailed, also for other columns or types than where the pipeline was built."""
+        with calling(f"{name_of(self.function)} in {self.where}", self.function):
+            made = self.function(frame)
+            if not isinstance(made, DataFrame):
+                raise TypeError(f"it returned {type(made).__name__}; a DataFrame is needed")
+            if (now := _in_spark(arrow_schema(made.schema))) != (declared := _in_spark(self.schema)):
+                raise TypeError(f"it returned columns ({now}), and ({declared}) where the pipeline was built")
+            return made
 
 
 @contextmanager
-def users(what: str, function: object) -> Iterator[None]:
-    """Around a call of a function of the user's. Raises UserCodeFailed for all that it raises, exits too."""
-    process = os.getpid()
-    try:
-        with calling(what, function):
-            yield
-    except (Exception, GeneratorExit, KeyboardInterrupt):
-        raise
-    except BaseException as left:  # SystemExit would end the task, and look like its death
-        raise UserCodeFailed(line_of(left, what, function)) from left
-    finally:
-        if os.getpid() != process:
-            os._exit(1)
-
-
-@contextmanager
-def source_code(name: str, source: Any) -> Iterator[None]:
+def source_code(what: str, source: Any) -> Iterator[None]:
     """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
     if is_ferrys(source):
         yield
         return
     try:
-        with users(f"source {name!r}", type(source)):
+        with calling(what, type(source)):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__
         if isinstance(cause, Fault):
             raise cause from None
         if cause is not None and is_away(cause):
-            raise Unreachable(f"source {name!r}: {type(cause).__name__}: {cause}") from cause
+            raise Unreachable(f"{what}: {type(cause).__name__}: {words_of(cause)}") from cause
         raise
+
+
+def as_kept(answer: Any, method: str) -> Any:
+    """What a source of the user's answers, as it is kept and compared. Raises TypeError or ValueError for what is not."""
+    try:
+        plain = json.loads(json.dumps(ANSWERS.get(method, lambda position: position)(answer)))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{method}() gave {type(answer).__name__}, which is no such JSON value: {error}") from error
+    if method == "plan" and not all(isinstance(split, dict) for split in plain):
+        raise TypeError("plan() gave a split that is no JSON object; give dicts")
+    return plain
 
 
 @contextmanager
@@ -122,8 +158,25 @@ def refused(what: str) -> Iterator[None]:
         yield
     except FerryError:
         raise
-    except (Exception, SystemExit) as error:
-        raise SpecRefused(f"{what} failed: {reason(error)}") from error
+    except BaseException as error:
+        raise refusal_of(error, what) from error
+
+
+def refusal_of(error: BaseException, what: str, hint: str = "") -> SpecRefused:
+    """The refusal of a program that fails; where a system is away, a job that has begun waits for it."""
+    kind = InputAway if is_away(error) else SpecRefused
+    return kind(f"{what} failed: {reason(error)}{hint}")
+
+
+def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:
+    """By which elsewhere knows what a sink writes. Raises SpecRefused when a user's own fails."""
+    if is_ferrys(sink):
+        return sink.identify(job, run, before)
+    with refused(f"identify() of sink {shown(sink)}{at(type(sink))}"):
+        name = sink.identify(job, run, before)
+        if not isinstance(name, str | None):
+            raise TypeError(f"it returned {type(name).__name__}; a text or None is needed")
+        return name
 
 
 def is_ferrys(value: object) -> bool:
@@ -147,16 +200,22 @@ def code_of(inputs: Iterable[Input], sources: Mapping[str, Any]) -> str:
     for one in inputs:
         origin = sources.get(one.origin) if isinstance(one.origin, str) else None
         if isinstance(origin, Splits) and not is_ferrys(origin):
-            found[f"source {one.origin!r}{_at(type(origin))}"] = None
+            found[f"source {one.origin!r}{at(type(origin))}"] = None
         for function in (step.function for step in one.steps):
             if isinstance(function, UserBatches | UserFrames):
-                found[f"{name_of(function.function)}{_at(function.function)}"] = None
+                found[f"{name_of(function.function)}{at(function.function)}"] = None
     return ", ".join(found)
 
 
-def _at(function: object) -> str:
+def at(function: object) -> str:
+    """Where it is defined, in brackets, behind its name; empty: nobody knows."""
     place = place_of(function)
     return f" ({place})" if place else ""
+
+
+def _in_spark(schema: pa.Schema) -> str:
+    """Columns and types; whether there are nulls does not count."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(schema))
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

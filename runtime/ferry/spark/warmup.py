@@ -17,6 +17,7 @@ from ferry.kernels import values
 from ferry.kernels.aggregates import reads_values
 from ferry.kernels.kinds import type_of
 from ferry.kernels.schemas import process_inputs
+from ferry.process.users import calls_users
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.process_rows import Condense, condensing
 
@@ -42,12 +43,16 @@ def _task(operators: list[Loaded]) -> Callable[[Iterable[int]], Iterator[int]]:
 
 
 def load(operators: list[Loaded]) -> None:
-    """Have this process compile the kernels that these operators need, or read them."""
+    """Have this process compile the kernels that these operators need, or read them.
+
+    An aggregator of the user's is not called: it may not stand records that nobody has sent.
+    """
     for descriptor, condense in operators:
         for side in range(descriptor.inputs):
             fragmenter = Fragmenter(descriptor, side, condense=condense)
             fragmenter.add(example(descriptor, side), [name for name, _ in descriptor.key], TIME)
-            fragmenter.drain()
+            if not calls_users(descriptor):
+                fragmenter.drain()
 
 
 def example(descriptor: OperatorDescriptor, side: int) -> pa.RecordBatch:

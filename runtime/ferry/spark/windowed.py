@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,7 +23,6 @@ from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
 from ferry.spark.frames import require_types
-from ferry.spark.hints import absent
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
 from ferry.spark.words import Duration, LastRows, SessionGap, milliseconds
@@ -46,9 +46,6 @@ class WindowedStream:
 
     def __repr__(self) -> str:
         return f"{self.keyed!r} in {self.window}"
-
-    def __getattr__(self, name: str) -> Any:
-        raise absent(self, name)
 
     def aggregate(
         self,
@@ -272,6 +269,10 @@ def outputs_of(
 def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate]) -> Aggregator:
     """A user's own, or the one of these functions. Raises SpecRefused."""
     if aggregator is not None and not isinstance(aggregator, Aggregator):
+        if isinstance(aggregator, Aggregate):
+            raise SpecRefused(
+                f"aggregate {name!r}: {aggregator.function} has no name; write n=ferry.{aggregator.function}(...)"
+            )
         raise SpecRefused(f"aggregate {name!r}: {aggregator!r} is not a ferry.Aggregator")
     if (aggregator is None) == (not aggregates):
         raise SpecRefused(
@@ -279,7 +280,8 @@ def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapp
         )
     for out, one in aggregates.items():
         if not isinstance(one, Aggregate):
-            raise SpecRefused(f"aggregate {name!r}: {out}={one!r} is not an aggregate; use count(), sum(column), ...")
+            given = f"the function {one.__name__}" if inspect.isfunction(one) else repr(one)
+            raise SpecRefused(f"aggregate {name!r}: {out}={given} is not an aggregate; use count(), sum(column), ...")
     return aggregator if aggregator is not None else Functions(dict(aggregates))
 
 

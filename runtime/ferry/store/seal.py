@@ -7,14 +7,19 @@ the commit record said. Must never be there beside files that may have been chan
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from ferry.contract.errors import StateUnavailable
 from ferry.system import files
 
 SEAL = "sealed"
+
+_MAGIC = b"FERRYSE1"
+"""Begins one with a checksum. Those of older releases have none."""
 
 
 def make(directory: Path, top: Path, document: dict[str, Any]) -> None:
@@ -24,18 +29,32 @@ def make(directory: Path, top: Path, document: dict[str, Any]) -> None:
         if folder.is_relative_to(top):
             files.sync(folder)
     with files.replacing(directory / SEAL, durable=True) as new:
-        new.write_bytes(msgpack.packb(document))
+        content: bytes = msgpack.packb(document)
+        new.write_bytes(_MAGIC + _checksum(content) + content)
     files.sync(directory)
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What it holds; None: there is none."""
+    """What it holds; None: there is none. Raises StateUnavailable when it is not what was written."""
+    path = directory / SEAL
     try:
-        content = (directory / SEAL).read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
-    document: dict[str, Any] = msgpack.unpackb(content, strict_map_key=False)
-    return document
+    begin = len(_MAGIC) + 4
+    if content.startswith(_MAGIC):
+        checksum, content = content[len(_MAGIC) : begin], content[begin:]
+        if checksum != _checksum(content):
+            raise StateUnavailable(f"{path} is not what was written")
+    try:
+        document = msgpack.unpackb(content, strict_map_key=False)
+        return {"of": document["of"], "saved": document["saved"]}
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise StateUnavailable(f"{path} is not what was written: {error}") from error
+
+
+def _checksum(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(4, "little")
 
 
 def break_open(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,15 @@ SOCKET_PATH_MAX = 100
 
 SOCKET_NAME_BYTES = 44
 """Of a socket whose name somebody else chooses: `/.UUID.sock`."""
+
+
+PLAIN = re.compile(r"[\w./~-]+", re.ASCII)
+"""A path that is the same in a URL, whoever reads it: Arrow and gRPC do not agree on how others are written there."""
+
+
+def fits_socket(path: Path) -> bool:
+    """Whether a unix socket may have this path, and be named in a URL."""
+    return len(os.fsencode(path)) <= SOCKET_PATH_MAX and PLAIN.fullmatch(str(path)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +47,9 @@ def at_host(host: str, port: int, tls: bool) -> FlightPlace:
 
 
 def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
-    """A unix socket; when its path is too long for one, beside that of a private Redis, and with this name."""
-    if len(str(path)) > SOCKET_PATH_MAX:
-        # The supervisor has made that directory short enough, and removes it at the end.
+    """A unix socket; when its path does not fit, beside that of a private Redis, and with this name."""
+    if not fits_socket(path):
+        # The supervisor has made that directory short and plain enough, and removes it at the end.
         short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
         path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{name}.sock"
     path.unlink(missing_ok=True)
@@ -58,9 +68,9 @@ def at_own_socket(folder: Path, name: str, redis: str) -> FlightPlace:
 def socket_folder(path: Path) -> Path:
     """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user.
 
-    When the path is too long for one, the system's folder for temporary files has it, always under the same name.
+    When the path does not fit, the system's folder for temporary files has it, always under the same name.
     """
-    if len(str(path)) + SOCKET_NAME_BYTES > SOCKET_PATH_MAX:
+    if not fits_socket(path / ("x" * (SOCKET_NAME_BYTES - 1))):
         path = Path(tempfile.gettempdir()) / f"ferry-{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+from ferry.contract.user_code import RUNNING
+
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -35,6 +37,27 @@ def dying_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return begin
+
+
+def children_end_with_it() -> None:
+    """From now on a child that the user's code in this process makes with `os.fork` is killed when this process ends.
+
+    It has the sockets and locks of this process: peers would wait for one that is gone, and the next one for its files.
+    """
+    if sys.platform != "linux":
+        return
+    prctl, parent = ctypes.CDLL(None).prctl, [0]
+
+    def before() -> None:
+        parent[0] = os.getpid()
+
+    def begin() -> None:
+        if RUNNING.get():
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent[0]:
+                os._exit(1)
+
+    os.register_at_fork(before=before, after_in_child=begin)
 
 
 def call_it(name: str) -> None:

@@ -12,6 +12,8 @@ import importlib
 import importlib.util
 import json
 import linecache
+import os
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -71,6 +73,7 @@ class ProgramCopy(MetaPathFinder):
         """From now on this process imports the copies, and finds their lines for tracebacks."""
         if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
             sys.meta_path.insert(0, self)
+            sys.path.append(os.getcwd())  # for what was not copied
             for one in self._files:
                 _know_lines(one.path, self.text(one))
 
@@ -151,5 +154,12 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         return made
     except SpecRefused:
         raise
-    except (Exception, SystemExit) as error:
+    except SyntaxError as error:
+        at = f"{Path(error.filename or '?').name}:{error.lineno}"
+        line = f': "{error.text.strip()}"' if error.text else ""
+        version = f"; this is Python {platform.python_version()}" if type(error) is SyntaxError else ""
+        raise SpecRefused(
+            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error.msg} ({at}{line}){version}"
+        ) from error
+    except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error

@@ -35,5 +35,8 @@ def price(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """Count by user."""
+    if args.get("behind"):
+        counts = streams["orders"].key_by("user").aggregate("counts", n=ferry.count(), emit=ferry.at_end())
+        return counts.map_batches(decode).sink(ferry.parquet("counts"))
     orders = streams["orders"].map_batches(price if args.get("raises") else decode).key_by("user")
     return orders.aggregate("counts", n=ferry.count(), emit=ferry.at_end()).sink(ferry.parquet("counts"))

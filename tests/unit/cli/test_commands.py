@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from ferry_operator.cli import main
 from ferry_operator.cli.remote import follow, remote
 from ferry_operator.kube.api.port import JOBS, PODS, ApiError
 from tests.unit.cli.conftest import Run
@@ -52,6 +56,25 @@ def test_usage(run: Run) -> None:
     assert run("status")[0] == 2 and run("nothing")[0] == 2
     code, out, _ = run("--help")
     assert code == 0 and "diagnose" in out and "--kubeconfig" in out and "kubectl streamjob" in out
+
+
+def test_errors_of_the_file_system_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", "/x")
+
+    assert main.guarded(full) == 1 and capfd.readouterr().err == "ferry: [Errno 28] No space left on device: '/x'\n"
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main.guarded(Path.cwd) == 1 and "directory of this shell has been removed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "said"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_an_interrupt_while_commands_are_imported_has_no_traceback(error: str, said: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import ferry_operator.cli; raise {error}"], capture_output=True)
+    assert done.returncode == (1 if said else -signal.SIGINT) and bool(done.stderr) is said
 
 
 SHELF = {"virtualNodes": 8, "checkpoint": {"location": "/data/ferry"}}

@@ -56,13 +56,22 @@ def test_an_unknown_kind_and_a_wrong_number_of_fields_are_refused() -> None:
 
 def test_a_report_of_another_version_is_understood() -> None:
     """Fields come at the end: an older peer leaves them out, a newer one says more."""
-    report = m.Report(InstanceId("1.0"), "life", (1,), (2,), (3,), 4, 5, "why")
+    report = m.Report(InstanceId("1.0"), "life", (1,), (2,), (3,), 4, 5, "why", damage="its table")
     values = msgpack.unpackb(m.encode(report))
     code = m.CODES[m.Report]
     assert m.decode(code, msgpack.packb(values[:5])) == m.Report(InstanceId("1.0"), "life", (1,), (2,), (3,))
     assert m.decode(code, msgpack.packb([*values, "more"])) == report
     with pytest.raises(ValueError, match="Report has 13 fields, the peer sent 4"):
         m.decode(code, msgpack.packb(values[:4]))
+    assert m.decode(m.CODES[m.Pulse], msgpack.packb(["1.0", 7, "", 0, "more"])) == m.Pulse(InstanceId("1.0"), 7)
+
+
+def test_what_says_nothing_new_is_read_by_an_older_peer() -> None:
+    """Which ends the connection over a field that it does not know."""
+    a = InstanceId("1.0")
+    assert msgpack.unpackb(m.encode(m.Pulse(a, 7))) == ["1.0", 7]
+    assert msgpack.unpackb(m.encode(m.Pulse(a, 7, "", 5))) == ["1.0", 7, "", 5]
+    assert msgpack.unpackb(m.encode(m.Begins(3))) == [3]
 
 
 def test_what_the_protocol_rests_on_is_never_cut() -> None:

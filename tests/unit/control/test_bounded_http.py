@@ -7,12 +7,14 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
 
+from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry_operator.control import driver_client
 from ferry_operator.control.driver_client import BOUNDS, BadAnswer, DriverClient, read_status
 from tests.unit.control.test_driver_client import SUBMIT
@@ -181,3 +183,41 @@ def test_a_status_of_other_versions_is_read() -> None:
     old = {key: value for key, value in json.loads(GOOD).items() if key not in ("problems", "notices", "transport")}
     (problem,) = read_status(json.dumps({**old, "degraded": "the sink fails"}).encode()).problems
     assert problem.text == "the sink fails"
+
+
+LONG = {
+    "lists": json.dumps({"loads": [[]] * 1_000_000}, separators=(",", ":")),
+    "objects": json.dumps({"problems": [{}] * 1_000_000}, separators=(",", ":")),
+    "numbers": json.dumps({"alive": [1] * 1_300_000}),
+    "members": json.dumps({**json.loads(GOOD), "groups": [[[1] * 1_300_000, []]]}),
+    "texts": json.dumps({**json.loads(GOOD), "alive": ["x"] * 600_000, "later": ["x"] * 200_000}),
+}
+
+
+@pytest.mark.parametrize("body", LONG.values(), ids=LONG)
+def test_nonsense_of_many_words_takes_little_memory(body: str) -> None:
+    """A driver answers what its user's code likes, as much of it as is read; the operator of all jobs reads on."""
+    assert len(body) < BOUNDS.bytes_max
+    client = DriverClient()
+    with peer(says(whole(body.encode()))) as url:
+        tracemalloc.start()
+        try:
+            with pytest.raises(BadAnswer) as said:
+                client.status(url, "secret")
+            assert tracemalloc.get_traced_memory()[1] < 120_000_000
+        finally:
+            tracemalloc.stop()
+            client.close()
+    assert said.value.late and len(str(said.value)) < 1000
+
+
+def test_the_largest_job_is_heard() -> None:
+    names = [(["255.63", "254.63", "253.63", "252.63", "251.63"], [])] * VIRTUAL_NODES_MAX
+    loads = [(1234567.891, 1234567.891)] * VIRTUAL_NODES_MAX
+    largest = replace(status(0, 1), groups=names, loads=loads, alive=["255.63"] * 16384)
+    body = json.dumps(largest.to_wire()).encode()
+    client = DriverClient()
+    with peer(says(whole(body))) as url:
+        found = client.status(url, "secret")
+    client.close()
+    assert found is not None and len(found.groups) == VIRTUAL_NODES_MAX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import zlib
 from base64 import b64encode
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract.errors import Refusal
+from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control import plan_file
@@ -98,6 +100,40 @@ def test_what_is_no_plan_in_an_annotation_is_none() -> None:
     assert len(bomb) < plan_file.TEXT_MAX and plan_file.unpacked(bomb) is None
     text = plan_file.packed(plan())
     assert plan_file.given(text, "counts") == plan().given() and plan_file.given(text, "other") is None
+
+
+HEAD = (
+    '"job":"a","size":{"workers":1,"instancesPerWorker":1},"before":{"workers":1,"instancesPerWorker":1},"replicas":0'
+)
+HOSTILE = {
+    "lists": f'{{{HEAD},"usable":["0.0"],"placements":[{",".join(["[]"] * 1_000_000)}]}}',
+    "names": f'{{"x":[{",".join(["0"] * 1_400_000)}]}}',
+    "steps": f'{{{HEAD},"usable":["0.0"],"placements":[["0.0"]],"steps":[{",".join(["[[],[]]"] * 370_000)}]}}',
+    "texts": f'{{{HEAD},"usable":[{",".join(["0" * 2] * 1_000_000)}],"placements":[["0.0"]]}}',
+    "depth": "[" * 3_000_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_few_bytes_of_an_annotation_do_not_become_much_memory(text: str) -> None:
+    """Whoever may annotate a job has the operator of all jobs unpack it."""
+    packed = b64encode(zlib.compress(text.encode(), 9)).decode()
+    assert len(packed) < 8000 and len(text) <= plan_file.JSON_MAX
+    tracemalloc.start()
+    try:
+        assert plan_file.unpacked(packed) is None
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_largest_plan_can_be_read() -> None:
+    names = [[f"{255 - i}.63" for i in range(5)]] * VIRTUAL_NODES_MAX
+    full = PlannedSize(workers=256, instances_per_worker=64)
+    usable = [f"{k}.{i}" for k in range(256) for i in range(64)]
+    cut = [([v], [v]) for v in range(VIRTUAL_NODES_MAX)]
+    one = PlanFile(job="a", size=full, before=full, replicas=4, usable=usable, placements=names, steps=cut)
+    assert plan_file.read(one.dump()) == one and len(one.dump()) < plan_file.JSON_MAX
 
 
 def test_a_plan_that_is_too_large_for_an_annotation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

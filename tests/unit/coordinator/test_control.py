@@ -86,7 +86,9 @@ def test_what_copies_may_use_is_told_with_the_next_epoch() -> None:
     assert put(-1) == 422 and loop.bandwidth == -1
     assert put(70_000) == 200
     Loop.begins(loop, 5)
-    assert [(one.to, one.message) for one in sent] == [(i, m.Begins(5, 70_000)) for i in ("0.0", "1.0")]
+    assert [(one.to, one.message) for one in sent] == [
+        (i, m.Begins(5, 70_000, hears_code=True)) for i in ("0.0", "1.0")
+    ]
 
 
 def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:

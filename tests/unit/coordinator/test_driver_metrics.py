@@ -136,7 +136,11 @@ def test_a_step_of_the_clock_on_the_wall_changes_no_rate_and_no_duration(
     assert last["text"] == "SinkFailing, after 0.0 s"
 
 
-def test_the_users_code_is_a_problem_while_it_fails_and_when_it_is_slow(tmp_path: Path) -> None:
+def test_the_users_code_is_a_problem_while_it_fails_and_when_it_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     a, b = InstanceId("0.0"), InstanceId("1.0")
     machine = Coordinator(CoordinatorSettings(), Table(Version(0, 0), (Group(Term(0, 0), (a,)),), initial=True), None)
     machine.start()
@@ -148,9 +152,22 @@ def test_the_users_code_is_a_problem_while_it_fails_and_when_it_is_slow(tmp_path
     metrics = DriverMetrics("job", str(tmp_path))
 
     def problems() -> list[tuple[str, str]]:
+        metrics.tell_slow_code(machine)
         return [(one.reason, one.text) for one in metrics.status(machine, MoveMetrics()).problems]
 
     assert problems() == [("SlowCode", "0.0: operator 'w' in epoch 3, for 70 s")]
+    sooner = DriverMetrics("job", str(tmp_path), slow_ms=50_000)
+    sooner.tell_slow_code(machine)
+    assert sooner.problems[0].text.count("operator 'w' in epoch 3, for") == 2, "spec.failure.slow"
+    with metrics.running("latest() of source 's' (job.py:3) has run for"):
+        now[0] += 61
+        assert (
+            problems()[0][1]
+            == "latest() of source 's' (job.py:3) has run for 61 s; 0.0: operator 'w' in epoch 3, for 70 s"
+        )
+    assert len(problems()) == 1
+    lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    assert [one["kind"] for one in lines] == ["degraded", "degraded"], "the terminal hears of it once"
     machine.attempts.code.failed(m.CodeFailed(b, Step(3, 0), Attempt(1, 1), "user code: KeyError"), True)
     machine.step(m.Pulse(a, 0))
     assert problems() == [("UserCode", "user code: KeyError")]

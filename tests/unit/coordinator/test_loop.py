@@ -30,6 +30,7 @@ def fragment_of_a_loop(tmp_path: Any, step: Any) -> loop.Loop:
     one.ending = threading.Event()
     one.settings = SimpleNamespace(directory=str(tmp_path))  # type: ignore[assignment]
     one.machine = SimpleNamespace(step=step, start=list, story=Story())  # type: ignore[assignment]
+    one.move_metrics = SimpleNamespace(damages=tuple)  # type: ignore[assignment]
     return one
 
 
@@ -91,6 +92,15 @@ def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.Lo
     one._perform([core.Halt("unavailable", "no copy")])
     assert one.orders.get_nowait() == core.Halt("unavailable", "no copy")
     assert "JournalReachable(up=False)" in caplog.text
+
+
+def test_copies_that_were_given_up_as_damaged_are_the_cause_of_a_halt(tmp_path: Any) -> None:
+    one = fragment_of_a_loop(tmp_path, None)
+    damage = SimpleNamespace(text="0.0: inventory: it is empty; it began anew, and its copies are made from others")
+    one.move_metrics = SimpleNamespace(damages=lambda: (damage,))  # type: ignore[assignment]
+    one._perform([core.Halt("unavailable", "no copy"), core.Halt("bug", "x")])
+    assert one.orders.get_nowait() == core.Halt("unavailable", "0.0: inventory: it is empty: no copy")
+    assert one.orders.get_nowait() == core.Halt("bug", "x")
 
 
 def test_the_machine_gets_the_bounds_of_the_run() -> None:

@@ -12,6 +12,7 @@ from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.places import Registration
+from ferry.contract.signs import Pulse
 from ferry.coordinator import members
 from ferry.coordinator.members import Members
 from ferry.registry import Changes
@@ -23,6 +24,7 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.beats = {0: True, 1: True}
         self.away = False
+        self.pulses = dict[int, Pulse]()
 
         self.entries = {f"{w}.0": entry(w) for w in self.beats}
 
@@ -35,8 +37,8 @@ class FakeRegistry:
         if self.entries.get(one.instance) == one:
             del self.entries[one.instance]
 
-    def silent(self, workers: list[int]) -> list[int]:
-        return [w for w in workers if not self.beats[w]]
+    def heard(self, workers: list[int]) -> tuple[list[int], list[Pulse]]:
+        return [w for w in workers if not self.beats[w]], [one for w, one in self.pulses.items() if self.beats[w]]
 
 
 def entry(worker: int, life: str = "1", port: int = 1) -> Registration:
@@ -92,6 +94,19 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     look(3)
     registry.beats[1] = False
     assert look(0.1) == [1, 1]
+
+
+def test_what_the_parent_of_an_instance_says_for_it_is_a_sign_of_life() -> None:
+    registry, posted = FakeRegistry(), list[object]()
+    made = Members(TIMEOUT_MS, registry, posted.append)  # type: ignore[arg-type]
+    made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
+    pulse = registry.pulses[1] = Pulse(InstanceId("1.0"), 2_000, "operator 'w' in epoch 3", 2_000)
+    made._look()
+    assert pulse in posted
+    registry.beats[1] = False
+    posted.clear()
+    made._look()
+    assert pulse not in posted, "the parent is silent itself"
 
 
 def test_who_was_heard_before_redis_was_away_and_is_not_afterwards_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
     epochs.loop = SimpleNamespace(
         machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0)), post=posted.append
     )
-    epochs._poison = Poison({}, cast(Any, None), False, lambda: 0)
+    epochs._poison = Poison({}, cast(Any, None), False, lambda: 0, [])
     epochs.metrics = DriverMetrics("job", str(tmp_path))
     epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
     epochs.plan = SimpleNamespace(operators=[operator(), operator()])
@@ -79,7 +79,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     monkeypatch.setattr("ferry.driver.reading.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
     epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
-    epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0)
+    epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0, [])
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.plan = CompiledPipeline({}, (operator,), ())
@@ -127,7 +127,7 @@ class _Driver:
         self.epochs.loop = SimpleNamespace(machine=machine, post=self.posted.append)
         self.epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
         self.epochs.plan = SimpleNamespace(operators=operators)
-        self.epochs._poison = Poison({}, cast(Any, None), False, lambda: 0)
+        self.epochs._poison = Poison({}, cast(Any, None), False, lambda: 0, [])
         self.epochs.metrics = DriverMetrics("job", str(folder))
         self.epochs._checkpoint = Checkpoint(folder)
         self.epochs.idle = threading.Event()

@@ -58,7 +58,7 @@ def test_an_error_of_sql_is_that_of_the_step() -> None:
     assert sql_error(RuntimeError(text), "a step") is None
 
 
-@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ZeroDivisionError(), SystemExit(2), PySparkTypeError("x"),
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ZeroDivisionError(), SystemExit(2), BaseException("x"), PySparkTypeError("x"),
                                    AnalysisException("no table")], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("sink", [foreach_epoch(write), Store()], ids=["function", "class"])
 def test_errors_of_a_users_sink_are_the_users(error: BaseException, sink: Sink) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,20 @@ def test_a_fault_of_a_task_is_found_in_sparks_failure() -> None:
     text = "Job aborted\n  ferry.contract.errors.Fault: in/f cannot be read: OSError: x\n\n at org.apache.spark"
     assert is_passing(RuntimeError(text)) and fault_in(text) == "Fault: in/f cannot be read: OSError: x"
     assert fault_in("another") == "another"
+
+
+def test_a_program_that_takes_long_is_said_to_while_it_is_built(tmp_path: Path) -> None:
+    metrics, reported = DriverMetrics("j", str(tmp_path), slow_ms=1), threading.Event()
+    report = metrics.report_problem
+
+    def reports(reason: str, text: str) -> None:
+        report(reason, text)
+        reported.set()
+
+    def build() -> Any:
+        assert reported.wait(20)
+        assert [problem.reason for problem in metrics.problems] == ["SlowCode"]
+        return "plan"
+
+    metrics.report_problem = reports  # type: ignore[method-assign]
+    assert inputs.built(build, False, metrics) == "plan" and not metrics.problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,9 +181,13 @@ def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
 @pytest.mark.parametrize("deaths", [1, driver_loops.DEATHS_MAX])
 def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None:
     """Dealt again and again it would keep the job busy for ever, and nobody would hear of it."""
+    heard = queue.SimpleQueue[None]()
+    rig.loops.on_death = lambda: heard.put(None)
     receipts, died = rig.loops.ingest(run(1), [[("dies", "7")], [("a", "20")]], deaths)
     assert [r.rows for r in receipts] == [20] and died == [[("dies", "7")]]
     assert len(rig.dealt) == deaths + 1
+    for _ in range(deaths):
+        heard.get(timeout=20)
     assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "other loops are there"
 
 

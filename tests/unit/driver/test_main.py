@@ -68,6 +68,23 @@ def test_one_that_follows_and_fails_soon_leaves_the_next_to_others(
     assert done == (["kept", "followed"] if followed else ["killed"])
 
 
+class OfJava(Exception):
+    """As PySpark's, whose words Java has."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def __str__(self) -> str:
+        if self._done:
+            raise ConnectionError
+        return "no room"
+
+
+def test_the_last_line_has_the_words_that_java_has(done: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    program.end(OfJava(done))
+    assert done == ["killed"] and capfd.readouterr().err.splitlines()[-1] == "ends: OfJava: no room"
+
+
 @pytest.mark.parametrize(
     ("program", "code"),
     [

@@ -16,7 +16,8 @@ from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import opening
 from ferry.driver.opening import OpeningSinks
-from ferry.spark.sinks import Sink
+from ferry.spark import sinks
+from ferry.spark.sinks import Sink, parquet
 
 
 class Away(Sink):
@@ -129,6 +130,15 @@ def test_a_journal_that_is_away_is_nothing_of_the_sinks(tmp_path: Path, monkeypa
     driver.ending.set()
     sink.then = [None]
     assert not driver.rewind() and len(sink.done) == 1, "a stop ends it"
+
+
+def test_what_a_sink_has_noticed_is_a_warning(tmp_path: Path) -> None:
+    sink = parquet(str(tmp_path / "out"))
+    sinks.identify([sink], "sales", "sales-a")
+    driver = Driver(tmp_path, sink)
+    assert driver.opening.open(3, driver.loop, driver.metrics)
+    assert [one.reason for one in driver.metrics.lasting] == ["OutputIsNew"]
+    assert "has committed epoch 3: is it mounted?" in driver.metrics.lasting[0].text
 
 
 def test_a_sink_that_hangs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from ferry.driver.poison import POISON, Poison
 from ferry.spark import cuts
 from ferry.spark.files import ParquetSplits
 from ferry.spark.source import Batch
+from ferry.spark.splits import ranges
 
 
 class Numbers:
@@ -30,6 +33,7 @@ class Numbers:
         self.deaths = 0
         self.seen: list[int] = []
         self.aside: list[int] = []
+        self.unread = 0
 
     def schema(self) -> pa.Schema:
         return pa.schema([("n", pa.int64())])
@@ -45,13 +49,15 @@ class Numbers:
         self.attempts.append(share)
         seen: list[int] = []
         aside: list[int] = []
+        unread = 0
         for name, split in share:
             if name == "":
                 continue
             try:
                 for one in cuts.read(name, self, json.loads(split), None):  # type: ignore[arg-type]
                     if isinstance(one, cuts.Aside):
-                        aside += one.records["n"].to_pylist()
+                        aside += one.records["n"].to_pylist() if one.records is not None else []
+                        unread += one.records is None
                     else:
                         seen += one["n"].to_pylist()
             except Exception:
@@ -62,17 +68,80 @@ class Numbers:
             return None
         self.seen += seen
         self.aside += aside
+        self.unread += unread
         return [Receipt(task=len(self.attempts), rows=len(seen), malformed=len(aside))]
 
 
 def poison(numbers: Numbers, folder: Path, set_aside: bool = True, losses: Any = lambda: 0) -> Poison:
-    made = Poison({"s": numbers}, DriverMetrics("job", str(folder)), set_aside, losses)
+    operator: Any = SimpleNamespace(name="counts")
+    made = Poison({"s": numbers}, DriverMetrics("job", str(folder)), set_aside, losses, [operator])
     made.begin(3, ())
     return made
 
 
 def split(end: int, begin: int = 0) -> str:
     return json.dumps({"begin": begin, "end": end})
+
+
+class Ranges(Numbers):
+    """A source of ranges of groups, such as row groups of a file; some records of a group cannot be read."""
+
+    def __init__(self, kills: set[int], unreadable: set[int], group: int, batch: int) -> None:
+        super().__init__(kills, batch=batch)
+        self.unreadable, self.group = unreadable, group
+
+    def divided(self, split: Any) -> list[Any] | None:
+        ((of, low, high),) = split["pieces"]
+        if high - low > 1:
+            return [{"pieces": [[of, a, b]]} for a, b in ranges(low, high)]
+        return [] if self.group == 1 else None
+
+    def place(self, split: Any) -> str:
+        return str(split["pieces"])
+
+    def read(self, split: Any, columns: Any) -> Any:
+        for _, low, high in split["pieces"]:
+            for begin in (group * self.group for group in range(low, high)):
+                for batch in super().read({"begin": begin, "end": begin + self.group}, columns):
+                    if self.unreadable & set(batch["n"].to_pylist()):
+                        raise InterruptedError
+                    yield batch
+
+    def plan(self, groups: int, tasks: int) -> list[Shares]:
+        edges = [groups * i // tasks for i in range(tasks + 1)]
+        return [[("s", json.dumps({"pieces": [["f", a, b]]}))] for a, b in pairwise(edges) if a < b]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(st.integers(1, 90), st.integers(1, 12), st.integers(1, 5)).flatmap(
+        lambda of: st.tuples(
+            st.just(of),
+            st.sets(st.integers(0, of[0] * of[1] - 1), max_size=3),
+            st.sets(st.integers(0, of[0] * of[1] - 1), max_size=2),
+            st.integers(1, 7),
+            st.integers(1, 7),
+        )
+    )
+)
+def test_another_plan_of_an_epoch_leaves_out_the_same(tmp_path_factory: Any, case: Any) -> None:
+    """Also where the source itself cannot read a record: the rest of its smallest range is left out."""
+    (groups, group, batch), kills, unreadable, tasks, later = case
+    files = Ranges(kills, unreadable, group, batch)
+    search = poison(files, tmp_path_factory.mktemp("run"))
+    search.search(files.plan(groups, tasks), files.attempt, "a task")
+    begins = {}
+    for one in unreadable:
+        at = one - one % group
+        begins[at] = min(begins.get(at, group), (one - at) // batch * batch)
+    unread = {n for at, begin in begins.items() for n in range(at + begin, at + group)}
+    assert sorted(files.seen) == sorted(set(range(groups * group)) - kills - unread)
+    assert sorted(files.aside) == sorted(kills - unread)
+    again = Ranges(kills, unreadable, group, batch)
+    batches = Batch(None, files.plan(groups, later)).without(search.aside, {"s": files})  # type: ignore[arg-type]
+    assert all(again.attempt(share) is not None for share in batches.shares())
+    assert sorted(again.seen) == sorted(files.seen) and sorted(again.aside) == sorted(files.aside)
+    assert again.unread == files.unread == len(begins)
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,7 +163,7 @@ def test_every_record_counts_once_but_for_those_that_kill(
     # Whoever reads the epoch again, as another driver does, leaves out the same, and nothing dies of it.
     notes = EpochNotes.load(EpochNotes(aside=search.aside).dump())
     again = Numbers(kills, batch=batch)
-    for share in Batch(None, [[("s", split(end))]]).without(notes.aside).shares():  # type: ignore[arg-type]
+    for share in Batch(None, [[("s", split(end))]]).without(notes.aside, {"s": numbers}).shares():  # type: ignore[arg-type]
         assert again.attempt(share) is not None
     assert sorted(again.seen) == sorted(numbers.seen) and sorted(again.aside) == sorted(kills)
 
@@ -155,6 +224,65 @@ def test_no_record_is_blamed_while_workers_are_lost(tmp_path: Path) -> None:
     assert numbers.seen == [7] and not search.aside
 
 
+def test_a_record_that_takes_its_worker_along_is_blamed_in_the_end(tmp_path: Path) -> None:
+    numbers, losses = Numbers({7}), [0]
+
+    def attempt(share: Shares) -> list[Receipt] | None:
+        made = numbers.attempt(share)
+        losses[0] += made is None
+        return made
+
+    search = poison(numbers, tmp_path, losses=lambda: losses[0])
+    search.search([[("s", split(10))]], attempt, "a task")
+    assert numbers.aside == [7]
+
+
+@pytest.mark.parametrize("begin", range(12))
+@pytest.mark.parametrize("long", [1, 3, 9, 40])
+def test_no_record_is_blamed_while_faults_end_every_task(begin: int, long: int, tmp_path: Path) -> None:
+    """As `kill -9` does, again and again, of which nobody hears."""
+    numbers, tries = Numbers({6}), 0
+
+    def attempt(share: Shares) -> list[Receipt] | None:
+        nonlocal tries
+        tries += 1
+        if begin < tries <= begin + long:
+            return [Receipt(error="no task of Spark has asked for its share")] if tries % 10 == 9 else None
+        return numbers.attempt(share)
+
+    search = poison(numbers, tmp_path)
+    for _ in range(9):
+        shares = Batch(None, [[("s", split(10))]]).without(search.aside, {"s": numbers}).shares()  # type: ignore[arg-type]
+        numbers.seen, numbers.aside = [], []
+        try:
+            receipts = search.search(shares, attempt, "a task")
+        except Final as final:
+            assert "before it reads anything" in str(final)
+            return
+        if not any(receipt.error for receipt in receipts):
+            break
+    assert [number for *_, number in search.aside] == [6]
+    assert numbers.seen == [n for n in range(10) if n != 6]
+
+
+def test_runs_that_lose_a_worker_each_are_said(tmp_path: Path) -> None:
+    """As where a record takes so much memory that the whole container ends."""
+    losses = 0
+    search = poison(Numbers(set()), tmp_path, losses=lambda: losses)
+    for lost in (1, 1, 0, 1, 1):
+        search.begin(3, ())
+        losses += lost
+        search.failed("a task of operator 'w'", "price (job.py:3)")
+        assert not search._metrics.problems
+    search.begin(3, ())
+    losses += 1
+    search.failed("a task of operator 'w'", "price (job.py:3)")
+    (problem,) = search._metrics.problems
+    assert "read 3 times through a task of operator 'w'" in problem.text and "price (job.py:3)" in problem.text
+    search.over()
+    assert not search._metrics.problems
+
+
 def test_an_error_ends_the_search_and_what_was_found_is_kept_for_the_next_run(tmp_path: Path) -> None:
     numbers = Numbers({5, 900})
     attempt = numbers.attempt
@@ -176,12 +304,25 @@ def window(share: Shares) -> tuple[int, int]:
     return low, 1000 if high is None else high
 
 
-@pytest.mark.parametrize(
-    ("share", "words"), [([("@0", "{}")], "of rows that an operator fired"), ([("", "tick")], "before")]
-)
-def test_what_cannot_be_cut_ends_the_job(share: Shares, words: str, tmp_path: Path) -> None:
-    with pytest.raises(Final, match=words):
-        poison(Numbers(set()), tmp_path).search([share], lambda share: None, "a task")
+def test_a_task_that_dies_of_nothing_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(Final, match=r"a task dies before it reads anything; look at price \(job.py:3\)"):
+        poison(Numbers(set()), tmp_path).search([[("", "tick")]], lambda share: None, "a task", "price (job.py:3)")
+
+
+def test_a_row_of_an_operator_is_named_and_never_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.record_batch({"user": [f"u{n}" for n in range(300)], "n": range(300)})
+    monkeypatch.setattr(cuts.flight, "read_rows", lambda split: [rows.slice(0, 200), rows.slice(200)])
+
+    def attempt(share: Shares) -> list[Receipt] | None:
+        found = [one for name, split in share if name for one in cuts.read(name, None, json.loads(split), None)]
+        return None if any("u217" in one["user"].to_pylist() for one in found) else [Receipt()]
+
+    search = poison(Numbers(set()), tmp_path)
+    with pytest.raises(
+        Final, match=r'dies of row {"user":"u217","n":217} of operator \'counts\', 3 .* mend f \(j.py:3\)'
+    ):
+        search.search([[("@0", json.dumps({"ticket": "secret"}))]], attempt, "a task", "f (j.py:3)")
+    assert "secret" not in str(search._metrics.problems)
 
 
 def test_records_that_kill_are_bounded(tmp_path: Path) -> None:
@@ -197,6 +338,9 @@ class Files(ParquetSplits):
         super().__init__("nowhere", pa.schema([("n", pa.int64())]))
         self.inner = Numbers(kills, batch=4)
 
+    def _check_same(self, file: Any) -> None:
+        """They are nowhere."""
+
     def read(self, split: Any, columns: Any = None) -> Any:
         for (_, name, _), low, high in split["pieces"]:
             yield from self.inner.read({"begin": 10 * int(name) + low, "end": 10 * int(name) + high}, columns)
@@ -211,13 +355,32 @@ def test_the_file_of_a_record_is_named_and_left_out_again_by_whoever_reads_it(tm
         numbers = [n for one in found if isinstance(one, pa.RecordBatch) for n in one["n"].to_pylist()]
         return None if files.inner.kills & set(numbers) else [Receipt(rows=len(numbers))]
 
-    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), False, lambda: 0)
-    with pytest.raises(Final, match=r"record 3 \(counted from 0\) of source 's', 0, row groups 0 to 9, 3 times alone"):
+    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), False, lambda: 0, [])
+    with pytest.raises(Final, match=r"record 0 \(counted from 0\) of source 's', 0, row group 3, 3 times alone"):
         search.search([[("s", both)]], attempt, "a task")
-    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), True, lambda: 0)
+    search = Poison({"s": files}, DriverMetrics("job", str(tmp_path)), True, lambda: 0, [])
     assert sum(r.rows for r in search.search([[("s", both)]], attempt, "a task")) == 28
-    assert [(json.loads(split)["pieces"][0][0][1], number) for _, split, number in search.aside] == [("0", 3), ("1", 7)]
-    (share,) = Batch(None, [[("s", both), ("t", both)]]).without(search.aside).shares()  # type: ignore[arg-type]
-    assert len(share) == 4 and share[-1] == ("t", both)
-    (receipt,) = attempt(share[:3]) or ()
+    assert [(split, number) for _, split, number in search.aside] == [
+        ('{"pieces": [[[1, "0", 1], 3, 4]]}', 0),
+        ('{"pieces": [[[1, "1", 1], 7, 8]]}', 0),
+    ]
+    (share,) = Batch(None, [[("s", both), ("t", both)]]).without(search.aside, {"s": files}).shares()  # type: ignore[arg-type]
+    assert share[-1] == ("t", both)
+    (receipt,) = attempt(share[:-1]) or ()
     assert receipt.rows == 28, "nothing dies of it"
+
+
+def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path: Path) -> None:
+    numbers = Numbers({500})
+    words = iter([None, 'Segmentation fault (job.py:12 in touch: "lib.touch()")', ""])
+    search = Poison({"s": numbers}, DriverMetrics("job", str(tmp_path)), False, lambda: 0, (), lambda: next(words, ""))
+    search.begin(3, ())
+    search.died()
+    (problem,) = search._metrics.problems
+    assert problem.reason == POISON and problem.text.startswith("a task died: Segmentation fault (job.py:12 in touch")
+    with pytest.raises(Final, match=r"3 times alone: Segmentation fault \(job.py:12 .*\)\. Nothing is lost"):
+        search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
+    search.begin(4, ())
+    search.over()
+    search.died()  # not of a signal
+    assert not search._metrics.problems

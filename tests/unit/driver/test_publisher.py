@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
+import ferry
 from ferry.contract.descriptors import Window
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -21,10 +25,13 @@ from ferry.driver import patience
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
+from ferry.driver.patience import Answers
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
+from ferry.spark import sinks
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.pipeline import Input, LateOutput
+from ferry.spark.sinks import parquet
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,41 @@ def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, fina
     assert is_final(error) is final
 
 
+def giving(patience: Any, seconds: float = 60.0) -> Publisher:
+    return cast(Publisher, SimpleNamespace(_answers=Answers(patience, seconds)))
+
+
+def test_a_sink_that_does_not_return_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    patience, sink = SimpleNamespace(waiting=lambda text: texts.append(text) or said.set()), parquet("out")
+    texts: list[str] = []
+    monkeypatch.setattr(sink, "write", lambda *_: said.wait(10))
+    Publisher._give(giving(patience, 0.01), sink, 7, 1, pa.table({}))
+    assert texts[0] == "sink parquet('out') of epoch 7 has not answered for 0.01 s and more; the job waits for it"
+
+
+def test_a_full_disk_of_a_sink_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    sink = parquet(str(tmp_path / "out"))
+    monkeypatch.setattr(sink, "write", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out'"):
+        Publisher._give(giving(None), sink, 1, 1, pa.table({}))
+    sinks.identify([sink], "sales", "sales-a")
+    monkeypatch.setattr("os.pwrite", write)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/out/_ferry-life'"):
+        sink.open(-1)
+
+
+def test_what_a_task_of_a_sink_refuses_ends_the_job_with_its_words() -> None:
+    """PySpark's own error would be a crash, after which another driver meets the same value."""
+    words = "column 'at' has a value of timestamp[s] that Spark's timestamp[us] cannot hold"
+    error = PythonException(f"Traceback:\n  File x\nferry.contract.errors.DataRefused: {words}\n\tat java")
+    with pytest.raises(DataRefused, match=f"^{re.escape(words)}$"):
+        Publisher._sink_failed(object.__new__(Publisher), "sink of epoch 3", error)
+
+
 class Clock:
     """Time that only waiting moves."""
 
@@ -83,10 +125,10 @@ def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, 
     settings = RunSettings.read(Path(__file__).parents[1] / "contract" / "released" / "v0_1_0.run.json")
     settings, metrics = replace(settings, sink_patience_ms=sink_patience_ms), DriverMetrics("job", str(tmp_path))
     nobody: Any = None
-    plan: Any = SimpleNamespace(outputs=())
+    plan: Any = SimpleNamespace(outputs=(), operators=())
     loop: Any = SimpleNamespace(stages={})
     letters = DeadLetters(tmp_path / "letters")
-    made = Publisher(settings, nobody, plan, loop, metrics, lambda epoch, stage: None, nobody, letters)
+    made = Publisher(settings, nobody, plan, loop, metrics, lambda epoch, stage: None, nobody, letters, nobody)
     made._local_rows = -1
     return made, metrics
 
@@ -138,10 +180,10 @@ def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -
 def test_a_sink_is_waited_for_as_long_as_the_job_says(
     patience_ms: int | None, limit: float | None, tmp_path: Path
 ) -> None:
-    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
+    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms, path=tmp_path)
     some: Any = None
     made = Publisher(
-        settings, some, CompiledPipeline({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some
+        settings, some, CompiledPipeline({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some, some
     )
     assert (made._sinking._limit, made._reading._limit) == (limit, None)
 
@@ -244,3 +286,109 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     assert publisher.publish(order, EpochNotes(), record, batch)
     assert calls == [7] * asked and record.fired == fired
     assert stages == (["emit"] if asked else ["emit", "sink"]), "what is scheduled for a stage comes in every epoch"
+
+
+class Probed(Publisher):
+    """Gives rows to sinks that fail as they are told to, and has tasks try them, which die or not."""
+
+    def __init__(self, writes: list[Exception], probes: list[Exception]) -> None:
+        output = SimpleNamespace(sink="a sink", input=None)
+        self._outputs: Any = {0: [output]}
+        self._row_bytes, self._local_rows = {}, -1
+        self.loop: Any = SimpleNamespace(stages={})
+        self.hook: Any = lambda epoch, stage: None
+        self._watch: Any = SimpleNamespace(on=lambda instances: nullcontext([*instances]))
+        self.splits: Any = lambda rows: ["a split"]
+        self.did, self.plan = list[str](), cast(Any, SimpleNamespace(outputs=()))
+        self._reading: Any = SimpleNamespace(failed=self.did.append, succeeded=lambda: None)
+        self._sinking = self._tries = self._reading
+        self._probing: Any = SimpleNamespace(of=lambda *of: self._next("probe", probes))
+        self._write: Any = lambda *of: self._next("write", writes)
+
+    def _next(self, what: str, failures: list[Exception]) -> None:
+        self.did.append(what)
+        if failures:
+            raise failures.pop(0)
+
+
+DIED = RuntimeError("Job aborted: Task 0 failed 8 times: Python worker exited unexpectedly (crashed)")
+
+
+def test_tasks_try_rows_first_that_a_driver_before_may_have_died_of() -> None:
+    one = Probed([], [])
+    assert one._publish_rows(ROWS, 5) == 7 and one.did == ["write"]
+    one = Probed([], [Final("row 3 kills")])
+    one._again = 5
+    with pytest.raises(Final, match="row 3 kills"):
+        one._publish_rows(ROWS, 5)
+    assert one.did == ["probe"], "no driver dies of it"
+    one = Probed([], [RuntimeError("FlightUnavailableError")])
+    one._again = 5
+    assert one._publish_rows(ROWS, 5) is None and one.did[0] == "probe", "other readers are asked for"
+    one = Probed([], [])
+    one._again = 5
+    assert one._publish_rows(ROWS, 5) == 7 and one._publish_rows(ROWS, 6) == 7
+    assert one.did == ["probe", "write", "write"]
+
+
+def test_a_row_is_looked_for_where_tasks_die_before_a_sink() -> None:
+    one = Probed([DIED], [Final("row 3 kills")])
+    with pytest.raises(Final, match="row 3 kills"):
+        one._publish_rows(ROWS, 5)
+    one = Probed([DIED, DIED], [])
+    assert one._publish_rows(ROWS, 5) == 7
+    assert [*map(str, one.did)][:3] == ["write", "probe", "write"]
+    assert "the process of a task dies" in str(one.did[3]), (
+        "it is not in the functions before the sink: a few tries more"
+    )
+
+
+class Called:
+    """The registry's count of drivers that have not come back from a sink."""
+
+    def __init__(self) -> None:
+        self.entered: dict[str, int] = {}
+
+    def enter(self, what: str) -> int:
+        self.entered[what] = self.entered.get(what, 0) + 1
+        return self.entered[what] - 1
+
+    def leave(self) -> None:
+        self.entered.clear()
+
+
+def test_a_sink_of_which_drivers_die_ends_the_job(tmp_path: Path) -> None:
+    registry, written = Called(), list[int]()
+
+    class Mine(ferry.Sink):
+        """Of a user's."""
+
+        def write(self, epoch: int, generation: int, rows: Any) -> None:
+            written.append(epoch)
+
+    def driver(dies: bool, again: int = 5) -> None:
+        one: Any = object.__new__(Publisher)
+        one.loop, one.metrics = SimpleNamespace(registry=registry), DriverMetrics("job", str(tmp_path))
+        one._again = again
+        if dies:
+            registry.leave, kept = lambda: None, registry.leave  # type: ignore[method-assign]
+        try:
+            one._give(Mine(), 5, 1, None)
+        finally:
+            if dies:
+                registry.leave = kept  # type: ignore[method-assign]
+
+    driver(dies=True, again=-1)
+    assert not registry.entered, "an epoch that is new costs no call"
+    for _ in range(2):
+        driver(dies=True)
+    driver(dies=False)
+    for _ in range(3):
+        driver(dies=True)
+    with pytest.raises(
+        Final,
+        match=r"^user code: 4 drivers have died in sink \S+Mine \(test_publisher.py:\d+\), with the rows of epoch 5",
+    ):
+        driver(dies=False)
+    assert len(written) == 7
+    driver(dies=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ferry.contract.errors import Fault, RowsGone, Unreachable
+from ferry.driver import query as query_module
 from ferry.driver.checkpoint import KEPT_EPOCHS, Checkpoint
 from ferry.driver.query import OwnQuery
 
@@ -125,6 +126,9 @@ class Patience:
     def partly(self, what: str) -> None:
         self.said.append(what or "ok")
 
+    def waiting(self, what: str) -> None:
+        self.said.append(what)
+
 
 class Unsteady(Numbers):
     """Cannot be reached every other time; somebody asks for ticks meanwhile."""
@@ -177,6 +181,29 @@ def test_whatever_may_be_mended_is_waited_for(tmp_path: Path, kind: type[Fault])
     args: Any = None, Broken(2), Checkpoint(tmp_path), 0.0, lambda *_: dry.set(), patience
     query: Any = OwnQuery(*args).start()
     assert dry.wait(10) and query.isActive and patience.said.count("source: in/f is broken") == 2
+
+
+def test_a_source_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "ANSWER_SECONDS", 0.02)
+    answers, dry = threading.Event(), threading.Event()
+
+    class Said(Patience):
+        def waiting(self, what: str) -> None:
+            super().waiting(what)
+            answers.set()
+
+    class Hangs(Numbers):
+        asked = "source 'a' (/mnt/in)"
+
+        def latestOffset(self, start: Any, limit: Any) -> Any:
+            assert answers.wait(10)
+            return super().latestOffset(start, limit)
+
+    patience = Said()
+    args: Any = None, Hangs(2), Checkpoint(tmp_path), 0.0, lambda *_: dry.set(), patience
+    query: Any = OwnQuery(*args).start()
+    assert dry.wait(10) and query.isActive
+    assert "source: source 'a' (/mnt/in) has not answered for 0.02 s and more; the job waits for it" in patience.said
 
 
 def test_what_cannot_be_read_in_part_is_said_while_the_rest_goes_on(tmp_path: Path) -> None:

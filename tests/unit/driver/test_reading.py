@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -91,6 +92,10 @@ def test_a_source_of_sparks_own_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(reading, "DataFrame", Mine)
     with pytest.raises(Final, match=r"tasks of operator 'w' die again and again; .* source 'bids' is Spark's own"):
         jobs.reading.all(BATCH)
+    jobs = Jobs(monkeypatch, DIED, in_spark=True)
+    behind = replace(jobs.operator, descriptor=replace(jobs.operator.descriptor, index=1))
+    fired = replace(jobs.reading, operator=behind, work=replace(jobs.reading.work, feeds={"@0": ()}), rows={0: [{}]})
+    assert fired.all(BATCH) == ([], [[("@0", "{}")]]), "rows of an operator can be, wherever they came from"
 
 
 def test_the_users_code_of_an_operator_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,3 +39,16 @@ def test_who_is_needed_takes_the_driver_along(monkeypatch: pytest.MonkeyPatch, n
     failed: Any = SimpleNamespace(thread=SimpleNamespace(name=name), exc_value=ValueError("x"))
     driver.end_with_thread(failed)
     assert codes == ([ExitCode.THREAD_FAILED] if ends else [])
+
+
+def test_a_thread_of_the_users_ends_alone_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ValueError("x")
+
+    monkeypatch.setattr(driver.os, "_exit", lambda code: pytest.fail("the driver ends"))
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    thread = threading.Thread(target=fails, name="tick")
+    thread.start()
+    thread.join()
+    driver.end_with_thread(ended[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from ferry.driver import patience
 from ferry.driver.__main__ import code_of
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
-from ferry.driver.patience import TRY_AGAIN_SECONDS, UserCodeTries, not_slow
+from ferry.driver.patience import TRY_AGAIN_SECONDS, UserCodeTries
 from ferry.driver.query import OwnQuery
 from ferry.protocol.coordinator import FiredRows
 from tests.unit.driver.test_publisher import publisher
@@ -119,23 +118,6 @@ def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
     query.start()._thread.join(20)
     assert str(query.exception()) == LINE and len(asked) == len(TRY_AGAIN_SECONDS) + 1
     assert [problem.text for problem in metrics.problems] == [LINE]
-
-
-def test_code_that_takes_long_is_said_to_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SLOW_SECONDS", 0.01)
-    _, metrics = tries(tmp_path)
-    said = threading.Event()
-    report = metrics.report_problem
-
-    def reported(reason: str, text: str) -> None:
-        report(reason, text)
-        said.set()
-
-    monkeypatch.setattr(metrics, "report_problem", reported)
-    with not_slow(metrics, "tasks of operator 'w' have read epoch 3 through f (job.py:3)"):
-        assert said.wait(20)
-        assert [problem.reason for problem in metrics.problems] == ["SlowCode"]
-    assert not metrics.problems
 
 
 def test_a_position_that_is_no_json_is_refused(tmp_path: Path) -> None:

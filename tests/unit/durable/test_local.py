@@ -85,6 +85,13 @@ def test_a_folder_that_cannot_be_written_is_unreachable(tmp_path: Path) -> None:
             work()
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "manifests").write_bytes(b"")
+    with pytest.raises(Unreachable, match=r"cannot write .*: .*no folder: .*job/manifests"):
+        Location(str(tmp_path), "job").write_new("manifests/a.json", b"")
+
+
 def test_of_many_that_write_one_name_one_succeeds(tmp_path: Path) -> None:
     where = fresh(str(tmp_path))
     told: list[bytes] = []

@@ -75,6 +75,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.failure.heartbeat": ("400ms", ChangeKind.ROLLING),
     "spec.failure.timeout": ("3s", ChangeKind.ROLLING),
     "spec.failure.returnDeadline": ("10s", ChangeKind.RESTART),
+    "spec.failure.slow": ("2m", ChangeKind.RESTART),
     "spec.failure.progressDeadline": ("1h", ChangeKind.LIVE),
     "spec.failure.stallDeadline": ("1h", ChangeKind.LIVE),
     "spec.sink.patience": ("10m", ChangeKind.RESTART),

@@ -16,14 +16,15 @@ from tests.unit.kube.fakes.fake_world import World, job
 USUAL = Usual("ferry:1", "ferry-job", USER)
 OWN = Own(secrets=("mine", "pull"), service_accounts=("robot", "ferry-operator"), claims=("disk", "data-ferry-redis-0"))
 EVERYTHING = Allowed(
-    secrets=("*",), service_accounts=("*",), host_paths=("/",), host_network=True, images=("*",), users=(1, 999), own=OWN
+    secrets=("*",), service_accounts=("*",), host_paths=("/",), host_network=True, images=("*",), users=(1, 999), own=OWN,
+    networks=("*",), devices=("*",), labels=("*",),
 )  # fmt: skip
 
 
-def named(allowed: Allowed, **kubernetes: Any) -> str:
+def named(allowed: Allowed, rdma: dict[str, Any] | None = None, **kubernetes: Any) -> str:
     """What is said of a job; '': it is allowed."""
     try:
-        check(spec.check(job(kubernetes=kubernetes)), allowed, USUAL)
+        check(spec.check(job(kubernetes=kubernetes, transport={"rdma": rdma or {}})), allowed, USUAL)
     except SpecRefused as error:
         return str(error)
     return ""
@@ -31,6 +32,13 @@ def named(allowed: Allowed, **kubernetes: Any) -> str:
 
 def volume(**source: str) -> dict[str, Any]:
     return {"volumes": [{"name": "v", "mountPath": "/data", **source}]}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def term(**more: Any) -> dict[str, Any]:
+    return {"topologyKey": "kubernetes.io/hostname", **more}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +53,9 @@ def volume(**source: str) -> dict[str, Any]:
         volume(claim="inputs"),
         volume(claim="ferry-data"),
         {"stateVolume": {"medium": "memory", "size": "64Mi"}},
+        {"rdma": {"mode": "shared", "resource": "rdma/hca"}},
+        {"tolerations": [{"operator": "Exists"}]},
+        {"affinity": {"podAntiAffinity": {REQUIRED: [term(labelSelector={"matchLabels": {"namespaces": "x"}})]}}},
     ],
 )
 def test_what_ordinary_jobs_need_is_allowed(kubernetes: dict[str, Any]) -> None:
@@ -60,6 +71,8 @@ NAMED: list[tuple[dict[str, Any], str]] = [
     ({"user": 999}, "jobs.allow.users"),
     (volume(hostPath="/var/run"), "volumes.v.hostPath"),
     ({"stateVolume": {"medium": "hostPath", "path": "/var/lib/kubelet"}}, "stateVolume.path"),
+    ({"rdma": {"mode": "shared", "resource": "nvidia.com/gpu"}}, "transport.rdma.resource: no job may have"),
+    ({"rdma": {"mode": "sriov", "resource": "rdma/vf", "networks": "fast"}}, "jobs.allow.networks"),
 ]
 
 
@@ -97,6 +110,41 @@ def test_directories_are_allowed_with_all_below_them() -> None:
             spec.check(job(kubernetes=volume(hostPath=path)))
 
 
+def test_networks_are_named_one_by_one() -> None:
+    allowed = Allowed(networks=("fast", "shared/*"))
+
+    def joins(networks: str) -> str:
+        return named(allowed, rdma={"mode": "sriov", "resource": "rdma/vf", "networks": networks})
+
+    assert joins("fast, shared/slow@eth2") == ""
+    for networks, foreign in (
+        ("fast, kube-system/fast", "'kube-system/fast'"),
+        ("other/fast@fast", "'other/fast'"),
+        ('[{"name": "fast", "namespace": "kube-system"}]', "name"),
+        ("fast,", "''"),
+    ):
+        assert foreign in joins(networks) and "jobs.allow.networks" in joins(networks)
+
+
+def test_claims_and_taints_may_be_restricted() -> None:
+    allowed = Allowed(claims=("team-*",), taints=("team/*",))
+    assert named(allowed, **volume(claim="team-a"), tolerations=[{"key": "team/gpu", "operator": "Exists"}]) == ""
+    assert "jobs.allow.claims" in named(allowed, **volume(claim="theirs"))
+    for taint, said in (
+        ({"operator": "Exists"}, "every taint"),
+        ({"key": "node-role.kubernetes.io/control-plane"}, "the taint"),
+    ):
+        assert said in named(allowed, tolerations=[taint])
+
+
+@pytest.mark.parametrize("more", [{"namespaces": ["kube-system"]}, {"namespaceSelector": {}}])
+@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
+def test_no_job_keeps_pods_of_other_namespaces_from_a_node(kind: str, more: dict[str, Any]) -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(**more)}]}
+    for terms in ({REQUIRED: [term(), term(**more)]}, preferred):
+        assert "pods of its own namespace" in named(EVERYTHING, affinity={kind: terms})
+
+
 def test_images_are_named_by_patterns() -> None:
     allowed = Allowed(images=("registry.example/team/*", "exact:1"))
     for image in ("registry.example/team/a/b:1", "exact:1", "ferry:1"):
@@ -121,7 +169,8 @@ def test_what_the_chart_says_is_read_strictly() -> None:
 def test_nothing_is_made_for_a_job_that_names_what_it_may_not(kubernetes: dict[str, Any], said: str) -> None:
     """Not for a new one; and of one that runs, the spec before stays in force."""
     world = World()
-    world.api.create(JOBS, job(kubernetes=kubernetes))
+    rdma, rest = kubernetes.get("rdma", {}), {key: one for key, one in kubernetes.items() if key != "rdma"}
+    world.api.create(JOBS, job(kubernetes=rest, transport={"rdma": rdma}))
     world.rounds(5)
     assert world.pods() == [] and world.status["phase"] == "Failed"
     assert world.condition("Degraded")["reason"] == "SpecRefused" and said in world.condition("Degraded")["message"]

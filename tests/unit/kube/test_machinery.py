@@ -23,8 +23,8 @@ from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, PlacementRefused, from_wire, to_wire
 from ferry_operator.job.status import JobStatus
-from ferry_operator.kube.__main__ import OperatorProcess, release_of
-from ferry_operator.kube.api import redis
+from ferry_operator.kube.__main__ import OperatorProcess, highest_token, release_of
+from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.client import Fenced
 from ferry_operator.kube.api.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
 from ferry_operator.kube.api.names import Doc
@@ -56,7 +56,10 @@ def two() -> tuple[Clock, FakeApi, Lease, Lease]:
     return (
         clock,
         api,
-        *(Lease(api, "ferry-operator", name, clock, lambda: 1_800_000_000.0 + clock()) for name in ("a", "b")),
+        *(
+            Lease(api, "ferry-operator", name, lambda: highest_token(api), clock, lambda: 1_800_000_000.0 + clock())
+            for name in ("a", "b")
+        ),
     )  # type: ignore[return-value]
 
 
@@ -115,6 +118,19 @@ def test_a_lease_that_was_deleted_still_counts_up() -> None:
     api.remove(LEASES, "ferry-operator")
     assert b.attempt() and b.token >= a.token and b.token >= 30_000_000
     assert not a.attempt()
+
+
+@pytest.mark.parametrize("where", ["job", "pod"])
+def test_a_lease_that_was_deleted_counts_up_from_what_is_written_on_objects(where: str) -> None:
+    """Whatever clocks say: a driver takes no plan with a lower token."""
+    _, api, a, _ = two()
+    api.create(JOBS, job())
+    if where == "job":
+        api.set_status(JOBS, "nbq5", token=77_000_000)
+    else:
+        metadata = {"name": "nbq5-driver", "labels": {names.MANAGED: names.MANAGER}}
+        api.create(PODS, {"metadata": {**metadata, "annotations": {names.TOKEN: "77000000"}}})
+    assert a.attempt() and a.token == 77_000_001
 
 
 def test_an_api_server_that_is_away_is_waited_for() -> None:

@@ -22,6 +22,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import objects, parts, pods
+from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import Installation, redis_url, run_key, settings_of
 from ferry_operator.kube.observe import facts
 from tests.unit.kube.fakes.fake_world import job
@@ -327,15 +328,18 @@ def test_without_rdma_nothing_is_asked_for() -> None:
         assert worker(**changes) == worker()
 
 
-def test_labels_of_the_user_are_put_on_pods_but_not_in_place_of_ours() -> None:
+@pytest.mark.parametrize(
+    ("allowed", "there"), [((), set()), (("team",), {"team"}), (("*",), {"team", "app"}), (("a*",), {"app"})]
+)
+def test_pods_get_the_labels_of_the_job_that_are_allowed(allowed: tuple[str, ...], there: set[str]) -> None:
+    """No Service or policy of others takes a pod for its own by a label that nobody allows, nor does one of Ferry's ever."""
     document, _ = made()
-    chosen = {"app.kubernetes.io/component": "operator", "app.kubernetes.io/instance": "ferry"}
-    document["metadata"]["labels"] = {"team": "a", names.JOB: "other", **chosen}
-    pod = pods.driver(document, spec.check(document), RELEASE, {})
-    assert pod["metadata"]["labels"]["team"] == "a" and pod["metadata"]["labels"][names.JOB] == "nbq5"
-    assert not chosen.keys() & pod["metadata"]["labels"].keys(), (
-        "no Service or policy of a release takes it for its own"
-    )
+    chosen = {"app.kubernetes.io/component": "operator", names.JOB: "other", names.WORKER: "0"}
+    document["metadata"]["labels"] = {"team": "a", "app": "postgres", **chosen}
+    release = replace(RELEASE, allow=Allowed(labels=allowed))
+    pod = pods.driver(document, spec.check(document), release, {})
+    mine = names.labels("nbq5", names.DRIVER_ROLE)
+    assert pod["metadata"]["labels"].keys() - mine.keys() == there and pod["metadata"]["labels"].items() >= mine.items()
 
 
 def test_the_same_arguments_give_the_same_manifest() -> None:

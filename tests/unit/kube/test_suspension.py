@@ -15,7 +15,7 @@ from ferry_operator.kube.api.notes import AskedCheckpoint, pending
 from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS
 from ferry_operator.kube.observe.facts import Ended
 from ferry_operator.kube.observe.lifecycle import lifecycle_of
-from ferry_operator.kube.observe.suspension import Stage, asked, last_words, stage
+from ferry_operator.kube.observe.suspension import Stage, asked, last_words, never_began, stage
 from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
 from tests.unit.kube.test_decisions import driver, worker
 from tests.unit.kube.test_passes import running
@@ -119,7 +119,7 @@ def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
     world = World()
     world.api.create(JOBS, job(state=SHELF, suspend=True, restoreFrom="7"))
     world.until(suspended)
-    assert world.lives == 0 and memory(world) == {}
+    assert world.lives == 0 and memory(world)["run"] == 1
     world.take_checkpoint(None)
     edit(world, suspend=False)
     world.until(settled)
@@ -225,6 +225,46 @@ def test_a_driver_that_cannot_run_keeps_the_workers_and_says_so() -> None:
     assert world.condition("Ready")["status"] == "False"
 
 
+def test_a_job_that_was_refused_before_it_began_is_suspended_at_once() -> None:
+    """There is nothing to keep, and its question stays: it does not begin from a checkpoint that nobody has named."""
+    world = World()
+    world.take_checkpoint(None)
+    world.api.create(JOBS, job(state=SHELF))
+    world.until(lambda w: w.condition("Degraded").get("reason") == "RestoreFromNeeded")
+    edit(world, suspend=True)
+    world.lingers = 5.0
+    world.until(suspended, 20)
+    assert world.pods() == [] and events(world, "CannotSuspend") == [] and world.lives == 0
+    assert memory(world)["run"] == 1 and world.condition("Degraded")["status"] == "False"
+    edit(world, suspend=False)
+    world.until(lambda w: w.condition("Degraded").get("reason") == "RestoreFromNeeded")
+    edit(world, suspend=True, restoreFrom="latest")
+    world.until(suspended)
+    edit(world, suspend=False)
+    world.until(settled)
+    assert list(world.runs.values()) == ["latest"]
+
+
+def test_a_job_whose_driver_was_never_started_is_suspended_at_once() -> None:
+    world = World()
+    world.refuses_image = "ferry:1"
+    world.api.create(JOBS, job(state=SHELF))
+    world.until(lambda w: "nbq5-driver" in w.pods())
+    world.rounds(3)
+    edit(world, suspend=True)
+    world.until(suspended, 20)
+    assert world.pods() == []
+
+
+@pytest.mark.parametrize("known", [{names.EPOCH: "7"}, {names.FAILURES: "1"}, {}])
+def test_a_driver_that_was_not_the_first_has_begun(known: dict[str, str]) -> None:
+    refused = driver(
+        Ended(2, "Error", "refused: x", 1.0), annotations={names.EPOCH: "-1", names.FAILURES: "0", **known}
+    )
+    assert never_began(refused, -1) == (not known) and not never_began(refused, 0)
+    assert not never_began(driver(Ended(1, "Error", "", 1.0), annotations={names.EPOCH: "-1"}), None)
+
+
 def test_an_operator_may_be_killed_at_any_step() -> None:
     """Whatever was done last, another one goes on; the pods go only after the driver has ended with its checkpoint."""
     for at in range(1, 200):
@@ -275,21 +315,22 @@ def test_a_job_that_has_finished_stays_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kept", "pods", "begun", "expected"),
+    ("spec", "kept", "pods", "epoch", "expected"),
     [
-        ({}, JobMemory(), [], False, Stage.RUNS),
-        ({"suspend": False, "workers": 2}, JobMemory(), [], True, Stage.RUNS),
-        ({"suspend": True}, JobMemory(), [driver()], False, Stage.GOING),
-        ({"workers": 0}, JobMemory(), [worker(0)], True, Stage.GOING),
+        ({}, JobMemory(), [], None, Stage.RUNS),
+        ({"suspend": False, "workers": 2}, JobMemory(), [], 7, Stage.RUNS),
+        ({"suspend": True}, JobMemory(), [driver()], None, Stage.GOING),
+        ({"workers": 0}, JobMemory(), [worker(0)], 0, Stage.GOING),
         pytest.param(
-            {"suspend": True}, JobMemory(), [], True, Stage.GOING, id="all its pods were lost: they are made again"
+            {"suspend": True}, JobMemory(), [], 7, Stage.GOING, id="all its pods were lost: they are made again"
         ),
-        ({"suspend": True}, JobMemory(), [], False, Stage.SUSPENDED),
-        pytest.param({}, JobMemory(over=True), [worker(0)], True, Stage.OVER, id="a run that is over stays so"),
+        ({"suspend": True}, JobMemory(), [], None, Stage.SUSPENDED),
+        ({"suspend": True}, JobMemory(), [], -1, Stage.SUSPENDED),
+        pytest.param({}, JobMemory(over=True), [worker(0)], 7, Stage.OVER, id="a run that is over stays so"),
     ],
 )
-def test_stages(spec: Doc, kept: JobMemory, pods: list[Any], begun: bool, expected: Stage) -> None:
-    assert stage({"spec": spec}, kept, pods, begun) is expected
+def test_stages(spec: Doc, kept: JobMemory, pods: list[Any], epoch: int | None, expected: Stage) -> None:
+    assert stage({"spec": spec}, kept, pods, epoch) is expected
     assert asked({"spec": spec}) == (spec.get("suspend", False) or spec.get("workers") == 0)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.table import Table
 
 from ferry_operator.local.timeline.console import PlainConsole
-from ferry_operator.local.timeline.show import ProgressView, job_table
+from ferry_operator.local.timeline.show import ProgressView, job_table, progress_line
 
 HOSTILE = "[red]db[/red] :smile: \x1b]0;PWNED\x07\x1b[2J\x9b31m down \x1b]52;c;eA==\x1b\\\n00:00:00  finished: 999 rows"
 CAUSE = "user code: ValueError: " + "a long story, " * 12 + "and its end"
@@ -66,6 +67,39 @@ def test_an_instance_that_ends_badly_is_told() -> None:
 def test_an_instance_that_cannot_begin_is_told_once_a_minute() -> None:
     ends = [{"kind": "ended", "process": "instance 0.0", "text": "no room", "t": float(t)} for t in range(0, 100, 5)]
     assert shown(False, *ends).count("no room") == 2
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rows", "phase", "words"),
+    [
+        (-1, 0, "ingest", "first epoch: loads the kernels, and compiles them once on a machine  workers 1/1"),
+        (-1, 0, "idle", "waiting for records  workers 1/1"),
+        (0, 5, "idle", "epoch 0  0 rows/s"),
+    ],
+)
+def test_what_takes_long_at_the_start_is_told(epoch: int, rows: int, phase: str, words: str) -> None:
+    nothing: Any = SimpleNamespace(
+        epoch=epoch, rows=rows, phase=phase, problems=(), rows_per_second=0.0, watermark=None, latency=None, groups=(),
+        plan_steps=(0, 0), prepared="", settled=True, desired=0, boundaries=(), journal_up=True,
+    )  # fmt: skip
+    view: Any = SimpleNamespace(
+        status=nothing,
+        workers=[SimpleNamespace(running=True)],
+        wanted=SimpleNamespace(workers=1),
+        settings=SimpleNamespace(events=None),
+    )
+    assert progress_line(view).startswith(words)
+
+
+def test_a_file_has_what_is_awaited_at_the_start() -> None:
+    out = io.StringIO()
+    show = ProgressView(PlainConsole(file=out), False)
+    show._printed = float("-inf")
+    view: Any = View()
+    view.workers, view.wanted = [SimpleNamespace(running=True)], SimpleNamespace(workers=2)
+    for _ in range(3):
+        show(view)
+    assert out.getvalue() == "starting Spark ...  workers 1/2\n"
 
 
 def test_tables_take_text_as_it_is() -> None:

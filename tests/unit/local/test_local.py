@@ -8,23 +8,29 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
+import psutil
 import pytest
 
 from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
+from ferry.system.flight_places import fits_socket, socket_folder
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
 from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
-from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis, server_program
+from ferry_operator.local.cluster.private_redis import PrivateRedis, server_program
 from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from ferry_operator.local.request import Request
@@ -75,6 +81,60 @@ def test_what_is_left_of_a_dead_run_is_cleaned_up(tmp_path: Path, changes: dict[
     (tmp_path / "registry" / "broken.json").write_text("{")
     assert Registry(tmp_path).entries() == []
     assert not file.exists() and list(file.parent.iterdir()) == []
+
+
+def test_a_step_of_the_clock_does_not_hide_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Registry(tmp_path).add(entry())
+    boot = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 86_400)
+    assert Registry(tmp_path).entries() == [entry()]
+
+
+def test_an_entry_that_cannot_be_read_now_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Registry(tmp_path).add(entry())
+
+    def read_text(path: Path) -> str:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_text)
+        assert Registry(tmp_path).entries() == []
+    assert file.exists()
+
+
+def test_a_home_that_cannot_be_used_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(SpecRefused, match=r"home/locks: cannot be used .*Not a directory; set FERRY_HOME"):
+        with Registry(tmp_path / "home").only("counts"):
+            pass
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FERRY_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(SpecRefused, match=r"directory for runs: Could not determine home directory\.; set FERRY_HOME"):
+        environment.home()
+
+
+@pytest.mark.parametrize("name", ["x" * 60, "a b", "é", "a%41#"])
+def test_sockets_below_the_temporary_folder_have_a_path_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (long := tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    processes = Processes("counts-1", tmp_path / "logs")
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(processes.temporary))
+        path = socket_folder(tmp_path / "state" / ("y" * 90)) / f".{uuid.uuid4()}.sock"
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    finally:
+        processes.close()
+    assert not list(long.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(SpecRefused, match=r"no folder for temporary files: .*nowhere.*set TMPDIR"):
+        Processes("counts-2", tmp_path / "logs")
 
 
 def test_settings_say_what_the_job_file_says(tmp_path: Path) -> None:
@@ -160,10 +220,24 @@ def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pyt
     environment.read_ferry_env(tmp_path / "none.env")
 
 
-def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path) -> None:
+def test_a_file_of_the_users_takes_the_place_of_no_module_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise NameError('of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    processes = Processes(f"test-{os.getpid()}-shadow", tmp_path / "logs")
+    try:
+        child = processes.start("shadow", [sys.executable, "-m", "json.tool", "--help"])
+        assert child.popen.wait(20) == 0, (tmp_path / "logs" / "shadow.log").read_text()
+    finally:
+        processes.close()
+
+
+@pytest.mark.parametrize("name", ["d" * 100, "a b", "é#%41"])
+def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path, name: str) -> None:
     processes = Processes("test-socket", tmp_path / "logs")
-    redis = PrivateRedis(processes, tmp_path / ("d" * 100), "s")
-    assert len(os.fsencode(redis.socket)) <= SOCKET_PATH_MAX
+    redis = PrivateRedis(processes, tmp_path / name, "s")
+    assert fits_socket(redis.socket)
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(redis.socket))
     redis.close()
@@ -353,3 +427,16 @@ def test_a_server_comes_with_the_installation(tmp_path: Path, monkeypatch: pytes
     assert "valkey" in found.stdout.lower()
     monkeypatch.setenv("FERRY_REDIS_SERVER", "/opt/redis-server")
     assert server_program() == "/opt/redis-server"
+
+
+def test_a_run_that_is_stopped_before_it_worked_has_failed_of_what_ended_badly() -> None:
+    ends = ProcessEnds(cast(LocalCluster, SimpleNamespace()), lambda text: None)
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == ""
+    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == "Exhausted: only 1892352 bytes are free"
+    ends.epoch_finished()
+    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    ends.stopped((), True)
+    assert ends.as_stopped().reason == "", "others have gone on"

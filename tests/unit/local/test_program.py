@@ -28,6 +28,7 @@ FILES = {
     "job.py": PIPELINE,
     "helper.py": "import package.deep.relative\nHERE = __file__\n",
     "late.py": "LATE = 1\n",
+    "json.py": "raise NameError('of the user')\n",
     "package/__init__.py": "",
     "package/inner.py": "from . import beside\n",
     "package/beside.py": "WORD = 'first'\n",
@@ -63,7 +64,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loaded(folder: Path, *arguments: str | None) -> str:
     """What another process has of the program."""
     command = [sys.executable, "-c", LOAD, json.dumps(arguments)]
-    done = subprocess.run(command, cwd=folder / "user", env=dict(os.environ), capture_output=True, text=True)
+    surroundings = {**os.environ, "PYTHONSAFEPATH": "1"}  # as all processes of a run have it
+    done = subprocess.run(command, cwd=folder / "user", env=surroundings, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 
@@ -95,6 +97,17 @@ def test_the_imports_of_the_user_are_copied_and_those_of_packages_are_not(folder
     assert len(list((folder / "run" / "program").iterdir())) == len(found) + 1
 
 
+def test_modules_beside_the_pipeline_are_found_from_any_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    file = str(folder / "user" / "job.py")
+    (folder / "user" / "job.py").write_text(f"{PIPELINE}\nimport package.unused\n")
+    copied = program.copy(None, file, folder / "run")
+    command = [sys.executable, "-c", LOAD, json.dumps([None, file, copied])]
+    done = subprocess.run(command, cwd=folder / "elsewhere", capture_output=True, text=True)
+    assert f"{file} {folder / 'user' / 'helper.py'} first " in done.stdout, done.stderr
+
+
 def test_the_next_run_takes_the_new_text(folder: Path) -> None:
     for text in (PIPELINE, "syntax (", "import helper\n"):
         (folder / "user" / "job.py").write_text(text)
@@ -114,7 +127,7 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     ("text", "words"),
     [
         ("import json\nimport polarz\n", "No module named 'polarz' (job.py:2: \"import polarz\")"),
-        ("x = (\n", "(job.py:1)"),
+        ("x = (\n", '(job.py:1: "x = (")'),
         ("import sys\nsys.exit(3)\n", 'SystemExit: 3 (job.py:2: "sys.exit(3)")'),
         ("import helper\n", '(helper.py:1: "1 / 0")'),
     ],

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -91,7 +92,8 @@ def ferry(tmp_path: Path) -> Iterator[Ferry]:
     yield one
     for process in one.started:
         process.kill()
-        process.communicate()
+        if process.stderr is not None and not process.stderr.closed:
+            process.communicate()
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -268,6 +270,18 @@ def test_a_driver_that_ends_without_an_answer_is_stopped_like_any_other(ferry: F
     assert run.returncode == 0, err
 
 
+def test_a_run_whose_progress_nobody_reads_any_more_ends_as_if_interrupted(ferry: Ferry) -> None:
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    started = family(run)
+    assert run.stderr is not None
+    run.stderr.close()
+    assert run.wait(20) == 1 and living(started) == []
+    *_, stop, ended = map(json.loads, (directory / "timeline.jsonl").read_text().splitlines())
+    assert ended["kind"] == "ended" and ended["outcome"] == "stopped" and stop["t"] <= ended["t"]
+
+
 def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:
     run = ferry.start("run", "job.yaml")
     ferry.wait_for(settles)
@@ -309,18 +323,18 @@ def test_nothing_is_left_when_the_supervisor_and_its_reaper_are_killed_at_once(f
 
 
 def test_temporary_files_of_a_run_go_with_it(ferry: Ferry) -> None:
-    (ferry.home / "tmp").mkdir()
-    ferry.environment["TMPDIR"] = str(ferry.home / "tmp")
+    temporary = Path(tempfile.mkdtemp())  # with a path that is short enough for sockets
+    ferry.environment["TMPDIR"] = str(temporary)
     run = ferry.start("run", "job.yaml")
     ferry.wait_for(settles)
-    (folder,) = (ferry.home / "tmp").iterdir()
+    (folder,) = temporary.iterdir()
     tagged = [p for p in family(run) if "sidecar" in " ".join(p.cmdline())]
     assert tagged and all(p.environ()["TMPDIR"] == str(folder) for p in tagged)
     run.kill()
     deadline = time.monotonic() + 20
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not folder.exists()
+    temporary.rmdir()
 
 
 @pytest.mark.parametrize("limit", ["-n 256"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,14 @@ def test_a_recovery_ends_with_the_next_finished_epoch() -> None:
     assert second.seconds is None
 
 
+def test_a_clock_that_is_set_makes_no_recovery_longer() -> None:
+    (before, after), kill = STEADY[:2], action(1, "kill-driver")
+    records = [{**before, "up": 9.0}, {**kill, "up": 10.0}, {**after, "up": 12.5, "t": T + 900, "end": T + 900}]
+    assert [one.seconds for one in timeline.recoveries_of(records)] == [2.5]
+    records[2] |= {"t": T - 900, "end": T - 900}
+    assert [one.seconds for one in timeline.recoveries_of(records)] == [2.5]
+
+
 def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
     file = tmp_path / "timeline.jsonl"
     tail = timeline.TimelineTail(file)
@@ -247,6 +256,15 @@ def test_what_waits_for_windows_is_told_in_a_line() -> None:
         "1: 0.0 until what it has is over, 1.0 from then",
     ]
     assert show.boundary_texts(status(GROUPS, ALIVE)) == []
+
+
+def test_a_summary_has_not_a_line_for_each_of_many_moves() -> None:
+    """As a plan has that moves one virtual node a step."""
+    many = tuple(timeline.Move(float(n), n + 0.5, [n], pause=n / 100) for n in range(64))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(show.summary_table(replace(timeline.summarize([]), moves=many), "job"))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("1 vnodes") == show.MOVES_SHOWN and "and 54 more, the longest pause 630 ms; --json" in text
 
 
 def test_a_warning_is_shown_when_it_comes_and_at_the_end() -> None:

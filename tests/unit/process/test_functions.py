@@ -211,15 +211,17 @@ def test_what_a_process_cannot_keep_is_refused_by_name() -> None:
         shape_of("p", processes(Functions(words))[process], KEY, [input_of(kind)], None)
 
     for made in (ferry.sum("x"), ferry.min("x"), ferry.arg_max("y", by="x"), ferry.variance("x")):
-        with pytest.raises(SpecRefused, match="process 'p': out: column 'x' is uint64; make it an int64 or a double"):
+        with pytest.raises(SpecRefused, match="operator 'p': out: column 'x' is uint64; make it an int64 or a double"):
             opened("session", pa.uint64(), out=made)
     opened("session", pa.uint64(), out=ferry.count("x"), d=ferry.approx_count_distinct("x"))
-    with pytest.raises(SpecRefused, match="process 'p': out needs another column: column 'x' is string, and sum takes"):
+    with pytest.raises(
+        SpecRefused, match="operator 'p': out needs another column: column 'x' is string, and sum takes"
+    ):
         opened("key", pa.string(), out=ferry.sum("x"))
     with pytest.raises(SpecRefused, match=r"table 'rows': column 'x' cannot be duration\[us\]"):
         opened("rows", pa.duration("us"), out=ferry.sum("x"))
     opened("session", pa.duration("us"), out=ferry.sum("x"))
-    with pytest.raises(SpecRefused, match=r"process 'p': 4 aggregates need .* bytes of state for each key"):
+    with pytest.raises(SpecRefused, match=r"operator 'p': 4 aggregates need .* bytes of state for each key"):
         opened("session", pa.int64(), **{f"d{i}": ferry.approx_count_distinct("x") for i in range(4)})
     timed = input_of(pa.int64()).append(pa.field("_time", pa.int64()))
     for process in processes(Functions({"a": ferry.first("x")})).values():
@@ -230,7 +232,9 @@ def test_what_a_process_cannot_keep_is_refused_by_name() -> None:
 def test_a_great_sum_of_a_process_is_refused_by_name() -> None:
     for name, process in processes(Functions({"n": ferry.count(), "s": ferry.sum("y")})).items():
         rig = ProcessHarness(process, input_of(pa.int64()), "k", time="t")
-        with pytest.raises(SpecRefused, match=r"integer overflow: a sum is beyond 64-bit integers: s=sum\('y'\); make"):
+        with pytest.raises(
+            SpecRefused, match=r"integer overflow: a sum is beyond 64-bit integers: s=sum\('y'\), key 7; make"
+        ):
             for _ in range(2):
                 rig.epoch(rows(pa.int64(), [(5, 1, 2**62)]))
         assert name

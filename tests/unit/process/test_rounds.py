@@ -255,3 +255,24 @@ def test_what_cannot_be_kept_is_refused_at_once(tables: Any, output: Any, messag
         opened(process, SCHEMA, [SCHEMA])
     with pytest.raises(SpecRefused, match="is not a process"):
         opened(VALUES, SCHEMA, [SCHEMA])
+
+
+def test_a_name_of_no_column_is_refused_by_the_harness() -> None:
+    with pytest.raises(SpecRefused, match="key: no column 'kk'; there are k, v, ts"):
+        ProcessHarness(Scripted(), SCHEMA, key="kk")
+    harness = ProcessHarness(Scripted(), SCHEMA, key="k")
+    with pytest.raises(SpecRefused, match="a row has 'kk'; columns are k, v, ts"):
+        harness.epoch([{"kk": 1, "ts": 5}])
+
+
+def test_a_processor_of_sparks_is_tested_with_sparks_harness() -> None:
+    class StatefulProcessor:
+        """As PySpark's."""
+
+    class Fraud(StatefulProcessor):
+        pass
+
+    with pytest.raises(
+        SpecRefused, match=r"is not a process.*; a StatefulProcessor is tested with TwsTester of pyspark"
+    ):
+        ProcessHarness(Fraud(), SCHEMA, key="k")  # type: ignore[arg-type]

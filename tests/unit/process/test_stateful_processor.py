@@ -278,3 +278,13 @@ def test_what_a_processor_may_not(what: str, why: str) -> None:
 def test_a_deleted_variable_is_none() -> None:
     mine = rig(sp.Named([["Value", "old", "n LONG"], ["Value", "new", "n LONG"]], delete="old"), "None")
     assert set(mine._process.tables) == {"new"}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(pa.timestamp("us", "UTC"), 2**62), (pa.date32(), 2**31 - 1)], ids=str)
+def test_a_time_that_python_has_not_names_its_column(kind: pa.DataType, value: int) -> None:
+    schema = SCHEMA.append(pa.field("at", kind))
+    process = hosted("it", sp.Plain(), sp.OUTPUT, "None", False)
+    shape_of("it", process, KEY, [schema], None)
+    mine = ProcessHarness(process, schema, "k")
+    with pytest.raises(UserCodeFailed, match=r"column 'at' is .*, with a value that Python's datetime has not"):
+        mine.epoch([{"k": 1, "op": "ask", "v": 1, "ts": 1, "at": value}])

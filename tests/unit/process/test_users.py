@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 
 import ferry
-from ferry.contract.errors import OVERFLOW, SpecRefused, UserCodeFailed
+from ferry.contract.errors import OVERFLOW, DataRefused, SpecRefused, UserCodeFailed
 from ferry.process.aggregator import Functions
 from ferry.process.harness import ProcessHarness
+from ferry.process.row_windows import RowWindows
 from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate
 from ferry.process.stateful_processor import hosted
+from ferry.process.windowed import KeyAggregate, WindowAggregate
 from tests.unit.process import spark_processors as sp
 from tests.unit.process.broken import Product
 
@@ -52,6 +54,28 @@ def test_what_is_too_great_in_a_function_of_ferrys_is_not_the_users_code() -> No
     with pytest.raises(SpecRefused, match=OVERFLOW):
         harness.epoch([{"k": 1, "v": 2**62, "ts": t} for t in range(3)])
         harness.end()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda sums: SessionAggregate(10, sums),
+        lambda sums: RunningAggregate(sums, {"k": "k"}),
+        lambda sums: RowWindows(3, sums, {"k": "k"}),
+        lambda sums: KeyAggregate(sums),
+        lambda sums: WindowAggregate(10, 10, sums),
+        lambda sums: WindowAggregate(10, 1, sums),
+    ],
+    ids=["sessions", "running", "rows", "keys", "windows", "panes"],
+)
+def test_what_is_too_great_is_told_with_its_key(make: Any) -> None:
+    harness = ProcessHarness(make(Functions({"s": ferry.sum("v")})), SCHEMA, key="k")
+    with pytest.raises(DataRefused) as refused:
+        for t in range(3):
+            harness.epoch([{"k": 7, "v": 1, "ts": t}, {"k": 1000 + t, "v": 1, "ts": t}, {"k": 8, "v": 2**62, "ts": t}])
+        harness.end()
+    text = "integer overflow: a sum is beyond 64-bit integers: s=sum('v'), key 8; make the column a double"
+    assert str(refused.value).startswith(text), str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import pytest
 
 from ferry.contract import places
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
-from ferry.contract.errors import SpecRefused, Superseded, Unreachable
+from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unreachable
+from ferry.contract.names import InstanceId
 from ferry.contract.places import DriverPlace, Registration
 from ferry.contract.routing import Version
+from ferry.contract.signs import Pulse
 from ferry.contract.tickets import derived
 from ferry.registry import Changes, Claim, JobRegistry, Roll
 from tests.unit.registry.journal_contract import CHECKS, Another, table
@@ -41,6 +43,23 @@ def test_nobody_goes_on_from_a_journal_that_has_moved(redis: Redis) -> None:
             journal.swap(table(1, 1), expected)
     with pytest.raises(Superseded, match="bring back what elsewhere/j held"):
         redis.journal().read()
+
+
+def test_no_bit_of_the_journal_is_read_as_another(redis: Redis) -> None:
+    journal, name = redis.journal(), places.journal(RUN)
+    journal.swap(table(1, 0), None)
+    whole = journal._redis.get(name)
+    assert isinstance(whole, str) and journal.read() == table(1, 0)
+    for at in range(len(whole)):
+        journal._redis.set(name, whole[:at] + chr(ord(whole[at]) ^ 1) + whole[at + 1 :])
+        try:
+            assert journal.read() == table(1, 0)  # the name of the checksum
+        except StateUnavailable as error:
+            assert "the journal in Redis is not what was written" in str(error)
+    document = json.loads(whole)
+    del document["crc"]
+    journal._redis.set(name, json.dumps(document))
+    assert journal.read() == table(1, 0), "of an older release"
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
@@ -158,7 +177,10 @@ def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> No
             late()
     registry.beat(3, other, 60_000)
     assert registry.claim(3, "b").life > other.life
-    assert registry.silent([1, 3, 12]) == [1, 12]
+    assert registry.heard([1, 3, 12]) == ([1, 12], [])
+    pulses = [Pulse(InstanceId("3.0"), 2_000, "operator 'ä' in epoch 3", 2_000), Pulse(InstanceId("3.1"), 0)]
+    registry.beat(3, registry.claim(3, "b"), 60_000, pulses)
+    assert registry.heard([1, 3, 12]) == ([1, 12], pulses), "its parent speaks for its instances"
 
 
 def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -> None:
@@ -243,3 +265,14 @@ def test_operators_that_an_older_release_has_published_are_the_same(redis: Redis
     journal.settle([counts])
     with pytest.raises(SpecRefused):
         journal.settle([replace(counts, emit="changes")])
+
+
+def test_drivers_are_counted_that_do_not_come_back_from_a_sink(redis: Redis) -> None:
+    one, another = redis.registry(), redis.registry()
+    assert [one.enter("sink a, epoch 5"), another.enter("sink a, epoch 5"), another.enter("sink b, epoch 5")] == [
+        0,
+        1,
+        0,
+    ]
+    one.leave()
+    assert another.enter("sink a, epoch 5") == 0

@@ -91,6 +91,21 @@ def test_an_instance_begins_anew_when_the_driver_has_another_program(
     assert taken == [m.Ask(3)] + [m.Ask(4)] * (not ends)
 
 
+def test_an_instance_whose_files_are_damaged_says_so_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException] = []
+
+    def damaged(*_: Any) -> None:
+        raise BeginsAnew("0.0: its state is damaged")
+
+    monkeypatch.setattr("ferry.sidecar.node.signal.signal", lambda *_: None)
+    monkeypatch.setattr("ferry.sidecar.node.Data", damaged)
+    monkeypatch.setattr("ferry.sidecar.node.tell", told.append)
+    one: Any = node.Node.__new__(node.Node)
+    one._wait_for_shapes, one._load_processes = list, lambda descriptors: None
+    one._chosen, one.settings, one.me, one.dir, one._signs = SimpleNamespace(lend_bytes=0), None, "0.0", None, None
+    assert one.run() == 1 and str(told[0]) == "0.0: its state is damaged"
+
+
 @pytest.mark.parametrize(("users", "code", "how"), [(True, -11, "SIGSEGV"), (True, 3, "exit code 3"), (False, -11, "")])
 def test_a_life_that_died_in_the_users_code_is_told_by_the_next_one(
     monkeypatch: pytest.MonkeyPatch, users: bool, code: int, how: str
@@ -138,10 +153,14 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
     assert told == [core.Send(core.DRIVER, m.Unsendable(ME, "1.0", "it is larger than any may be"))]
 
 
-def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hears", [False, True])
+def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch, hears: bool) -> None:
+    """They tell of the user's code, but not to a driver of an older release."""
     one, sent = node.Node.__new__(node.Node), []
     one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]
-    one._idle_at, one._signs = 100.0, Signs()
+    one._idle_at, one._signs, one._hears_code = 100.0, Signs(), hears
+    monkeypatch.setattr(one._signs, "computes_for", lambda: ("operator 'w'", 40), raising=False)
+    code = ("operator 'w'", 40) if hears else ()
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5
@@ -154,7 +173,15 @@ def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send.message))
     with pytest.raises(SystemExit):
         one._pulse()
-    assert sent == [m.Pulse(ME, 0), m.Pulse(ME, 3500)]
+    assert sent == [m.Pulse(ME, 0, *code), m.Pulse(ME, 3500, *code)]
+
+
+def test_the_driver_says_whether_it_hears_of_the_users_code() -> None:
+    one = node.Node.__new__(node.Node)
+    one._delay_control, one._begun = DelayControl(), 0
+    for begins, hears in ((m.Begins(1, hears_code=True), True), (m.Begins(2), False)):
+        one._on_message(SimpleNamespace(kind=m.CODES[m.Begins], head=m.encode(begins)))  # type: ignore[arg-type]
+        assert one._hears_code == hears
 
 
 def ending(directory: Path, lasting: bool, seal: Callable[[], None]) -> tuple[node.Node, list[str]]:

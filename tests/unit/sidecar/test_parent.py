@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,12 +20,15 @@ from ferry.contract import limits
 from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.places import life_of
+from ferry.contract.signs import Pulse
 from ferry.contract.timeline import TIMELINE
 from ferry.environment import Environment
 from ferry.registry import Claim
-from ferry.sidecar import REASON, forks, parent
+from ferry.sidecar import ALIVE, REASON, forks, parent
 from ferry.sidecar.parent import Parent
+from ferry.sidecar.signs import Computing, Signs
 
 
 def settings(directory: Path) -> RunSettings:
@@ -108,14 +111,16 @@ class JobRegistry:
 
     def __init__(self) -> None:
         self.elsewhere = False
+        self.pulses: Sequence[Pulse] = ()
 
     def claim(self, worker: int, place: str) -> Claim:
         if self.elsewhere:
             raise Superseded("it was started anew elsewhere")
         return Claim(7, "7 pod")
 
-    def beat(self, worker: int, claim: Claim, ttl_ms: int) -> None:
+    def beat(self, worker: int, claim: Claim, ttl_ms: int, pulses: Sequence[Pulse] = ()) -> None:
         self.claim(worker, "")
+        self.pulses = pulses
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["while it runs", "when it starts again there"])
@@ -132,6 +137,30 @@ def test_a_parent_whose_worker_was_started_elsewhere_ends_with_its_children(tmp_
     assert (parent._stop, parent._code) == (True, ExitCode.SUPERSEDED)
     child.join(10)
     assert child.exitcode == -9
+
+
+def test_a_heartbeat_says_which_instances_run_the_users_code_and_leaves_out_stopped_ones(tmp_path: Path) -> None:
+    parent, registry = parent_of(tmp_path, 0), JobRegistry()
+    parent._job_registry = registry  # type: ignore[assignment]
+    parent._process = lambda index: process(time.sleep, 60)  # type: ignore[method-assign]
+    parent._reach(parent._claim)
+    now = time.monotonic()
+    parent._supervise(now)
+    signs, child = Signs(), parent._children[0]
+    signs.begin(tmp_path / "workers" / "0" / "0" / ALIVE)
+    try:
+        with signs.computes(Computing(CommitId(Step(1, 0), Attempt(1, 1)), "operator 'w' in epoch 1", users=True)):
+            parent._supervise(now - 60)
+            parent._beat()
+            (pulse,) = registry.pulses
+            assert (pulse.instance, pulse.code) == ("0.0", "operator 'w' in epoch 1") and pulse.busy_ms >= 60_000
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+            parent._beat()
+            assert not registry.pulses
+    finally:
+        child.kill()
 
 
 def test_no_instance_is_started_before_the_worker_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

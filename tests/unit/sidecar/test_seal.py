@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import CommitId, Step
 from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
@@ -24,6 +26,7 @@ from ferry.sidecar import data
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.spark.fragment import Fragmenter
 from ferry.store import seal
+from ferry.store.commit_record import SLOT_BYTES
 from ferry.store.process import ProcessState
 from tests.unit.sidecar.test_data import ALL, ATTEMPT, DESCRIPTOR, ME, STEP, VNODES, settings_of
 from tests.unit.store.processes import Everything
@@ -160,6 +163,58 @@ def test_a_process_that_is_killed_while_it_breaks_the_seal_loses_nothing(
     if fails == "break_open":
         machine.power()  # and nothing was changed yet
     assert is_whole(machine.start())
+
+
+def _flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] ^= 4
+    path.write_bytes(content)
+
+
+def test_any_bit_of_the_seal_is_noticed(machine: Machine) -> None:
+    machine.fill().seal()
+    sealed = (machine.directory / seal.SEAL).read_bytes()
+    for at in range(len(sealed)):
+        (machine.directory / seal.SEAL).write_bytes(sealed)
+        _flip(machine.directory / seal.SEAL, at)
+        with pytest.raises(StateUnavailable, match="sealed is not what was written"):
+            seal.read(machine.directory)
+
+
+def test_a_seal_of_an_older_release_is_read(machine: Machine) -> None:
+    (machine.directory / seal.SEAL).write_bytes(msgpack.packb({"of": "j 5", "saved": {"generation": 1}}))
+    assert seal.read(machine.directory) == {"of": "j 5", "saved": {"generation": 1}}
+
+
+def test_a_damaged_seal_says_why_nothing_is_there(machine: Machine) -> None:
+    machine.fill().seal()
+    _flip(machine.directory / seal.SEAL, 40)
+    machine.power()
+    one = machine.start()
+    assert not is_whole(one) and "sealed is not what was written" in one.damage
+
+
+def test_a_damaged_seal_costs_nothing_in_the_same_boot(machine: Machine) -> None:
+    machine.fill().seal()
+    _flip(machine.directory / seal.SEAL, 40)
+    one = machine.start()
+    assert is_whole(one) and not one.damage
+
+
+def _both_slots(path: Path) -> None:
+    for at in (20, SLOT_BYTES + 20):
+        _flip(path, at)
+
+
+@pytest.mark.parametrize("harm", [_both_slots, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_state_without_its_record_is_damage_and_nothing_of_it_is_used(
+    machine: Machine, harm: Callable[[Path], Any]
+) -> None:
+    assert not machine.start().damage, "nothing was here"
+    machine.fill()
+    harm(machine.directory / "commit-record")
+    one = machine.start()
+    assert not is_whole(one) and "commit-record is missing, or not what was written" in one.damage
 
 
 def _killed_after(act: Callable[[Path], None]) -> Callable[[Path], None]:

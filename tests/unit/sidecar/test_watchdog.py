@@ -66,6 +66,28 @@ def test_a_long_computation_uses_the_processor_and_is_no_hang(tmp_path: Path) ->
         assert life.goes_on(2.1 * limits.HANG_SECONDS, 0.005)
 
 
+def test_the_parent_speaks_for_one_in_the_users_code_unless_it_is_stopped(tmp_path: Path) -> None:
+    """Code that holds the interpreter's lock keeps every thread of the instance from saying that it lives."""
+    life, stopped = Life(tmp_path), [False]
+    life.watchdog = Watchdog(tmp_path / "alive", lambda: life.cpu, lambda: stopped[0])
+    with life.signs.computes(Computing(AT, "operator 'w' in epoch 14", users=True)):
+        assert not life.goes_on(0.5) and life.watchdog.in_code(life.now) is None, "it says so itself"
+        assert not life.goes_on(1000)
+        assert life.watchdog.in_code(life.now) == ("operator 'w' in epoch 14", 1_000_000)
+        stopped[0] = True
+        assert life.watchdog.in_code(life.now) is None
+        stopped[0] = False
+        (generation, number), next_step = AT.attempt, AT.step
+        with life.signs.computes(
+            Computing(CommitId(next_step, Attempt(generation, number + 1)), "the next", users=True)
+        ):
+            assert not life.goes_on(2)
+            assert life.watchdog.in_code(life.now) == ("the next", 1500)
+    assert not life.goes_on(0.5) and life.watchdog.in_code(life.now) is None
+    with life.signs.computes(Computing(AT, "operator 'n' in epoch 14", users=False)):
+        assert not life.goes_on(5, 1.0) and life.watchdog.in_code(life.now) is None, "Ferry's own code says so itself"
+
+
 def test_steps_of_the_wall_clock_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = Life(tmp_path)
     assert not life.goes_on(1)

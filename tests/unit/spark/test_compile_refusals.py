@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import InputAway, SpecRefused
 from ferry.spark.compile import build, load
 
 HEAD = """
@@ -40,6 +40,18 @@ def refused(folder: Path, *changes: tuple[str, str]) -> str:
 
 
 SINK = "ferry.console()"
+
+
+def test_a_system_that_is_away_while_the_program_is_built_is_waited_for_by_a_job_that_has_begun(tmp_path: Path) -> None:
+    kinds = {"ConnectionError('no registry')": InputAway, "ValueError('no registry')": SpecRefused}
+    for error, kind in kinds.items():
+        file = tmp_path / "job.py"
+        file.write_text(f"def sources(spark, args):\n    raise {error}\n")
+        with pytest.raises(SpecRefused, match=r"job\.py\.sources failed: \w+: no registry \(job\.py:2 in") as refused:
+            build(cast(Any, None), load(None, str(file)), {})
+        assert type(refused.value) is kind
+
+
 LAST = "return counts.sink(ferry.console())"
 
 
@@ -52,7 +64,14 @@ LAST = "return counts.sink(ferry.console())"
         (LAST, "return counts.sink(ferry.console(), 3)", "job.py.pipeline failed: TypeError"),
         (LAST, "return {}['nothing']", "job.py.pipeline failed: KeyError: 'nothing' (job.py:13 in pipeline"),
         (LAST, "return undefined", "job.py.pipeline failed: NameError: name 'undefined' is not defined (job.py:13"),
+        (LAST, 'raise BaseException("all")', "job.py.pipeline failed: BaseException: all (job.py:13"),
+        ("import ferry", "import ferry; raise BaseException('all')", "cannot be imported: BaseException: all (job.py:3"),
         (LAST, "raise SystemExit(1)", "job.py.pipeline failed: SystemExit: 1 (job.py:13"),
+        (LAST, "raise KeyboardInterrupt", "job.py.pipeline failed: KeyboardInterrupt (job.py:13"),
+        (LAST, "raise ValueError('a\\x1b[2J\\nb') from KeyError('k')", "ValueError: a\\x1b[2J b (from KeyError: 'k') (job.py:13"),
+        ('rows = streams["a"]', 'lock = __import__("threading").Lock()\n    rows = streams["a"].map_batches(lambda b: lock and b)',
+         "map_batches on source 'a' (job.py:12) cannot be sent to tasks: TypeError: cannot pickle '_thread.lock' object"),
+        ('import ferry', 'import ferry\nclass Interrupts(KeyboardInterrupt): pass\nraise Interrupts', "cannot be imported: Interrupts (job.py:5"),
         ("import ferry", "import ferry, sys; sys.exit('no')", "cannot be imported: SystemExit: no (job.py:3"),
         ("import ferry", "import ferry; 1 / 0", "cannot be imported: ZeroDivisionError: division by zero (job.py:3"),
         ("import ferry", "import ferry, polarz", "cannot be imported: ModuleNotFoundError: No module named 'polarz' (job.py:3"),
@@ -63,6 +82,28 @@ LAST = "return counts.sink(ferry.console())"
         ("rows.key_by", "rows.map_batches(lambda b: None).key_by", "<lambda> (job.py:12) must return a RecordBatch or a Table"),
         ("rows.key_by", "rows.map_batches(lambda b: b.nothing).key_by", "AttributeError: 'pyarrow.lib.RecordBatch' object"),
         ('ferry.parquet_files', 'ferry.nothing', "job.py.sources failed: AttributeError"),
+        ("ferry.count()", "ferry.coumt()", "no attribute 'coumt'; did you mean 'count'? (job.py:12"),
+        ("ferry.count()", 'ferry.avg("k")', "no attribute 'avg'; use ferry.mean (job.py:12"),
+        ("import ferry", "import ferry; ferry.run()", "a job is run by the command `ferry run JOB.yaml` (job.py:3"),
+        ("n=ferry.count(), emit=ferry.at_end()", "ferry.count(), n=ferry.count()", "aggregate 'n': count has no name; write n="),
+        ("n=ferry.count()", "aggregator=ferry.count()", "aggregate 'n': count has no name; write n=ferry.count(...) (job.py:12"),
+        ("ferry.count()", "ferry.count", "n=the function count is not an aggregate; use count(), sum(column), ... (job.py:12"),
+        ('.key_by("k")', '.group_by("k")', 'no attribute \'group_by\' (job.py:12 in pipeline: "counts = rows.group_by'),
+        ('.key_by("k")', '.group_by("k")', '; here it is .key_by("column", ...)'),
+        ('.key_by("k")', "", "; it is a step behind .key_by(...)"),
+        ('.key_by("k")', '.key_by("k").map_batches(len)', "; it is a step before .key_by(...)"),
+        ('.key_by("k")', '.key_by(["k", "ts"])', 'list is no name of a column; write key_by("a", "b") (job.py:12'),
+        ('streams["a"]', "streams.a", '; streams stand in a dict by the names of their sources: streams["a"]'),
+        (LAST, "return counts", "(or a list of them), not the stream of operator 'n' (job.py:10)"),
+        (LAST, "pass", "(or a list of them), not None (job.py:10)"),
+        ("(streams, args)", "(streams)", "job.py: write pipeline(streams, args); as it is (job.py:10), too many"),
+        ("def pipeline", "def pipe", "job.py has no function pipeline(streams, args)"),
+        ("def pipeline", "type X = int\n\ndef pipeline pipeline", 'SyntaxError: invalid syntax (job.py:10: "type X = int"); this is P'),
+        ('("k", pa.int64())', '("k", "long")', 'ValueError: No type alias for long (job.py:5: "ROWS = pa.schema'),
+        ("rows.key_by", "rows.map_batches(lambda b: (yield b)).key_by", "it returned generator; collect the records, and `return`"),
+        ("rows.key_by", "rows.map_batches(lambda b: b.to_pylist()).key_by", "it returned list; pyarrow.Table.from_pylist(rows"),
+        ("rows.key_by", "rows.map_batches(lambda b, lock=__import__('threading').Lock(): b).key_by", "cannot be sent to tasks: TypeError: cannot pickle"),
+        (SINK, "ferry.foreach_epoch(lambda rows: rows)", "<lambda> (job.py:13) is no function of (epoch, generation, rows): too many"),
     ],
     ids=lambda one: one[:40],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
-from ferry.spark import directory, files, listing, taken
+from ferry.spark import directory, files, listing, taken, text_files
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.files import json_files, parquet_files
 from ferry.spark.splits import Malformed
@@ -65,6 +66,26 @@ def everything(source: DirectorySplits) -> list[dict[str, Any]]:
 
 
 # ---- away
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "no directory 'nowhere'; a file source needs one; it was looked for in /"),
+        ("in/*.json", "name the folder alone: all of its files are read"),
+        ("in/1.json", "it is a file, and the source needs its folder"),
+        ("s3://bucket/in", "folders of this machine are read, also mounted ones; spark.readStream reads others"),
+    ],
+)
+def test_a_name_that_is_no_folder_says_what_to_write(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_bytes(lines(1))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputAway) as refused:
+        json_files(name, SCHEMA).start()
+    assert words in str(refused.value)
+
+
 @pytest.mark.parametrize("finite", [False, True])
 def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Path, finite: bool) -> None:
     folder = tmp_path / "in"
@@ -84,6 +105,44 @@ def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Pa
         source.plan(start, first, 1)
     os.rename(tmp_path / "away", folder)
     assert [row["a"] for row in read(source, first, source.latest(first, 10))] == [2]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(files, "JSON_SHARE_BYTES", 100)
+    (tmp_path / "1.json").write_bytes(whole := lines(*range(100)))
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    as_it_was = source._as_it_is
+
+    def cut_off(name: str) -> Any:
+        seen = as_it_was(name)
+        os.truncate(tmp_path / name, 50)
+        return seen
+
+    monkeypatch.setattr(source, "_as_it_is", cut_off)
+    with pytest.raises(RowsGone, match=r"1.json (became shorter while|was written again before) it was read"):
+        [*source.read(split)]
+    assert len(whole) > 50
+
+
+def test_a_file_that_is_written_again_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_bytes(lines(1))
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    reading = source.read(split)
+    next(reading)
+    (tmp_path / "1.json").write_bytes(lines(1, 2))
+    with pytest.raises(RowsGone, match=r"1.json was written again"):
+        next(reading)
+    (tmp_path / "1.json").write_bytes(lines(1))
+    position = source.latest(start, 10)
+    (split,) = source.plan(start, position, 1)
+    reading = source.read(split)
+    next(reading)
+    (tmp_path / "1.json").unlink()
+    assert not [*reading], "what was open is whole"
 
 
 @pytest.mark.parametrize("error", [5, 13, 116])
@@ -248,6 +307,32 @@ def test_a_folder_that_is_not_mounted_does_not_make_its_files_new(tmp_path: Path
     assert source.latest(first, 10) == first, "it is not read again"
 
 
+def test_a_list_of_taken_files_that_is_not_what_was_written_makes_none_of_them_new(tmp_path: Path) -> None:
+    for order, name in enumerate("abc"):
+        parquet(tmp_path / "in" / name, order, order)
+
+    def planner() -> DirectorySplits:
+        made = parquet_files(tmp_path / "in", SCHEMA)
+        made.keep(tmp_path / "lists", "x")
+        return made
+
+    source = planner()
+    position = source.start()
+    for _ in range(3):
+        position = source.latest(position, 1)
+    assert source.latest(position, 10) == position and position["taken"] == 3
+    whole = (tmp_path / "lists" / "x.jsonl").read_bytes()
+    parquet(tmp_path / "in" / "d", 1, 7)  # as old as others: what was read cannot be guessed
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1
+        (tmp_path / "lists" / "x.jsonl").write_bytes(flipped)
+        try:
+            assert names(planner().latest(position, 10)) == ["d"]
+        except Fault as wrong:
+            assert "the list of files that were read is lost" in str(wrong)
+
+
 def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
     table = pa.table({"b": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())})
     pq.write_table(table, tmp_path / "a")
@@ -325,6 +410,13 @@ def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) ->
     assert "day=soon/p: the folder says day=soon, which is no date32" in source.problems[0]
 
 
+def test_a_folder_of_nulls_is_named_where_none_may_be(tmp_path: Path) -> None:
+    parquet(tmp_path / "day=__HIVE_DEFAULT_PARTITION__" / "p", 1, 1)
+    source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), pa.field("day", pa.date32(), nullable=False)]))
+    start = source.start()
+    assert source.latest(start, 10) == start and "a null: declare column 'day' nullable" in source.problems[0]
+
+
 @pytest.mark.parametrize("make", [lambda d: parquet_files(d, SCHEMA), lambda d: json_files(d, SCHEMA)])
 def test_other_folders_are_refused_by_name_and_said_when_they_come_later(tmp_path: Path, make: Any) -> None:
     (tmp_path / "empty").mkdir()
@@ -384,9 +476,66 @@ def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(
+    "pack", [gzip.compress, bz2.compress, lambda data: framed(data, "zstd")], ids=["gzip", "bz2", "zstd"]
+)
+@pytest.mark.parametrize(
+    "within",
+    [gzip.compress(lines(1)), b"PAR1", bytes(257) + b"ustar\x0000", b"PK\x03\x04"],
+    ids=["gzip", "parquet", "tar", "zip"],
+)
+def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, within: bytes) -> None:
+    (tmp_path / "1.json").write_bytes(pack(within))
+    source = json_files(tmp_path, SCHEMA)
+    assert source.latest(source.start(), 10)["id"] == ""
+    assert (
+        "1.json cannot be read: it is compressed with " in source.problems[0] and ", and within " in source.problems[0]
+    )
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress])
+def test_a_line_without_an_end_is_named(tmp_path: Path, pack: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(text_files, "LINE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(files, "JSON_BLOCK_BYTES", 100)
+    (tmp_path / "1.json").write_bytes(pack(lines(1) + b" " * 20_000))
+    source = json_files(tmp_path, SCHEMA, finite=True)
+    with pytest.raises(Fault, match=r"1.json cannot be read: a line is longer than 10,000 bytes"):
+        everything(source)
+
+
+def test_a_long_line_is_read_once_however_many_pieces_it_covers(tmp_path: Path) -> None:
+    whole = lines(1) + b'{"a": 2, "b": "%s"}\n' % (b"x" * 50_000) + lines(3)
+    (tmp_path / "1.json").write_bytes(whole)
+    edges = [*range(0, len(whole), 1000), len(whole)]
+    pieces = (text_files.blocks(str(tmp_path / "1.json"), None, low, high, 100) for low, high in pairwise(edges))
+    found = [data for piece in pieces for _, data in piece]
+    assert b"".join(found) == whole
+
+
+def test_frames_without_data_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "1.zst").write_bytes(b"\x50\x2a\x4d\x18\4\0\0\0\1\2\3\4" + framed(lines(1), "zstd"))
+    assert [row["a"] for row in everything(json_files(tmp_path, SCHEMA))] == [1]
+
+
+def test_names_that_are_no_utf_8_are_read_in_every_format(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    for name, data in ((b"\xff.json", lines(1)), (b"\xff.gz", gzip.compress(lines(2)))):
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(data)
+    assert sorted(row["a"] for row in everything(json_files(tmp_path, SCHEMA))) == [1, 2]
+    os.mkdir(folder + b"/in")
+    with open(folder + b"/in/\xff.parquet", "wb") as file:
+        pq.write_table(pa.table({"a": [3]}), file)
+    assert everything(parquet_files(tmp_path / "in")) == [{"a": 3}]
+
+
+@pytest.mark.parametrize(
     ("begin", "name"),
     [
         (b"PK\x03\x04", ""),
+        (b"PK\x05\x06", ""),
+        (bytes(257) + b"ustar", ""),
+        (b"x\x9c", ""),
+        (b"PARE", ""),
         (b"\xfd7zXZ\0", ""),
         (b"PAR1", ""),
         (b"Obj\x01", ""),

@@ -26,6 +26,7 @@ from ferry.kernels.aggregates import FUNCTIONS
 from ferry.process.shapes import process_of
 from ferry.reading.tables import rows_of, table_of
 from ferry.spark import frames, sinks
+from ferry.spark.encodings import for_readers
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Build
 from ferry.spark.records import EVENT_TIME_MAX
@@ -76,22 +77,39 @@ def test_a_dataframe_is_made_of_it_or_it_is_refused(column: pa.Array) -> None:
 
 @ALL
 def test_a_parquet_sink_writes_it_as_it_is(tmp_path: Path, column: pa.Array) -> None:
-    """What Parquet itself cannot hold is the file format's to say, and is no half epoch."""
-    for number, array in enumerate([column, *nested(column).values()]):
+    """But what Spark cannot read: coarse times are microseconds, and half floats are floats. What Parquet itself cannot
+    hold is the file format's to say, and is no half epoch."""
+    known = {pa.float16(): pa.float32(), pa.time32("s"): pa.time64("us"), pa.time32("ms"): pa.time64("us")}
+    readable = column.cast(known[column.type]) if column.type in known else column
+    arrays = zip((column, *nested(column).values()), (readable, *nested(readable).values()), strict=True)
+    for number, (array, right) in enumerate(arrays):
         sink = sinks.parquet("q")
         sinks.place([sink], str(tmp_path))
         sink.open(number - 1)
         rows = pa.table({"x": array})
         try:
-            pq.write_table(rows, tmp_path / "alone.parquet")
+            pq.write_table(pa.table({"x": right}), tmp_path / "alone.parquet")
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as missing:
             with pytest.raises(type(missing)):
                 sink.write(number, 1, rows)
             assert not (tmp_path / "q" / f"epoch={number}").exists()
             continue
         sink.write(number, 1, rows)
-        found = pq.read_table(tmp_path / "q" / f"epoch={number}" / "part-0.parquet", partitioning=None)
-        assert seen(found["x"]) == seen(pq.read_table(tmp_path / "alone.parquet")["x"])
+        found = pq.read_table(tmp_path / "q" / f"epoch={number}" / "part-0.parquet", partitioning=None)["x"]
+        alone = pq.read_table(tmp_path / "alone.parquet")["x"]
+        assert found.type == alone.type and seen(found) == seen(alone)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_times_of_spark_are_written_as_microseconds(inside: bool) -> None:
+    """PySpark gives them out as nanoseconds, which older readers do not know."""
+    times = pa.array([0, None, 86_399_999_999_000], pa.time64("ns"))
+    column = nested(times)["struct of map"] if inside else times
+    made = for_readers(pa.record_batch({"x": column}), of_spark=True).column("x")
+    fine = times.cast(pa.time64("us"))
+    assert made.type == (nested(fine)["struct of map"] if inside else fine).type
+    assert seen(made) == seen(nested(fine)["struct of map"] if inside else fine)
+    assert for_readers(pa.record_batch({"x": column})).column("x").type == column.type
 
 
 @ALL

@@ -1,15 +1,19 @@
 """Directories of files as sources: positions, division among tasks, and records that cannot be parsed."""
 
+import gzip
 import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark import directory, files, taken
@@ -371,6 +375,43 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
         stop = source.latest(source.start(), 10**6)
         assert names(stop)[-1] == "g"
         assert values(take(source, source.start(), stop, tasks=50)) == list(range(300))
+
+
+def smallest(source: Any, split: Any) -> list[Any]:
+    """Of what a split is divided into, and those again."""
+    parts = source.divided(split)
+    return [one for part in parts for one in smallest(source, part)] if parts else [split]
+
+
+@given(st.lists(st.integers(0, 90), max_size=40), st.integers(1, 60))
+def test_a_range_of_lines_is_divided_down_to_single_lines(tmp_path_factory: Any, sizes: list[int], share: int) -> None:
+    folder = tmp_path_factory.mktemp("f")
+    write_lines(folder, "f", 1, [b'{"a": %d, "b": "%s"}' % (i, b"x" * size) for i, size in enumerate(sizes)])
+    source = json_files(folder, SCHEMA)
+    stop = source.latest(source.start(), 10**6)
+    for split in source.plan(source.start(), stop, share):
+        for of, low, high in split["pieces"]:
+            edges = sorted({low, *range(low, high, 7 * share), high})
+            for a, b in pairwise(edges):
+                units = smallest(source, {"pieces": [[of, a, b]]})
+                assert all(source.divided(one) == [] and len(values(source.read(one))) <= 1 for one in units)
+                assert [v for one in units for v in values(source.read(one))] == values(
+                    source.read({"pieces": [[of, a, b]]})
+                )
+
+
+def test_row_groups_and_compressed_files_are_the_smallest_ranges_of_many_records(tmp_path: Path) -> None:
+    write_parquet(tmp_path, "f", 1, range(50), group=5)
+    rows = parquet_files(tmp_path)
+    (split,) = rows.plan(rows.start(), rows.latest(rows.start(), 10**6), 1)
+    units = smallest(rows, split)
+    assert [values(rows.read(one)) for one in units] == [list(range(n, n + 5)) for n in range(0, 50, 5)]
+    assert rows.divided(units[0]) is None and rows.place(units[2]) == "f, row group 2"
+    (tmp_path / "gz").mkdir()
+    (tmp_path / "gz" / "f").write_bytes(gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
+    lines = json_files(tmp_path / "gz", SCHEMA)
+    (split,) = lines.plan(lines.start(), lines.latest(lines.start(), 10**6), 1)
+    assert lines.divided(split) is None
 
 
 def test_the_size_of_json_files_counts_against_max_rows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.errors import Fault
+from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
@@ -21,7 +21,9 @@ from ferry.contract.names import Step
 from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
+from ferry.driver.failures import refuse_final
 from ferry.spark import ingest
+from ferry.spark.cuts import aside_alone, left_out
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
@@ -115,6 +117,14 @@ def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) ->
     assert [json.loads(line)["record"] for line in lines] == ["{", "}"]
 
 
+def test_a_directory_that_takes_no_malformed_records_is_named(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("")
+    with pytest.raises(
+        Unreachable, match=r"records cannot be set aside in .*/letters: Not a directory; mend that folder"
+    ):
+        task(str(tmp_path / "letters"))._set_aside(1, ["{"], "no JSON")
+
+
 def test_without_one_some_go_with_the_receipt_and_all_are_counted() -> None:
     made = task(None)
     for _ in range(3):
@@ -205,6 +215,16 @@ def test_a_receipt_has_the_greatest_event_time_of_each_flow() -> None:
     assert made.maxima == {1: {"": 3, "north": 70, "south": 20}} and made.malformed == 4
 
 
+def test_what_nobody_can_read_is_a_dead_letter_with_its_place() -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    made.work = replace(made.work, feeds={"sales": (Feed(1, (), ("k",), "t", cast(Any, _Shops()), None),)})
+    made._read([("sales", left_out('{"pieces": [["f", 3, 4]]}', [-2])), ("sales", aside_alone("{}", -1))])
+    letters = [json.loads(one)["record"] for one in made.dead_letters]
+    assert letters == ['{"pieces": [["f", 3, 4]]}', "{}"], "not the records that it has read before"
+    assert (made.rows, made.unread, made.malformed) == (1, 2, 2)
+
+
 def test_records_from_which_states_begin_have_no_event_times_also_where_others_have() -> None:
     made = task(None)
     made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
@@ -228,6 +248,15 @@ def test_a_column_may_say_of_which_flow_a_record_is(kind: pa.DataType) -> None:
     assert by_flow(pa.record_batch({"p": ["", "a"]}), "p")[0][0] == "''", "a name of its own"
 
 
+@pytest.mark.parametrize(("kind", "name"), [
+    (pa.date32(), "+5881580-07-11"), (pa.timestamp("ms", "Etc/GMT+12"), "1970-01-25T20:31:23.647+00:00"),
+    (pa.timestamp("ns"), "1970-01-01T00:00:02.147483647"),
+])  # fmt: skip
+def test_flows_are_named_by_times_of_all_years(kind: pa.DataType, name: str) -> None:
+    days = pa.array([2**31 - 1, None], pa.int32()).cast(pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    assert [named for named, _ in by_flow(pa.record_batch({"p": days}), "p")] == [name, "None"]
+
+
 def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> None:
     class Broken:
         def schema(self) -> pa.Schema:
@@ -240,3 +269,25 @@ def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> 
     one.work.feeds["clicks"] = (Feed(0, (), ("k",), None, cast(Any, Broken()), None),)  # type: ignore[index]
     receipt = Receipt.load(one.run([[("clicks", "{}")]]))
     assert receipt.error == "Fault: in/f.parquet cannot be read: OSError: Corrupt snappy compressed data"
+
+
+class NoRoom(Final):
+    """A user's own."""
+
+
+@pytest.mark.parametrize(("refusal", "raised"), [(NoRoom("no room"), Final), (DataRefused("no room"), DataRefused)])
+def test_what_no_other_attempt_would_mend_is_the_receipts_error_and_no_death(
+    refusal: Exception, raised: type[Exception]
+) -> None:
+    class Full:
+        def schema(self) -> pa.Schema:
+            return pa.schema([("k", pa.string())])
+
+        def read(self, split: Any, columns: Any) -> Any:
+            raise refusal
+
+    one = task(None)
+    one.work.feeds["clicks"] = (Feed(0, (), ("k",), None, cast(Any, Full()), None),)  # type: ignore[index]
+    receipt = Receipt.load(one.run([[("clicks", "{}")]]))
+    with pytest.raises(raised, match=r"^no room$"):
+        refuse_final(receipt.error or "")

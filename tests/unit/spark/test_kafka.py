@@ -8,27 +8,32 @@ import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from hypothesis import given
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
 from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
-from ferry.driver.publisher import refuse_final
-from ferry.spark import kafka, kafka_client, kafka_registry, kafka_sink, sinks
+from ferry.driver.failures import refuse_final
+from ferry.spark import kafka, kafka_client, kafka_readers, kafka_schemas, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import NoTopic, PlainWriter, RangeReader, TopicEnds, TransactionWriter
+from ferry.spark.kafka_client import NotAllowed, NoTopic, TopicEnds
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_readers import RangeReader
 from ferry.spark.kafka_records import Decoder, Encoder, Marker
 from ferry.spark.kafka_registry import SchemaRegistry
+from ferry.spark.kafka_writers import PlainWriter
 from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 
 COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
@@ -65,6 +70,10 @@ def source(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Ka
     return made
 
 
+def pieces(splits: list[Any]) -> list[Any]:
+    return [split["pieces"] for split in splits]
+
+
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), st.integers(0, 120))
 def test_what_waits_is_taken_evenly_and_never_more_than_may_be(waiting: dict[int, int], most: int) -> None:
     taken = spread(waiting, most)
@@ -75,6 +84,7 @@ def test_what_waits_is_taken_evenly_and_never_more_than_may_be(waiting: dict[int
     assert max(taken.values(), default=0) <= min(unfilled, default=0) + 1 or not unfilled
 
 
+@settings(deadline=None)
 @given(OFFSETS, st.integers(1, 5))
 def test_shares_hold_every_offset_once(ranges: dict[int, tuple[int, int]], tasks: int) -> None:
     pieces = [(one, start, start + many) for one, (start, many) in sorted(ranges.items()) if many]
@@ -86,6 +96,7 @@ def test_shares_hold_every_offset_once(ranges: dict[int, tuple[int, int]], tasks
     assert max((sum(b - a for _, a, b in s) for s in shares), default=0) <= max(20_000, 1.5 * total / tasks + 1)
 
 
+@settings(deadline=None)
 @given(OFFSETS, st.integers(1, 70_000))
 def test_rounds_read_every_piece_in_order(ranges: dict[int, tuple[int, int]], rows: int) -> None:
     rows = max(rows, 700)
@@ -99,6 +110,18 @@ def test_rounds_read_every_piece_in_order(ranges: dict[int, tuple[int, int]], ro
     assert at == {one: stop for one, _, stop in pieces}
 
 
+def test_offsets_are_divided_down_to_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = source(Brokers(p0=(0, 100)), monkeypatch)
+    left, found = [{"pieces": [[0, 17, 90]]}], []
+    while left:
+        one = left.pop()
+        if not (smaller := mine.divided(one)):
+            found.append(one["pieces"][0][1])
+            assert mine.place(one) == f"topic clicks, partition 0, offset {found[-1]}"
+        left += smaller
+    assert sorted(found) == list(range(17, 90))
+
+
 def test_a_position_goes_on_by_at_most_an_epochs_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     one = source(Brokers(p0=(5, 25), p1=(0, 3), p2=(0, 0)), monkeypatch)
     assert isinstance(one, Splits) and has_flows(one) and isinstance(one, LagSplits)
@@ -107,7 +130,7 @@ def test_a_position_goes_on_by_at_most_an_epochs_rows(monkeypatch: pytest.Monkey
     first = one.latest(start, 10)
     assert first["offsets"] == {"0": 12, "1": 3, "2": 0} and not one.ended(first)
     assert one.lag(first) == 13 and one.flows(first) == {"0": True, "1": False, "2": False}
-    assert one.plan(start, first, 2) == [{"pieces": [(0, 5, 12)]}, {"pieces": [(1, 0, 3)]}]
+    assert pieces(one.plan(start, first, 2)) == [[(0, 5, 12)], [(1, 0, 3)]]
     last = one.latest(one.latest(first, 10), 10)
     assert last["offsets"] == {"0": 25, "1": 3, "2": 0}
     assert one.latest(last, 10) is last and one.plan(last, last, 2) == []
@@ -132,9 +155,9 @@ def test_partitions_that_are_added_are_read_from_their_first_record(monkeypatch:
     brokers.ends |= {1: (2, 7)}
     later = one.latest(start, 10)
     assert later["offsets"] == {"0": 4, "1": 7}
-    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}]
+    assert pieces(one.plan(start, later, 4)) == [[(1, 2, 7)]]
     brokers.ends |= {1: (7, 9)}
-    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}], "an epoch that is begun again has the same records"
+    assert pieces(one.plan(start, later, 4)) == [[(1, 2, 7)]], "an epoch that is begun again has the same records"
 
 
 def test_a_first_epoch_that_is_begun_again_has_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +167,7 @@ def test_a_first_epoch_that_is_begun_again_has_the_same_records(monkeypatch: pyt
     brokers.ends = {0: (0, 9)}
     first = one.latest(start, 10)
     brokers.ends = {0: (0, 20)}
-    assert one.plan(one.start(), first, 1) == one.plan(start, first, 1) == [{"pieces": [(0, 4, 9)]}]
+    assert pieces(one.plan(one.start(), first, 1)) == pieces(one.plan(start, first, 1)) == [[(0, 4, 9)]]
 
 
 def test_a_finite_input_ends_where_the_topic_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +244,9 @@ class Record:
     def key(self) -> bytes | None:
         return self._key
 
+    def topic(self) -> str:
+        return "clicks"
+
     def partition(self) -> int:
         return 3
 
@@ -257,12 +283,31 @@ def test_each_value_that_does_not_fit_has_its_own_reason() -> None:
     _, bad = Decoder(COLUMNS, ()).decode([Record(value, i) for i, value in enumerate(values)], None)
     assert isinstance(bad, Malformed) and bad.reason == bad.reasons[0]
     assert bad.reasons == [
-        "partition 3, offset 0: no JSON object",
-        "partition 3, offset 2: no JSON object",
-        "partition 3, offset 3: field 'ts': \"x\" does not fit int64",
-        "partition 3, offset 4: no value",
-        "partition 3, offset 5: more than a JSON object: '{' at byte 9",
+        "topic clicks, partition 3, offset 0: no JSON object",
+        "topic clicks, partition 3, offset 2: no JSON object",
+        "topic clicks, partition 3, offset 3: field 'ts': \"x\" does not fit int64",
+        "topic clicks, partition 3, offset 4: no value",
+        "topic clicks, partition 3, offset 5: more than a JSON object: '{' at byte 9",
     ]
+
+
+def test_a_header_whose_name_is_no_text_and_a_time_that_is_none() -> None:
+    class Odd(Record):
+        def headers(self) -> Any:
+            if self._offset == 1:
+                raise SystemError("returned a result with an exception set")  # as the library does
+            return []
+
+        def timestamp(self) -> tuple[int, int]:
+            return 1, -1
+
+    records = [Odd(b'{"ts": 0}', 0), Odd(b'{"ts": 1}', 1), Odd(b"oops", 2), Odd(b'{"ts": 3}', 3)]
+    for columns in (None, ["ts"]):
+        rows, bad = Decoder(COLUMNS, ["headers", "timestamp"]).decode(records, columns)
+        assert isinstance(rows, pa.RecordBatch) and rows.column("ts").to_pylist() == [0, 3]
+        assert columns or rows.column("timestamp").to_pylist() == [None, None]
+        assert isinstance(bad, Malformed) and bad.records == ['{"ts": 1}', "oops"]
+        assert bad.reason == "topic clicks, partition 3, offset 1: the name of a header is no UTF-8"
 
 
 def test_plain_values() -> None:
@@ -291,9 +336,13 @@ class Queue:
     def __init__(self, settings: Any) -> None:
         self.waiting: list[Any] = []
         self.waited = 0.0
+        self.assigned: list[int] = []
 
     def assign(self, partitions: Any) -> None:
-        """Nothing comes of it."""
+        self.assigned = [one.partition for one in partitions]
+
+    def close(self) -> None:
+        """It is not asked any more."""
 
     def consume(self, many: int, seconds: float) -> list[Any]:
         some, self.waiting = self.waiting[:many], self.waiting[many:]
@@ -301,16 +350,137 @@ class Queue:
         return some
 
 
-def test_a_reader_waits_for_no_more_than_what_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+class Come:
+    """A record that has come, of so many bytes."""
+
+    def __init__(self, partition: int, offset: int, size: int = 1, error: Any = None) -> None:
+        self._partition, self._offset, self._size, self._error = partition, offset, size, error
+
+    def __len__(self) -> int:
+        return self._size
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> Any:
+        return self._error
+
+
+def reader(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Any:
+    """A reader, with what has come in `waiting`."""
     monkeypatch.setattr("confluent_kafka.Consumer", Queue)
-    reader = RangeReader(KafkaPlace.of("b:1", None), "clicks")
+    made = RangeReader(KafkaPlace.of("b:1", None), "clicks")
+    made._ends = brokers  # type: ignore[assignment]
+    return made
+
+
+def test_a_reader_waits_for_no_more_than_what_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader(monkeypatch, Brokers(p0=(0, 6)))
     for start in (0, 3):
-        reader._consumer.waiting = [
-            SimpleNamespace(partition=lambda: 0, offset=lambda at=at: at, error=lambda: None)
-            for at in range(start, start + 3)
-        ]
-        assert [one.offset() for one in reader.read({0: (start, start + 3)})[0]] == [start, start + 1, start + 2]
-    assert reader._consumer.waited == 0.0
+        one._consumer.waiting = [Come(0, at) for at in range(start, start + 3)]
+        ((partition, some),) = one.read({0: (start, start + 3)}, "one")
+        assert partition == 0 and [come.offset() for come in some] == [start, start + 1, start + 2]
+    assert one._consumer.waited == 0.0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.randoms())
+def test_parts_of_large_records_are_the_same_in_whatever_order_they_come(sizes: list[int], chance: Any) -> None:
+    """Records of a split have numbers, by which one that kills its task is left out."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(kafka_readers, "PART_BYTES", 100)
+        monkeypatch.setattr(kafka_readers, "CONSUME_MAX", 3)
+        found = []
+        for _ in range(2):
+            one = reader(monkeypatch, Brokers(p0=(0, 99), p1=(0, 99)))
+            left = {p: [Come(p, i, size) for i, size in enumerate(sizes)] for p in (0, 1)}
+
+            def consume(many: int, seconds: float, one: Any = one, left: Any = left) -> list[Any]:
+                able = [p for p in left if left[p] and p in one._consumer.assigned]
+                return [left[chance.choice(able)].pop(0)] if able else []
+
+            one._consumer.consume = consume
+            stop = len(sizes)
+            parts = [(p, [c.offset() for c in some]) for p, some in one.read({0: (0, stop), 1: (0, stop)}, "one")]
+            assert [(p, at) for p, some in parts for at in some] == [(p, at) for p in (0, 1) for at in range(stop)]
+            assert all(sum(sizes[at] for at in some[:-1]) < 100 for _, some in parts)
+            found.append(parts)
+        assert found[0] == found[1]
+
+
+def test_records_of_a_topic_that_was_made_again_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share is read again when its broker is back, maybe after hours, and the driver has not looked since."""
+    brokers = Brokers(p0=(0, 6))
+    one = reader(monkeypatch, brokers)
+    one._consumer.waiting = [Come(0, at) for at in range(3)]
+    brokers.id = "two"
+    with pytest.raises(SpecRefused, match=r"kafka\('b:1', 'clicks'\): the topic was deleted, and made again"):
+        list(one.read({0: (0, 3)}, "one"))
+
+
+def test_a_reader_says_what_the_brokers_have_of_a_partition_that_has_lost_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = reader(monkeypatch, Brokers(p0=(4, 9)))
+    one._consumer.waiting = [Come(0, 0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))]
+    with pytest.raises(SpecRefused, match=r"^records lost: .*partition 0: .*no offset 2 any more.*has offsets 4 to 8"):
+        list(one.read({0: (2, 9)}, "one"))
+
+
+def test_a_group_that_may_not_be_used_does_not_matter_to_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader(monkeypatch, Brokers(p0=(0, 1)))
+    one._consumer.waiting = [Come(0, -1, error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)), Come(0, 0)]
+    assert [len(some) for _, some in one.read({0: (0, 1)}, "one")] == [1]
+
+
+def test_a_right_that_is_taken_away_is_waited_for_and_one_that_never_was_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = Brokers(p0=(0, 6))
+    one, denied = source(brokers, monkeypatch), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    start = one.start()
+    first = one.latest(start, 2)
+    later = one.latest(first, 2)
+
+    @contextmanager
+    def lent(*about: Any) -> Iterator[Any]:
+        made = reader(monkeypatch, brokers)
+        made._consumer.waiting = [Come(0, 0, error=denied)]
+        yield made
+
+    monkeypatch.setattr(kafka, "lent_reader", lent)
+    with pytest.raises(SpecRefused, match="uthoriz"):
+        list(one.read(one.plan(start, first, 1)[0]))
+    with pytest.raises(Unreachable, match="uthoriz") as waited:
+        list(one.read(one.plan(first, later, 1)[0]))
+    assert type(waited.value) is Unreachable, "Spark's text of a task's error names a class of contract.errors"
+    monkeypatch.setattr(brokers, "partitions", Mock(side_effect=NotAllowed("Authorization failed")))
+    with pytest.raises(Unreachable):
+        one.latest(later, 2)
+    with pytest.raises(SpecRefused):
+        one.start()
+
+
+def test_a_partition_that_ends_before_what_was_read_of_it_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else new records at the offsets of those that are lost would never be read."""
+    brokers = Brokers(p0=(0, 6), p1=(0, 3))
+    one = source(brokers, monkeypatch)
+    position = one.latest(one.start(), 100)
+    brokers.ends[0] = (0, 2)
+    with pytest.raises(Unreachable, match="partition 0 was read up to offset 6, and ends at 2"):
+        one.latest(position, 100)
+    brokers.ends[0] = (0, 7)
+    assert one.latest(position, 100)["offsets"] == {"0": 7, "1": 3}, "a new leader knows the end a little later"
+    brokers.ends[0] = (0, 2)
+    monkeypatch.setattr(kafka, "BACK_SECONDS", 0.0)
+    with pytest.raises(SpecRefused, match=r"^records lost: .*partition 0 was read up to offset 6"):
+        one.latest(position, 100)
+    brokers.id = "two"
+    with pytest.raises(SpecRefused, match="made again"):
+        one.latest(position, 100)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +530,7 @@ def test_brokers_that_gave_no_answer_for_long_are_asked_through_a_new_client(mon
     answered.set_result("yes")
     assert [ends._client(), ends._client()] == [1, 1]
     ends._answered -= kafka_client.STALE_SECONDS + 1
-    assert ends._answer(answered, {}) == "yes" and ends._client() == 1
+    assert ends._answer(answered) == "yes" and ends._client() == 1
     ends._answered -= kafka_client.STALE_SECONDS + 1
     assert [ends._client(), ends._client()] == [2, 2]
 
@@ -396,46 +566,150 @@ def test_what_python_has_no_word_for_is_written() -> None:
     assert Encoder("seen", "json").encode(rows)[0][0] == b'{"at":1152921504606846976}'
 
 
-class TooLarge:
-    """Stands in for the library's producer: takes no record beyond 1,000 bytes, at once or when it is delivered."""
+PARTITIONS_OF_JAVA = {
+    "": 1, "2": 0, "a": 0, "north": 2, "-1": 3, "true": 2, "1.5": 1, "\u00e9\u65e5\u672c\U0001f600": 1, "x" * 1000: 2, "\0": 0, "0123456789": 0,
+    "2024-03-10T02:30:00": 2, '{"at":7}': 1, "21": 0, "abc\0": 2,
+}  # fmt: skip
+"""To which of 4 partitions the Java producer of kafka-clients 4.3.1 has sent keys, with its default partitioner and a broker
+of Kafka 4.3.1. The hashes of "a", "21" and "true" are negative. Of 2,000 keys of random bytes none went elsewhere, for 1, 3,
+8 and 100 partitions."""
 
-    settings: ClassVar[dict[str, Any]] = {}
-    at_once = True
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_keys_go_to_the_partitions_of_javas_producer(exactly_once: bool) -> None:
+    """Through the library itself, to a broker that it plays: a topic there has 4 partitions."""
+    keys = [*PARTITIONS_OF_JAVA]
+    one: Any = ferry.kafka_sink("b:1", "keys", key="k", exactly_once=exactly_once, options={"test.mock.num.brokers": 1})
+    encoder, place = one._encoder, one._place
+    writer: Any = PlainWriter(place, "keys", "sink", encoder)
+    writer.publish([(key, value, []) for key, value in encoder.encode(pa.table({"k": keys}))])
+    (at,) = writer._producer.list_topics("keys", 10).brokers.values()
+    found = Consumer({"bootstrap.servers": f"{at.host}:{at.port}", "group.id": "g", "auto.offset.reset": "earliest"})
+    found.assign([TopicPartition("keys", partition, 0) for partition in range(4)])
+    some: list[Any] = []
+    while len(some) < len(keys):
+        some += (came := found.consume(len(keys), 20.0))
+        assert came
+    found.close()
+    assert {one.key().decode(): one.partition() for one in some} == PARTITIONS_OF_JAVA
+
+
+class Limited:
+    """Stands in for the library's producer: the topic takes no batch beyond 1,000 bytes, and says so when it is delivered."""
+
+    settings: ClassVar[list[dict[str, Any]]] = []
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        self._records: list[Any] = []
+        self._reports: list[Any] = []
         if "on_delivery" in settings:
-            TooLarge.settings = settings
+            Limited.settings.append(settings)
 
     def produce(self, topic: str, value: bytes, key: bytes, headers: Any) -> None:
-        if len(value) > 1_000:
-            error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-            if self.at_once:
-                raise KafkaException(error)
-            self.settings["on_delivery"](error, SimpleNamespace(key=lambda: key, value=lambda: value))
+        if len(value) > 10_000:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        self._records.append(SimpleNamespace(key=lambda: key, value=lambda: value))
 
-    def commit_transaction(self, *more: Any) -> None:
-        if not self.at_once:
-            raise KafkaException(KafkaError(KafkaError._FAIL))
+    def _deliver(self) -> None:
+        some, self._records = self._records, []
+        if not some:
+            return
+        settings = self.settings[-1]
+        most = settings.get("batch.num.messages", 10_000)
+        size = settings.get("batch.size", 1_000_000) // 20
+        batches: list[list[Any]] = [[]]
+        for one in some:
+            if len(batches[-1]) == most or sum(len(other.value()) for other in batches[-1]) > size:
+                batches.append([])
+            batches[-1].append(one)
+        for batch in batches:
+            if sum(len(one.value()) for one in batch) > 1_000:
+                self._reports += [(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), one) for one in batch]
+
+    def poll(self, *more: Any) -> None:
+        for error, one in self._reports:
+            self.settings[-1]["on_delivery"](error, one)
+        self._reports = []
+
+    def flush(self, *more: Any) -> int:
+        self._deliver()
+        self.poll()
+        return 0
+
+    def list_topics(self, topic: str, *more: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    def send_offsets_to_transaction(self, *more: Any) -> None:
+        self._deliver()
+        if self._reports:
+            raise KafkaException(KafkaError(KafkaError._STATE))
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *more: 0
+        return lambda *more: None
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("kind", ["transaction", "plain"])
+def limited(monkeypatch: pytest.MonkeyPatch, exactly_once: bool, **more: Any) -> Any:
+    """A sink of a topic that takes no large batches."""
+    monkeypatch.setattr("confluent_kafka.Producer", Limited)
+    monkeypatch.setattr("confluent_kafka.Consumer", Limited)
+    monkeypatch.setattr(kafka_sink, "marker_of", lambda *about, settled=True: None)
+    Limited.settings.clear()
+    return ferry.kafka_sink("b:1", "sums", key="k", exactly_once=exactly_once, **more)
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("size", [2_000, 20_000])
 def test_a_row_that_is_too_large_is_final_and_is_named(
-    monkeypatch: pytest.MonkeyPatch, at_once: bool, kind: str
+    monkeypatch: pytest.MonkeyPatch, exactly_once: bool, size: int
 ) -> None:
-    monkeypatch.setattr("confluent_kafka.Producer", TooLarge)
-    monkeypatch.setattr("confluent_kafka.Consumer", TooLarge)
-    monkeypatch.setattr(TooLarge, "at_once", at_once)
-    place = KafkaPlace.of("b:1", None)
-    rows = [(b"a", b'{"n":1}', []), (b"north", b'{"n":1,"text":"%s"}' % (b"x" * 2_000), [])]
-    writer: Any = TransactionWriter(place, "sums", "me") if kind == "transaction" else PlainWriter(place, "sums")
-    with pytest.raises(Final, match=r"'sums'.*key 'north' has 2022 bytes, most of them in column 'text'"):
-        writer.publish(rows, Marker(0, 0)) if kind == "transaction" else writer.publish(rows)
-    assert TooLarge.settings["partitioner"] == "murmur2_random"
-    assert KafkaPlace.of("b:1", {"partitioner": "random"}).settings(TooLarge.settings)["partitioner"] == "random"
+    one = limited(monkeypatch, exactly_once)
+    rows = pa.table({"k": ["a", "north", "b"], "n": [1, 2, 3], "text": ["", "x" * size, "y" * 500]})
+    words = rf"kafka_sink\('b:1', 'sums'.*'north' has {size + 34} bytes, most of them in column 'text'.*max\.message"
+    with pytest.raises(Final, match=words):
+        one.write(0, 1, rows)
+    assert Limited.settings[0]["partitioner"] == "murmur2_random"
+    assert KafkaPlace.of("b:1", {"partitioner": "random"}).settings(Limited.settings[0])["partitioner"] == "random"
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize(("size", "tries"), [(90, 2), (600, 3)])
+def test_rows_that_are_too_large_together_alone_are_written(
+    monkeypatch: pytest.MonkeyPatch, exactly_once: bool, size: int, tries: int
+) -> None:
+    one = limited(monkeypatch, exactly_once, options={"batch.size": 500_000})
+    for epoch in (0, 1):
+        one.write(epoch, 1, pa.table({"k": ["a"] * 50, "text": ["x" * size] * 50}))
+    assert len(Limited.settings) == tries
+
+
+def test_a_column_is_named_also_where_values_are_no_json() -> None:
+    assert "column 'value'" in Encoder("k", "string").described((b"k", b'{"a": "xxxxxxxx"}', []))
+    assert "column 'k'" in Encoder("k", "json").described((b"k" * 100, b'{"a": "xxxxxxxx"}', []))
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_right_to_write_that_is_taken_away_is_waited_for(monkeypatch: pytest.MonkeyPatch, exactly_once: bool) -> None:
+    denied = Mock(side_effect=KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    one = limited(monkeypatch, exactly_once)
+    one.open(-1)
+    with monkeypatch.context() as away:
+        away.setattr(Limited, "produce", denied)
+        with pytest.raises(SpecRefused, match="uthoriz"):
+            one.write(0, 1, pa.table({"k": ["a"]}))
+    one.write(0, 1, pa.table({"k": ["a"]}))
+    with monkeypatch.context() as away:
+        away.setattr(Limited, "produce", denied)
+        with pytest.raises(Unreachable, match="uthoriz"):
+            one.write(1, 1, pa.table({"k": ["a"]}))
+    one.write(1, 1, pa.table({"k": ["a"]}))
+
+
+def test_an_option_that_the_library_does_not_have_is_refused() -> None:
+    one = ferry.kafka("b:1", "clicks", options={"no.such": "x"})
+    with pytest.raises(SpecRefused, match=r"no\.such"):
+        one.start()
+    with pytest.raises(SpecRefused, match=r"no\.such"):
+        ferry.kafka_sink("b:1", "out", options={"no.such": "x"}).open(-1)
 
 
 class Topic:
@@ -604,6 +878,19 @@ SCHEMAS = {
     },
     3: {"schemaType": "JSON", "schema": "{}"},
     4: {"schemaType": "PROTOBUF", "schema": ""},
+    6: {
+        "schema": json.dumps(
+            {
+                "type": "record",
+                "name": "c",
+                "fields": [
+                    {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+                    {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+                    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+                ],
+            }
+        )
+    },
 }
 
 
@@ -614,13 +901,14 @@ FIRST: list[tuple[int, bytes]] = []
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Stands in for a schema registry."""
-    monkeypatch.setattr(kafka_registry, "MISSING_SECONDS", 0.0)
-    monkeypatch.setattr(kafka_registry, "BELIEVED_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_schemas, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_schemas, "BELIEVED_SECONDS", 0.0)
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             number = int(self.path.rpartition("/")[2])
-            status, body = 200 if number in SCHEMAS else 503 if number == 9 else 404, json.dumps(SCHEMAS.get(number))
+            status = 200 if number in SCHEMAS else 503 if number == 9 else 404
+            body = json.dumps(SCHEMAS.get(number, {"error_code": 40403}))
             status, data = FIRST.pop(0) if FIRST else (status, body.encode())
             if status:
                 self.send_response(status)
@@ -651,13 +939,53 @@ def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> 
     decoder = Decoder(COLUMNS, ["offset"], SchemaRegistry(registry))
     made, bad = decoder.decode([Record(value, i) for i, value in enumerate(values)], None)
     assert isinstance(made, pa.RecordBatch) and isinstance(bad, Malformed)
-    assert [(r["user"], r["ts"], r["offset"]) for r in made.to_pylist()] == [(None, 1, 0), ("a", 2, 1), (None, 4, 7)]
-    assert bad.count == 6 and "no number" in bad.reason
+    assert [(r["user"], r["ts"], r["offset"]) for r in made.to_pylist()] == [
+        (None, 1, 0),
+        ("a", 2, 1),
+        (None, 4, 7),
+        (None, 5, 8),
+    ]
+    assert bad.count == 5 and "no number" in bad.reason
     texts = [framed(3, {"user": "x", "ts": 1}), framed(3, {"ts": "no"}), framed(3, {"ts": 2})]
     made, bad = decoder.decode([Record(value, i) for i, value in enumerate(texts)], ["offset", "ts"])
     assert isinstance(made, pa.RecordBatch) and made.to_pylist() == [{"offset": 0, "ts": 1}, {"offset": 2, "ts": 2}]
     with pytest.raises(Unreachable, match="503"):
         list(decoder.decode([Record(framed(9, {}), 0)], None))
+
+
+def test_values_of_avro_go_through_no_datetime(registry: str) -> None:
+    """Times end where 64 bits do, and a UUID is a text."""
+    beyond, id_ = 253_402_300_800_000_000, "00000000-0000-0000-0000-000000000001"
+    head = b"\0" + (6).to_bytes(4)
+    rest = b"\x48" + id_.encode() + b"\x04\x04\xd2"
+    at = bytes([0x02]) + zigzag(beyond)
+    columns = pa.schema([("at", pa.timestamp("ms", "UTC")), ("id", pa.string()), ("price", pa.decimal128(12, 2))])
+    decoder = Decoder(columns, [], SchemaRegistry(registry))
+    (made,) = decoder.decode([Record(head + at + rest, 0), Record(head + b"\0" + rest, 1)], None)
+    assert isinstance(made, pa.RecordBatch) and made.column("at").cast(pa.int64()).to_pylist() == [beyond // 1000, None]
+    assert made.select(["id", "price"]).to_pylist() == [{"id": id_, "price": Decimal("12.34")}] * 2
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view(), pa.list_(pa.binary_view())])
+def test_columns_of_views_keep_their_order_among_json_and_avro(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}'
+    known = {1: ("AVRO", schema), 2: ("JSON", "{}")}
+    monkeypatch.setattr(kafka_schemas, "ask", lambda url, numbers: known)
+    fields = pa.schema([("a", pa.string()), ("more", kind)])
+    avro, text = b"\0" + (1).to_bytes(4) + b"\x02x", b"\0" + (2).to_bytes(4) + b'{"a": "y"}'
+    table, bad = SchemaRegistry("http://r").table([avro, text, avro], fields)
+    assert not bad and table.to_pylist() == [{"a": one, "more": None} for one in "xyx"]
+
+
+def zigzag(value: int) -> bytes:
+    """A long of Avro."""
+    value, found = value << 1, bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
 
 
 @pytest.mark.parametrize(
@@ -666,6 +994,7 @@ def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> 
         (500, b""),
         (429, b"{}"),
         (404, b'{"error_code": 40403}'),
+        (404, b"<html>"),
         (401, b""),
         (0, b""),
         (200, b""),
@@ -676,7 +1005,7 @@ def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> 
 def test_what_a_registry_answers_first_is_not_believed_for_ever(
     registry: str, first: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_registry, "MISSING_SECONDS", 60.0)
+    monkeypatch.setattr(kafka_schemas, "MISSING_SECONDS", 60.0)
     decoder, value = Decoder(COLUMNS, [], SchemaRegistry(registry)), Record(framed(2, {"user": "a", "ts": 2}), 0)
     FIRST.append(first)
     with pytest.raises(Unreachable, match="schema registry"):
@@ -687,13 +1016,13 @@ def test_what_a_registry_answers_first_is_not_believed_for_ever(
 
 def test_a_schema_that_came_late_is_found_after_all(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, value = Decoder(COLUMNS, [], SchemaRegistry(registry)), Record(framed(2, {"user": "a", "ts": 2}), 0)
-    for status, body in ((404, b""), (200, b'{"schemaType": "PROTOBUF", "schema": ""}'), (200, b'{"schema": "{}"}')):
+    for status, body in ((404, b'{"error_code": 40403}'), (200, b'{"schemaType": "PROTOBUF", "schema": ""}')):
         FIRST.append((status, body))
         (bad,) = [one for one in decoder.decode([value], None) if isinstance(one, Malformed)]
         assert bad.count == 1
         made = [one for one in decoder.decode([value], None) if isinstance(one, pa.RecordBatch)]
         assert [batch.to_pylist() for batch in made] == [[{"user": "a", "ts": 2}]]
-        kafka_registry._asked.cache_clear()
+        kafka_schemas.forget()
 
 
 def test_a_login_of_a_registry_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ferry.contract.errors import Final, SpecRefused
+from ferry.contract.errors import Final, SpecRefused, Unreachable
 from ferry.spark import sinks
 from ferry.spark.ownership import LIFE, mark_of
 from ferry.spark.sinks import MANIFEST, Parquet, parquet
@@ -165,15 +165,42 @@ def test_a_run_of_an_older_release_goes_on(tmp_path: Path, life: str | None) -> 
     assert values(tmp_path) == [0, 1]
 
 
-def test_a_folder_that_is_removed_while_the_job_runs_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_folder_that_is_away_is_waited_for(tmp_path: Path, empty: bool) -> None:
+    """Moved, removed, or a volume that is not mounted: the folder below it is empty."""
     sink = of_run(tmp_path, "sales-a")
     sink.open(-1)
     sink.write(0, 1, rows(0))
-    shutil.rmtree(tmp_path / "q")
+    (tmp_path / "q").rename(tmp_path / "away")
+    if empty:
+        (tmp_path / "q").mkdir()
+    with pytest.raises(Unreachable, match=rf"q is away: {LIFE} of this run is not there. Mount it, or put it back"):
+        sink.write(1, 1, rows(1))
+    assert [*tmp_path.glob("q/*")] == []
+    if empty:
+        (tmp_path / "q").rmdir()
+    (tmp_path / "away").rename(tmp_path / "q")
     sink.write(1, 1, rows(1))
-    assert values(tmp_path) == [1]
-    with pytest.raises(SpecRefused, match="run sales-a"):
-        of_run(tmp_path, "sales-b").open(-1)
+    assert values(tmp_path) == [0, 1]
+    shutil.rmtree(tmp_path / "q")
+    again = of_run(tmp_path, "sales-a")
+    again.open(1)
+    again.write(2, 2, rows(2))
+    assert values(tmp_path) == [2], "who starts the job again goes on without"
+    assert "q holds nothing of this run, which has committed epoch 1: is it mounted?" in again.notice
+    once_more = of_run(tmp_path, "sales-a")
+    once_more.open(2)
+    assert not once_more.notice and not sink.notice
+
+
+def test_folders_with_other_names_are_nobodys_epochs(tmp_path: Path) -> None:
+    for name in ("epoch=3.bak", "epoch=", "epoch=x"):
+        (tmp_path / "q" / name).mkdir(parents=True)
+    sink = of_run(tmp_path, "sales-a")
+    sink.open(-1)
+    sink.write(0, 1, rows(0))
+    sink.truncate_after(-1)
+    assert {p.name for p in (tmp_path / "q").glob("epoch=*")} == {"epoch=3.bak", "epoch=", "epoch=x"}
 
 
 def test_an_unfinished_epoch_of_the_run_that_writes_is_not_swept_away_by_another(tmp_path: Path) -> None:

@@ -145,6 +145,40 @@ def test_a_value_that_the_declared_type_cannot_hold_ends_the_job_by_name(
         refuse_final(f"Traceback\n  File x\nferry.contract.errors.SpecRefused: {refused.value}\n")
 
 
+STRICT = pa.field("item", pa.int64(), nullable=False)
+NOT_NULL = [
+    (pa.field("a", pa.int64(), nullable=False), [1, None], "'a'"),
+    (pa.field("a", pa.struct([pa.field("x", pa.int64(), nullable=False)])), [{"x": 1}, {"x": None}], "'a'.'x'"),
+    (pa.field("a", pa.list_(STRICT)), [None, [], [1, None]], r"'a'\[\]"),
+    (pa.field("a", pa.map_(pa.string(), STRICT)), [[("k", None)]], r"'a'\[\]"),
+]
+
+
+@pytest.mark.parametrize(("field", "values", "named"), NOT_NULL)
+def test_a_null_where_none_may_be_ends_the_job_by_name(
+    tmp_path: Path, field: pa.Field, values: list[Any], named: str
+) -> None:
+    def loose(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([f.with_nullable(True) for f in kind])
+        if pa.types.is_map(kind):
+            return pa.map_(pa.string(), pa.int64())
+        return pa.list_(pa.int64()) if pa.types.is_list(kind) else kind
+
+    pq.write_table(pa.table({"a": pa.array(values, loose(field.type))}), tmp_path / "f")
+    source = parquet_files(tmp_path, pa.schema([field]), finite=True)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    with pytest.raises(SpecRefused, match=rf"{DOES_NOT_FIT}.*/f: column ({named} is declared not null|.* has nulls)"):
+        [*source.read(split)]
+    pq.write_table(
+        pa.table({"a": pa.array(values[:1] if len(values) > 1 else [[]], loose(field.type))}), tmp_path / "f"
+    )
+    source = parquet_files(tmp_path, pa.schema([field]), finite=True)
+    (split,) = source.plan(start := source.start(), source.latest(start, 10**6), 1)
+    assert len([*source.read(split)]) == 1
+
+
 @pytest.mark.parametrize("declared", [None, UTC, US, pa.timestamp("ms"), NEW_YORK])
 def test_times_of_int96_are_read_over_all_years(tmp_path: Path, declared: pa.DataType | None) -> None:
     ends = [-62135596800000, 253402300799000, 1710000000000, None]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,12 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import DataRefused
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.driver.epochs import Epochs
 from ferry.kernels.kinds import type_of
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
-from ferry.spark import process_rows
+from ferry.spark import process_rows, warmup
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.process_rows import condensing
@@ -76,6 +79,14 @@ class XorOfRecords(Xor):
     commutative = False
 
 
+@dataclass
+class WithoutNulls(Xor):
+    """It does not stand what is in none of its records."""
+
+    def update(self, rows: pa.RecordBatch, begins: Any) -> Any:
+        return {"bits": np.bitwise_xor.reduceat(rows.column(self.column).to_numpy(), begins)}
+
+
 PAIRS = {"functions": (Functions(WORDS), FunctionsOfRecords(WORDS)), "own": (Xor("v"), XorOfRecords("v"))}
 
 
@@ -89,6 +100,21 @@ def descriptor_of(aggregator: Aggregator, key: Any) -> OperatorDescriptor:
 
 def opened(descriptor: OperatorDescriptor, directory: Path) -> ProcessState:
     return ProcessState(descriptor, lambda: process_of(descriptor), VNODES, directory)
+
+
+def test_an_aggregator_of_the_users_is_given_no_records_that_nobody_sent() -> None:
+    descriptor = descriptor_of(WithoutNulls("v"), KEYS["integer"])
+    warmup.load([(descriptor, condensing(descriptor))])
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "named"),
+    [(Xor("v"), r"Xor \(test_process_rows\.py:\d+\)"), (XorOfRecords("v"), ""), (Functions(WORDS), "")],
+)
+def test_an_aggregator_of_the_users_is_named_where_tasks_call_it(aggregator: Aggregator, named: str) -> None:
+    operator: Any = SimpleNamespace(descriptor=descriptor_of(aggregator, KEYS["integer"]), inputs=())
+    epochs: Any = SimpleNamespace(plan=SimpleNamespace(sources={}))
+    assert re.fullmatch(named, Epochs._code_in_tasks(epochs, operator))
 
 
 Record = tuple[int | None, int, int | None]

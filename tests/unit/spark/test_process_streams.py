@@ -140,7 +140,7 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", "sum"), "'sum' is not a ferry.Aggregator"),
     (
         lambda b, p, a: p.window(ferry.session("5ms")).aggregate("x", v=ferry.variance("name")),
-        "process 'x': v needs another",
+        "operator 'x': v needs another",
     ),
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", v=ferry.max("prize")), "no column 'prize'"),
     (lambda b, p, a: p.window(ferry.session("5ms")).join("x", sources()["bids"], *SIDES), "needs .key_by(...)"),
@@ -210,7 +210,7 @@ def test_of_the_columns_that_a_process_sees_each_input_gives_those_that_it_has()
     join = IntervalJoin({"name": "name"}, {"auction": "id", "seller": "seller"})
     descriptor, _ = declared(lambda b, p, a: p.process("x", join, a, columns=["name", "id", "seller", "id"]))
     assert [*descriptor.shape.columns] == [("name", "id"), ("id", "seller")]
-    with pytest.raises(SpecRefused, match="process 'x': no column 'nam'; there are id, ts, name, seller, reserve"):
+    with pytest.raises(SpecRefused, match="operator 'x': no column 'nam'; there are id, ts, name, seller, reserve"):
         declared(lambda b, p, a: p.process("x", join, a, columns=["nam", "id", "seller"]))
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import ferry
-from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.spark import source as spark_source
 from ferry.spark.source import FLOWS, PROBLEM, SplitsReader, WaitingReader
 from ferry.spark.splits import WHOLE
@@ -33,6 +37,106 @@ class Waiting:
 
     def ended(self, position: int) -> bool:
         return self.finite and position == self.rows
+
+
+class Answers(Waiting):
+    """Of a user's; `wrong` is what a method gives, or raises."""
+
+    has_flows = True
+
+    def __init__(self, **wrong: Any) -> None:
+        super().__init__(1000)
+        self.wrong = wrong
+
+    def __getattribute__(self, name: str) -> Any:
+        wrong = object.__getattribute__(self, "__dict__").get("wrong", {})
+        if name not in wrong:
+            return object.__getattribute__(self, name)
+        if name in ("has_flows", "counted_with"):
+            raise wrong[name]
+
+        def answer(*given: Any) -> Any:
+            if isinstance(wrong[name], Exception):
+                raise wrong[name]
+            return wrong[name]
+
+        return answer
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("n", pa.int64())])
+
+    def read(self, split: dict[str, int], columns: Any) -> Iterator[pa.RecordBatch]:
+        yield from ()
+
+    def plan(self, start: int, stop: int, tasks: int) -> list[dict[str, int]]:
+        return [{"from": start}]
+
+    def flows(self, position: int) -> dict[str, bool]:
+        return {"a": True}
+
+    def lag(self, position: int) -> int:
+        return 7
+
+
+METHODS = ("start", "latest", "ended", "plan", "flows", "lag", "has_flows", "counted_with")
+GIVEN = {"start": {1}, "latest": np.arange(2), "plan": ["a split"], "flows": ["a"], "lag": "many"}
+
+
+def ask_everything(reader: SplitsReader) -> None:
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, None)
+    reader._ended("s", end["positions"])
+    reader.partitions(begin, end)
+    reader.lags(end)
+
+
+@pytest.mark.parametrize(("method", "wrong"), [*((one, KeyError(one)) for one in METHODS), *GIVEN.items()], ids=str)
+def test_what_a_source_of_the_users_raises_or_gives_in_the_driver_is_told(
+    tmp_path: Path, method: str, wrong: Any
+) -> None:
+    ask_everything(SplitsReader({"s": Answers()}, 90, 2, tmp_path, False))  # type: ignore[dict-item]
+    reader = SplitsReader({"s": Answers(**{method: wrong})}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
+    with pytest.raises(UserCodeFailed) as failed:
+        ask_everything(reader)
+    text = str(failed.value)
+    assert text.startswith("user code: KeyError" if isinstance(wrong, KeyError) else "user code: TypeError"), text
+    assert f"{method}" in text and "source 's'" in text and "(test_source.py:" in text, text
+
+
+def test_what_a_source_of_the_users_does_in_the_driver_is_known_while_it_lasts(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    @contextmanager
+    def running(text: str) -> Iterator[None]:
+        texts.append(text)
+        yield
+
+    ask_everything(SplitsReader({"s": Answers()}, 90, 2, tmp_path, False, running=running))  # type: ignore[dict-item]
+    assert {text.partition("(")[0] for text in texts} == set(METHODS[:6])
+    assert all(" of source 's' (test_source.py:" in text and text.endswith(") has run for") for text in texts), texts
+
+
+def test_what_a_source_of_the_users_does_beside_sparks_own_is_said_when_it_takes_long(tmp_path: Path) -> None:
+    said = threading.Event()
+
+    class Slow(Answers):
+        def latest(self, start: int, max_rows: int) -> int:
+            assert said.wait(20)
+            return start
+
+    reader = WaitingReader({"s": Slow()}, 90, 2, tmp_path, slow_ms=1)  # type: ignore[dict-item]
+    tell, texts = reader._say, []
+
+    def say(text: str) -> None:
+        tell(text)
+        if text:
+            texts.append((tmp_path / PROBLEM).read_text())
+            said.set()
+
+    reader._say = say  # type: ignore[method-assign]
+    reader.latestOffset(reader.initialOffset(), None)
+    assert "latest() of source 's' (test_source.py:" in texts[-1] and "has run for more than 0.001 s" in texts[-1]
+    assert not (tmp_path / PROBLEM).exists(), "it is over"
 
 
 def taken(tmp_path: Path, sources: Any, epochs: int = 1, first: Any = MappingProxyType({})) -> dict[str, int]:
@@ -121,7 +225,7 @@ class Away(Waiting):
 
 def test_beside_sparks_own_sources_what_is_away_is_said_in_a_file(tmp_path: Path) -> None:
     away = Away(1000)
-    reader = WaitingReader({"a": away}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
+    reader = WaitingReader({"a": away}, 90, 2, tmp_path)  # type: ignore[dict-item]
     start = reader.initialOffset()
     away.times = 1
     assert reader.latestOffset(start, None) == start
@@ -132,7 +236,7 @@ def test_beside_sparks_own_sources_what_is_away_is_said_in_a_file(tmp_path: Path
 def test_what_states_begin_from_is_waited_for_by_sparks_own_sources(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(spark_source, "WAIT_SECONDS", 0.0)
     away = Away(50, True)
-    reader = WaitingReader({"a": away}, 90, 2, tmp_path, False, {"a": WHOLE})  # type: ignore[dict-item]
+    reader = WaitingReader({"a": away}, 90, 2, tmp_path, {"a": WHOLE})  # type: ignore[dict-item]
     start = reader.initialOffset()
     away.times = 3
     assert reader.latestOffset(start, None)["positions"] == {"a": 50} and not away.times

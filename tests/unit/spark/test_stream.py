@@ -173,12 +173,12 @@ def rolled(bids: Stream, window: Callable[[Stream], Any]) -> Stream:
 
 REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("no process", lambda b, p: keyed(b).process("p", Latest), "is not a process; give an instance of a subclass"),
-    ("odd order", lambda b, p: keyed(b).process("p", Latest("price"), order="channel"), "process 'p': order='channel' is string; an integer or a timestamp"),
-    ("no order", lambda b, p: keyed(b).process("p", Latest("price"), order="seq"), "process 'p': no column 'seq' to order by; there are ts"),
-    ("no column", lambda b, p: keyed(b).process("p", Latest("price"), columns=["cost"]), "process 'p': no column 'cost'; there are ts"),
+    ("odd order", lambda b, p: keyed(b).process("p", Latest("price"), order="channel"), "operator 'p': order='channel' is string; an integer or a timestamp"),
+    ("no order", lambda b, p: keyed(b).process("p", Latest("price"), order="seq"), "operator 'p': no column 'seq' to order by; there are ts"),
+    ("no column", lambda b, p: keyed(b).process("p", Latest("price"), columns=["cost"]), "operator 'p': no column 'cost'; there are ts"),
     ("unkeyed", lambda b, p: keyed(b).process("p", Latest("price"), other=p), "process 'p': the other stream needs .key_by(...)"),
-    ("keys apart", lambda b, p: keyed(b).process("p", Latest("price"), other=p.event_time("at").key_by("name")), "process 'p': keys differ in type: {'auction': 'int'} and {'name': 'string'}"),
-    ("half timed", lambda b, p: keyed(b).process("p", Latest("price"), other=p.key_by("id")), "process 'p' on source 'person': no event time"),
+    ("keys apart", lambda b, p: keyed(b).process("p", Latest("price"), other=p.event_time("at").key_by("name")), "operator 'p': keys differ in type: {'auction': 'int'} and {'name': 'string'}"),
+    ("half timed", lambda b, p: keyed(b).process("p", Latest("price"), other=p.key_by("id")), "operator 'p' on source 'person': no event time"),
     ("process name", lambda b, p: keyed(b).process("My P", Latest("price")), "operator name 'My P': use lower-case letters"),
     ("no such time", lambda b, p: b.event_time("when"), "event_time on source 'bid': no column 'when'; there are ts, auction"),
     ("time of text", lambda b, p: b.event_time("channel"), "column 'channel' is string; int64 milliseconds or a timestamp"),

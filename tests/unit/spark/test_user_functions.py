@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.contract.notes import Receipt
+from ferry.contract.user_code import calling
 from ferry.spark import cuts
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.frames import spark_schema
 from ferry.spark.ingest import Feed, IngestTask
-from ferry.spark.splits import Malformed
-from ferry.spark.user_functions import UserBatches, is_away, users
+from ferry.spark.splits import Flow, Malformed
+from ferry.spark.user_functions import UserBatches, UserFrames, is_away
 from tests.unit.spark.test_ingest import task
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
@@ -87,8 +93,8 @@ def network(batch: pa.RecordBatch) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (raises, 'ZeroDivisionError: integer division or modulo by zero (test_user_functions.py:56 in <listcomp>: "return [100'),
-        (leaves, "SystemExit: 3 (test_user_functions.py:60 in leaves"),
+        (raises, 'ZeroDivisionError: integer division or modulo by zero (test_user_functions.py:LINE in <listcomp>: "return [100'),
+        (leaves, "SystemExit: 3 (test_user_functions.py:LINE in leaves"),
         (cancels, "Cancelled: the loop is closed (test_user_functions.py"),
         (other_columns, "returned columns (key int64, t int64), and (k int64, t int64) for an empty batch"),
         (other_types, "returned columns (k string, t int64), and (k int64, t int64)"),
@@ -99,6 +105,7 @@ def network(batch: pa.RecordBatch) -> pa.RecordBatch:
 )  # fmt: skip
 def test_an_error_of_a_function_is_in_the_receipt(function: Any, words: str) -> None:
     error = str(receipt(Source(batch(0, 1)), function).error)
+    words = words.replace("LINE", str(function.__code__.co_firstlineno + 1))
     assert error.startswith("user code: ") and words in error, error
     assert f"{function.__name__} in map_batches on source 's'" in error and "test_user_functions.py:" in error
 
@@ -106,6 +113,26 @@ def test_an_error_of_a_function_is_in_the_receipt(function: Any, words: str) -> 
 def test_a_column_of_nothing_but_nulls_has_the_type_that_was_declared() -> None:
     made = UserBatches(lambda rows: batch(None, None), "map_batches", SCHEMA, SCHEMA)(batch(1))
     assert made.schema.equals(SCHEMA) and made["k"].null_count == 2
+
+
+def frame_of(schema: pa.Schema) -> DataFrame:
+    """Nothing but its columns."""
+    return object.__new__(type("Frame", (DataFrame,), {"schema": spark_schema(schema)}))
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (pa.schema([("k", pa.string()), ("t", pa.int64())]), "it returned columns (k string, t bigint), and (k bigint, t bigint)"),
+        (pa.schema([("k", pa.int64())]), "it returned columns (k bigint), and (k bigint, t bigint) where the pipeline was"),
+        (None, "it returned NoneType; a DataFrame is needed"),
+    ],
+)  # fmt: skip
+def test_a_transform_returns_what_it_did_where_the_pipeline_was_built(later: pa.Schema | None, words: str) -> None:
+    frame = frame_of(pa.schema([pa.field("k", pa.int64(), nullable=False), ("t", pa.int64())]))
+    assert UserFrames(lambda rows: rows, "transform on source 's'", SCHEMA)(frame) is frame
+    with pytest.raises(UserCodeFailed, match=re.escape(words)):
+        UserFrames(lambda rows: later and frame_of(later), "transform", SCHEMA)(frame)  # type: ignore[arg-type, return-value]
 
 
 def test_records_that_pass_through_spark_keep_its_types() -> None:
@@ -119,6 +146,9 @@ def test_records_that_pass_through_spark_keep_its_types() -> None:
     [
         (KeyError("offset"), "user code: KeyError: 'offset' (test_user_functions.py"),
         ({"k": 1}, "read() gave dict; it has to give batches"),
+        (None, "read() gave NoneType; it has to give batches"),
+        (Malformed(1, [b"x"]), "read() gave a Malformed with what is no text"),  # type: ignore[list-item]
+        (Flow(3), "read() gave a Flow with what is no text"),  # type: ignore[arg-type]
         (batch("text"), "column 'k' is string; its schema() says int64"),
         (pa.record_batch({"t": [1]}), "column 'k' is missing"),
     ],
@@ -151,18 +181,58 @@ def test_what_may_come_back_is_told_from_errors_of_a_program(error: Exception, a
     assert is_away(error) is away
 
 
-def test_a_child_that_a_function_leaves_behind_answers_nothing() -> None:
-    """It would be a second task that sends the same fragment."""
+def forks(then: Any) -> tuple[int, int]:
+    """(Exit code of a child that a function of the user's leaves behind, how often code behind the function was run)."""
     read, write = os.pipe()
-    with users("f", None):
-        child = os.fork()
-    if child == 0:
-        os.write(write, b"answered")
-        os._exit(0)
-    os.waitpid(child, 0)
+    made = []
+
+    def function() -> None:
+        if (child := os.fork()) == 0:
+            then()
+        made.append(child)
+
+    with suppress(UserCodeFailed), calling("f in map_batches", function):
+        function()
+    os.write(write, b"!")
+    _, status = os.waitpid(made[0], 0)
     os.close(write)
-    assert os.read(read, 100) == b""
+    behind = len(os.read(read, 100))
     os.close(read)
+    return os.waitstatus_to_exitcode(status), behind
+
+
+def test_a_child_that_a_function_leaves_behind_ends_and_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """It would be a second task that sends the same fragment."""
+    told = []
+    for then in (lambda: None, lambda: 1 // 0):
+        assert forks(then) == (1, 1)
+        with suppress(UserCodeFailed), calling("another function"):
+            told.append(0)  # The first call may have been over before the child was.
+        line = capfd.readouterr().err
+        assert line.startswith("user code: os.fork(): a child process comes back (test_user_functions.py:"), line
+        assert line.endswith("and is ended; call os._exit in it, f in map_batches\n") and line.count("user code") == 1
+
+
+def test_the_process_that_has_forked_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function() -> None:
+        if (child := os.fork()) > 0:
+            children.append(child)
+
+    children: list[int] = []
+    with pytest.raises(UserCodeFailed, match=r"os\.fork\(\): a child process comes back"):
+        with calling("f", function):
+            function()
+        os.waitpid(children[0], 0)
+        with calling("f", function):
+            pass
+    with calling("f", function):
+        pass  # It is told once.
+
+
+def test_a_child_that_asks_for_its_end_has_it() -> None:
+    assert forks(lambda: sys.exit(0)) == (0, 1)
+    with calling("f"):
+        pass
 
 
 def test_malformed_records_of_a_split_that_is_cut_are_counted_once() -> None:

@@ -174,7 +174,7 @@ def test_a_process_that_is_not_here_is_missed_by_its_first_epoch(tmp_path: Path)
     state = opened(gone, tmp_path)
     assert not state.delta([], EpochTimes(0, 0))[0].num_rows
     assert not [chunk for chunk in state.snapshot(EVERY) if chunk.num_rows]
-    with pytest.raises(SpecRefused, match="process 'p': there is no ferry_pipeline_mine_0123:Everything here"):
+    with pytest.raises(SpecRefused, match="operator 'p': there is no ferry_pipeline_mine_0123:Everything here"):
         state.delta([state.combine(fragments(descriptor, table_of([(1, 1, 0, "a")])))], EpochTimes(0, 0))
 
 

@@ -9,9 +9,10 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import pyarrow.flight as fl
 import pytest
 
-from ferry.system.flight_places import at_own_socket, socket_folder
+from ferry.system.flight_places import at_own_socket, at_socket, socket_folder
 
 
 @pytest.fixture
@@ -38,6 +39,17 @@ def test_a_folder_that_somebody_else_has_made_is_not_used(temporary: Path, monke
     taken = socket_folder(path)
     monkeypatch.setattr(os, "getuid", lambda: taken.stat().st_uid + 1)
     assert socket_folder(path) != taken
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "a%41", "a#b", "a?b"])
+def test_a_path_that_is_not_the_same_in_a_url_is_not_used(temporary: Path, name: str) -> None:
+    (temporary / name).mkdir()
+    (temporary / "short").mkdir()
+    place = at_socket(temporary / name / "flight.sock", "0.0", f"unix://{temporary}/short/redis.sock")
+    assert place.location == f"grpc+unix://{temporary}/short/0.0.sock"
+    server = fl.FlightServerBase(place.location)
+    server.shutdown()
+    assert not socket_folder(temporary / name / "spark-sockets").is_relative_to(temporary / name)
 
 
 def test_two_processes_have_sockets_of_their_own_and_those_of_dead_ones_are_removed(temporary: Path) -> None:

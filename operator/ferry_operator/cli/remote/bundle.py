@@ -30,10 +30,10 @@ from ferry_operator.kube.api.port import LEASES, PODS, ApiError
 from ferry_operator.local.timeline.console import PlainConsole
 
 LINES_MAX = 5000
-"""Of each log, from its end."""
+"""Lines of each log, from its end."""
 
 LOG_BYTES_MAX = 8 << 20
-"""Of each log: lines may be long."""
+"""Bytes of each log: lines may be long."""
 
 LEASE = "ferry-operator"
 
@@ -53,7 +53,7 @@ class Bundle:
             self.files[name] = (json.dumps(redact.value(what), indent=1, ensure_ascii=False) + "\n").encode()
 
     def attempt(self, name: str, call: Callable[[], Any]) -> Any:
-        """What the API server answers, also into a file; None, and a note, when it refuses."""
+        """The API server's answer, also written into a file; None, and a note, when it refuses."""
         try:
             found = call()
         except ApiError as error:
@@ -86,7 +86,7 @@ def collect(job: RemoteJob, say: Callable[[str], None]) -> Bundle:
 
 
 def shown(job: RemoteJob) -> str:
-    """What `status` prints."""
+    """The output of `status`."""
     console = PlainConsole(file=io.StringIO(), soft_wrap=True, width=PIPE_WIDTH, force_terminal=False)
     try:
         console.print(job.table(job.describe()))
@@ -156,6 +156,6 @@ def _versions(installed: Doc, api: UserApi) -> Doc:
 
 
 def _digest(crd: Doc) -> str:
-    """Of the schemas alone."""
+    """A digest of the definition's schemas."""
     schemas = [one.get("schema") for one in (crd.get("spec") or {}).get("versions", [])]
     return hashlib.sha256(json.dumps(schemas, sort_keys=True).encode()).hexdigest()[:12]

@@ -30,7 +30,7 @@ FINAL = "SpecRefused", "DriverRefused", "DriverHalted"
 
 
 class FollowState(StrEnum):
-    """What a job is up to."""
+    """The state of a job, as seen in one look."""
 
     UNSEEN = "unseen"
     """the operator has not looked at the newest spec"""
@@ -58,7 +58,7 @@ class Look:
 
 
 def judge(job: Doc) -> Look:
-    """What the StreamJob says of itself."""
+    """The state in the status of a StreamJob."""
     status, wanted = JobStatus.read(job.get("status")), intents.spec_of(job)[0]
     conditions = {one.type: one for one in status.conditions}
 
@@ -111,7 +111,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
-    """What is new, until the job is at rest or will not be; the last line's look has the state. 0: no timeout."""
+    """New lines until the job is at rest, or has failed; the last look has the state. 0: no timeout."""
     began, news, printed, moved = clock(), _News(job), "", False
     state, since, heard = FollowState.GOING, began, began
     look = Look(state, "")
@@ -166,7 +166,7 @@ class _News:
         self._known: dict[str, int] | None = None
 
     def lines(self, document: Doc, look: Look) -> Iterator[Line]:
-        """What is new since the last call; at the first one nothing is."""
+        """Lines that are new since the last call; the first call returns none."""
         if not self._readable:
             return
         try:

@@ -55,7 +55,7 @@ def of_worker(api: UserApi, job: str, index: int, container: str | None) -> list
 
 
 def of_operator(api: UserApi) -> list[LogSource]:
-    """Of every replica of the operator."""
+    """Logs of every replica of the operator."""
     found = [one for pod in api.find(PODS, OPERATOR) for one in containers(pod)]
     if not found:
         raise Refusal(f"namespace {api.namespace} has no pod of the operator ({OPERATOR})")

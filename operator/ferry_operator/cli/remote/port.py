@@ -16,7 +16,7 @@ from ferry_operator.local.registry import NoSuchJob
 DEFINITIONS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 
 TRIES_MAX = 8
-"""Of a change that somebody else's came before: a status is written every few seconds."""
+"""Tries of a change while others change the object: a status is written every few seconds."""
 
 
 class UserApi(Api, Protocol):
@@ -31,7 +31,7 @@ class UserApi(Api, Protocol):
         """The namespace."""
 
     def dry_run(self, kind: Kind, name: str, document: Doc) -> Doc:
-        """What an object would be after a merge patch, checked as a real one is; nothing is changed."""
+        """The object after a merge patch, with all checks of the API server; nothing is changed."""
 
     def events(self, about: str) -> list[Doc]:
         """Events about objects of this name."""

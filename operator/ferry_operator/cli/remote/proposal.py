@@ -28,7 +28,7 @@ SIMULATED_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What would happen."""
+    """The effects of a change."""
 
     job: str
     changes: tuple[changes.Change, ...]
@@ -156,7 +156,7 @@ def _effects(
 
 
 def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -> str:
-    """What becomes of a job that is suspended, or will be."""
+    """The effects on a job that is suspended, or will be."""
     if not after.spec.suspended:
         origin = JobMemory.of(present).restore_from(after.spec.restore_from)
         begins = f"goes on from checkpoint {origin}" if origin not in (None, NOTHING) else "begins"
@@ -210,7 +210,7 @@ def _plain(value: Any) -> Any:
 
 
 def of_file(text: Doc, present: Doc) -> Doc:
-    """What `kubectl apply` of a document would patch: its fields, and nulls for those that it had when last applied."""
+    """The patch of `kubectl apply`: the fields of a document, and nulls for fields that only the last applied one had."""
     annotations = present["metadata"].get("annotations") or {}
     try:
         last = json.loads(annotations.get(APPLIED) or "{}")

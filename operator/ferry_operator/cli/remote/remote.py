@@ -170,7 +170,7 @@ class RemoteJob:
     def handover(self, wanted: dict[str, Any]) -> str:
         """See `client.Local`."""
         self._patch({"spec": {"handover": wanted}})
-        return self._in_words("the next plan follows it, and a bandwidth holds from the next epoch on")
+        return self._in_words("holds for the next plan; a bandwidth from the next epoch on")
 
     def balance(self, wanted: dict[str, Any]) -> str:
         """See `client.Local`."""

@@ -1,6 +1,6 @@
 """What is shown of jobs on a cluster: plain values from objects of the API, and tables made of these.
 
-Pure but for the clock from which ages are counted. It asks nobody and decides nothing.
+Pure but for the clock from which ages are counted. It sends no request and decides nothing.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _or_dash(value: Any) -> str:
 
 
 def proposal_table(found: Proposal) -> Table:
-    """What a change would do."""
+    """The effects of a change."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(found.job, style="bold"), "what the change would do; nothing was changed")
     for one in found.changes:

@@ -28,7 +28,7 @@ USER_TIMEOUT = (5.0, 30.0)
 """The same for people, who may be far away."""
 
 CONNECTIONS_MAX = 40
-"""That are kept: as many as passes may wait at a time, and a few for listings."""
+"""Connections that are kept: one for each pass that may wait, and a few for listings."""
 
 RECORD = "FERRY_RECORD_CALLS"
 
@@ -78,9 +78,9 @@ class KubeApi:
         """See `port.Api`."""
         return self._call("PATCH", kind, name, subresource, document)
 
-    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
         """See `port.Api`."""
-        return self._call("PATCH", kind, name, body=list(steps))
+        return self._call("PATCH", kind, name, body=list(steps), query=[("dryRun", "All")] if dry_run else None)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""
@@ -225,9 +225,9 @@ class Fenced:
         """See `port.Api`."""
         return self._mine().patch(kind, name, document, subresource)
 
-    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
         """See `port.Api`."""
-        return self._mine().amend(kind, name, steps)
+        return self._mine().amend(kind, name, steps, dry_run)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""
@@ -235,7 +235,7 @@ class Fenced:
 
     def _mine(self) -> Api:
         if not self._held():
-            raise Deposed("the Lease is not held any more")
+            raise Deposed("the Lease is no longer held")
         return self._api
 
 

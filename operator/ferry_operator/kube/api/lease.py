@@ -31,13 +31,16 @@ class Lease:
         api: Api,
         name: str,
         identity: str,
+        known: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`identity` is of this process alone: one that is started again is another holder."""
+        """`identity` is of this process alone: one that is started again is another holder. `known`: the highest token
+        that is written on any object of the namespace; it may raise ApiError."""
         self._api = api
         self._name = name
         self.identity = identity
+        self._known = known
         self._clock = clock
         self._wall = wall
         self._renewed: float | None = None
@@ -64,8 +67,8 @@ class Lease:
             lease = self._api.get(LEASES, self._name)
         except ApiError as error:
             tolerate(error, NOT_FOUND)
-            # Minutes since 1970: one that was deleted and made anew still counts up.
-            return self._write(began, None, int(self._wall() / 60))
+            # Minutes since 1970 count up, too, where no object tells of a holder before; but clocks may be set back.
+            return self._write(began, None, max(int(self._wall() / 60), self._known() + 1, self._token + 1))
         spec = lease.get("spec") or {}
         token = int(spec.get("leaseTransitions") or 0)
         if spec.get("holderIdentity") == self.identity:

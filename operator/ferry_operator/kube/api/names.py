@@ -22,7 +22,7 @@ DRIVER_ROLE, WORKER_ROLE, PLACEHOLDER_ROLE = "driver", "worker", "placeholder"
 INSTANCES = "ferry.dev/instances"
 """How many instances a worker should have; its sidecar reads it as a file."""
 REVISION = "ferry.dev/revision"
-"""What the pod was made from: another one means that it is out of date."""
+"""Digest of what the pod was made from: with another digest it is out of date."""
 SETTINGS = "ferry.dev/settings"
 """On the driver: which run.json it was started with."""
 TOKEN = "ferry.dev/token"
@@ -38,12 +38,12 @@ EPOCH = "ferry.dev/epoch"
 SUSPENDING = "ferry.dev/suspending"
 """On the driver: it was asked for its last checkpoint."""
 REPLACE = "ferry.dev/replace"
-"""On the driver: why it is being replaced, so that its end is not the job's."""
+"""On the driver: why it is being replaced. Its end is not the end of the job."""
 
 AVOIDS = "ferry.dev/avoids"
 """Nodes that were about to go away when the pod was made, and that it may not be put on: 'n1,n2'."""
 
-# On the StreamJob, written by users: what makes no sense is not followed, and said (`observe.asked`).
+# On the StreamJob, written by users; mistakes are said, and not followed (`observe.asked`).
 PAUSED = "ferry.dev/paused"
 """'true': nothing is changed."""
 DRAIN = "ferry.dev/drain"
@@ -94,6 +94,6 @@ def budget(job: str) -> str:
 
 
 def run_name(job: str, uid: str, number: int = 1) -> str:
-    """A run of a StreamJob: another one of the same name has other runs, and each time it was suspended begins one."""
+    """Name of a run of a StreamJob. It depends on the uid, and on the number: each resume begins another run."""
     text = uid.replace("-", "") if number == 1 else sha256(f"{uid} {number}".encode()).hexdigest()
     return f"{job}-{text[:8]}"

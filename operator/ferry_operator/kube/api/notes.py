@@ -1,7 +1,7 @@
 """The request for a checkpoint in an annotation of a StreamJob. Pure.
 
-A request has an id, and is handed to a driver once; what it answered is kept in the status, so that another operator does
-not ask again. An operator that ends between the two does ask again: then there are two checkpoints of that name.
+A request has an id, and is handed to a driver once. The answer is kept in the status, so that another operator does not
+ask again. When an operator ends before it has kept the answer, the next one asks again, and there are two checkpoints.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ID_MAX = 253
 """Characters of an id."""
 
 _NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-"""Of a checkpoint; as the driver takes it."""
+"""Name of a checkpoint, as the driver takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCheckpoint:
-    """What the annotation CHECKPOINT asks for."""
+    """The request of the annotation CHECKPOINT."""
 
     id: str
     name: str | None = None
@@ -40,7 +40,7 @@ def is_name(text: str) -> bool:
 
 
 def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
-    """What is asked for; what makes no sense asks for nothing."""
+    """The request in the annotations; None: there is none, or it has another form."""
     try:
         wanted = AskedCheckpoint(**known(AskedCheckpoint, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -51,6 +51,6 @@ def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
 
 
 def pending(annotations: Mapping[str, str], answered: str | None) -> AskedCheckpoint | None:
-    """What is asked for, and was not answered yet; `answered`: id of the last request that was."""
+    """The request that was not answered yet; `answered`: id of the last one that was."""
     wanted = request(annotations)
     return None if wanted is None or wanted.id == answered else wanted

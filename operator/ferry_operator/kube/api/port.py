@@ -76,8 +76,8 @@ class Api(Protocol):
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         """Merge into an object; CONFLICT as in `replace`."""
 
-    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
-        """Do the steps of a JSON patch, all or none; UNFIT when a test among them fails."""
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
+        """Do the steps of a JSON patch, all or none; UNFIT when a test fails. A dry run changes nothing."""
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """Delete the object if it is this one, in this version; `grace` seconds, 0: now, None: as it says itself."""

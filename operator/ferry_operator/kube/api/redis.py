@@ -72,7 +72,7 @@ class RedisApart(Redis):
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
     def problem(self) -> str | None:
-        """What the last answer was; None at first."""
+        """The last answer; None before the first one."""
         with self._lock:
             now = time.monotonic()
             if self._asked_at is None:

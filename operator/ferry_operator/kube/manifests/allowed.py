@@ -1,7 +1,7 @@
-"""What a job may name beside itself: Secrets, accounts, directories of nodes, the host's network, images, users. Pure.
+"""The Secrets, accounts, claims, directories of nodes, networks, devices, images and users that a job may name. Pure.
 
-Whoever may create a StreamJob has pods made by the operator, and so all that the operator lets these pods have. What is not
-allowed is refused before anything is made; what belongs to the installation itself is refused whatever is allowed.
+The operator makes pods for everybody who may create a StreamJob, and gives them what the job names. A name that is not
+allowed is refused before a pod is made; names that belong to the installation are refused even if they are allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -23,13 +23,16 @@ RESERVED_SECRETS = ("ferry-*", "*-run", "sh.helm.release.*")
 
 RESERVED_ACCOUNTS = ("ferry-*",)
 
+RESERVED_LABELS = ("app.kubernetes.io/", "ferry.dev/")
+"""Services, policies and budgets of a release choose its pods by the first, the operator pods of jobs by the second."""
+
 
 class _Names(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_by_name=True)
 
 
 class Own(_Names):
-    """What belongs to the installation: no job may name it."""
+    """Names that belong to the installation: no job may use them."""
 
     secrets: tuple[str, ...] = ()
     service_accounts: tuple[str, ...] = ()
@@ -37,7 +40,7 @@ class Own(_Names):
 
 
 class Allowed(_Names):
-    """What jobs may name. In names of Secrets, accounts and images `*` stands for any text."""
+    """Names that jobs may use. In names `*` stands for any text."""
 
     secrets: tuple[str, ...] = ("for-jobs-*",)
     service_accounts: tuple[str, ...] = ()
@@ -45,6 +48,15 @@ class Allowed(_Names):
     host_paths: tuple[Annotated[str, Field(pattern="^/")], ...] = ()
     """directories of nodes: these, and all below them"""
     host_network: bool = False
+    networks: tuple[str, ...] = ()
+    """of the attachments of further networks: 'name', or 'namespace/name'"""
+    devices: tuple[str, ...] = ("rdma/*",)
+    """resources of device plugins"""
+    claims: tuple[str, ...] = ("*",)
+    taints: tuple[str, ...] = ("*",)
+    """keys; a toleration without a key needs '*'"""
+    labels: tuple[str, ...] = ()
+    """of a StreamJob that its pods get, too: others choose pods by labels, for Services and policies"""
     images: tuple[str, ...] = ("*",)
     """beside that of jobs that name none"""
     users: tuple[int, ...] = ()
@@ -62,7 +74,7 @@ class Allowed(_Names):
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a job has that names nothing; it may name it, too."""
+    """Image, account and user of jobs that name none; a job may name these, too."""
 
     image: str
     service_account: str | None
@@ -71,7 +83,9 @@ class Usual:
 
 def check(job: StreamJob, allowed: Allowed, usual: Usual) -> None:
     """Raises SpecRefused with all that the job names and may not."""
-    if wrong := [f"spec.kubernetes.{one}" for one in _wrong(job, allowed, usual)]:
+    wrong = [f"spec.kubernetes.{one}" for one in _wrong(job, allowed, usual)]
+    wrong += [f"spec.transport.rdma.{one}" for one in _wrong_rdma(job, allowed)]
+    if wrong:
         raise SpecRefused("; ".join(wrong))
 
 
@@ -103,6 +117,42 @@ def _wrong(job: StreamJob, allowed: Allowed, usual: Usual) -> Iterator[str]:
     for volume in one.volumes:
         if volume.claim in own.claims:
             yield f"volumes.{volume.name}.claim: {volume.claim!r} belongs to Ferry: no job may mount it"
+        elif volume.claim is not None and not _any(volume.claim, allowed.claims):
+            yield f"volumes.{volume.name}.claim: no job may mount {volume.claim!r}; {_may('claims', allowed.claims)}"
+    for taint in one.tolerations:
+        key = str(taint.get("key") or "")
+        if not _any(key, allowed.taints):
+            which = f"the taint {key!r}" if key else "every taint"
+            yield f"tolerations: no job may tolerate {which}; {_may('taints', allowed.taints)}"
+    if _of_other_namespaces(one.affinity):
+        yield "affinity: a job may say where it runs beside pods of its own namespace alone"
+
+
+def _wrong_rdma(job: StreamJob, allowed: Allowed) -> Iterator[str]:
+    rdma = job.spec.transport.rdma
+    if rdma.mode != "off" and not _any(rdma.resource, allowed.devices):
+        yield f"resource: no job may have {rdma.resource!r}; {_may('devices', allowed.devices)}"
+    for word in rdma.networks.split(",") if rdma.networks is not None else ():
+        network = word.strip().partition("@")[0]
+        if not _any(network, allowed.networks):
+            yield f"networks: no job may join {network!r}; {_may('networks', allowed.networks)}"
+
+
+def _of_other_namespaces(term: Any) -> bool:
+    """Whether an affinity looks at pods of other namespaces: one that keeps those away keeps them from nodes, too."""
+    if isinstance(term, list):
+        return any(map(_of_other_namespaces, term))
+    if not isinstance(term, dict):
+        return False
+    if term.keys() & {"namespaces", "namespaceSelector"}:
+        return True
+    return any(_of_other_namespaces(part) for key, part in term.items() if key != "labelSelector")
+
+
+def labels(job: StreamJob, allowed: Allowed) -> dict[str, str]:
+    """Labels of the StreamJob that its pods get: never those by which Ferry chooses its own."""
+    given = job.metadata.labels.items()
+    return {key: value for key, value in given if _any(key, allowed.labels) and not key.startswith(RESERVED_LABELS)}
 
 
 def _may(value: str, there: Sequence[str]) -> str:

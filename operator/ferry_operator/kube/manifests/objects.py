@@ -48,7 +48,7 @@ def journal(job: Doc, run: int) -> Doc:
 
 
 def journal_name(job: Doc, run: int) -> str:
-    """Of this run of the job."""
+    """Name of the journal of this run of the job."""
     return journals.name(job["metadata"]["name"], job["metadata"]["uid"], run)
 
 

@@ -24,7 +24,7 @@ RUN_JSON = f"{SETTINGS_DIRECTORY}/run.json"
 INSTANCES_FILE = f"{SETTINGS_DIRECTORY}/pod/instances"
 
 TEMPORARY = PurePosixPath("/", "tmp")
-"""Of a container; Java insists on it."""
+"""Directory for temporary files in a container; Java needs it."""
 
 HOST_PORTS, HOST_JOBS = 21000, 4000
 """On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
@@ -33,13 +33,13 @@ HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
 """There each pod has one for its metrics, likewise. Those of one job lie side by side, so that its own pods never clash."""
 
 RUN_LIMIT = "10Gi"
-"""Of the files of a driver: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver
-that writes more is replaced, and not its neighbours for want of disk."""
+"""Limit of a driver's files: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver
+that writes more is replaced before it takes the disk of its neighbours."""
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""A silent node is the operator's and the coordinator's affair: the pod may be working all the same."""
+"""Taints of a silent node. The operator and the coordinator judge it: the pod may still work."""
 
 
 def on_host(job: StreamJob) -> bool:
@@ -87,7 +87,7 @@ def user(job: StreamJob, release: Installation) -> int | None:
 
 
 def pod_security(job: StreamJob, release: Installation) -> Doc:
-    """Of a whole pod."""
+    """Security context of a whole pod."""
     number = user(job, release)
     mine = {} if number is None else {"runAsUser": number, "runAsGroup": number, "fsGroup": number}
     return {
@@ -147,7 +147,7 @@ def networks(job: StreamJob) -> dict[str, str]:
 
 
 def metrics_token(release: Installation) -> list[Doc]:
-    """What processes with metrics ask for; without it they serve none. A Secret that is gone keeps no pod from starting."""
+    """The token of processes that serve metrics; without it they serve none. A pod starts without the Secret, too."""
     if release.metrics_secret is None:
         return []
     reference = {"name": release.metrics_secret, "key": "token", "optional": True}

@@ -14,7 +14,7 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.manifests import allowed, parts
 from ferry_operator.kube.manifests.objects import journal_name
 from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
@@ -126,9 +126,7 @@ def _pod(
     annotations: Mapping[str, str],
 ) -> Doc:
     account = spec.spec.kubernetes.service_account or release.service_account
-    # Those of `app.kubernetes.io` choose the pods of a release, for its Services, policies and budgets.
-    given = {key: value for key, value in spec.metadata.labels.items() if not key.startswith("app.kubernetes.io/")}
-    labels = {**given, **names.labels(spec.metadata.name, role, index)}
+    labels = {**allowed.labels(spec, release.allow), **names.labels(spec.metadata.name, role, index)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

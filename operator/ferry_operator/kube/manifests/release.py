@@ -1,4 +1,4 @@
-"""What the installation gives to every job: image, Redis, key; and from these the settings of a job's run.
+"""The installation's image, Redis and key for every job, and the settings of a job's run made from these.
 
 Pure. The secret of a run is derived from the key and the job's uid, so that no operator ever has to read a Secret.
 """
@@ -50,7 +50,7 @@ class Installation:
 
     @property
     def usual(self) -> Usual:
-        """What a job has that names nothing."""
+        """Image, account and user of jobs that name none."""
         return Usual(self.image, self.service_account, self.user)
 
 
@@ -75,7 +75,7 @@ def run_key(release: Installation, uid: str) -> str:
 
 
 def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> RunSettings:
-    """What the processes of the run are told. Raises SpecRefused where a path means nothing in a pod."""
+    """The settings of the run's processes. Raises SpecRefused for a path that means nothing in a pod."""
     one = job.spec
     paths = {
         "pipeline.file": one.pipeline.file,

@@ -1,7 +1,7 @@
 """What annotations of a StreamJob ask for: workers to empty, virtual nodes to pin, a pause, a checkpoint, a plan. Pure.
 
-Each annotation has one spelling, as `ferry` and `kubectl streamjob` write it. What is spelled otherwise is not followed, and
-`nonsense` says so: a reader that takes the numbers out of '1-3' empties workers that nobody named.
+Each annotation has one spelling, as `ferry` and `kubectl streamjob` write it. Another spelling is not followed, and
+`nonsense` says so: a reader that takes the numbers out of '1-3' would empty the wrong workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIN = re.compile(rf"({_INDEX})=({_INDEX}\.{_INDEX})({AT_WINDOW})?")
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """What a job has, for annotations to name."""
+    """The workers, instances and virtual nodes of a job, which annotations name."""
 
     workers: int
     instances: int
@@ -39,14 +39,14 @@ class JobSize:
 
 
 def asked_drains(text: str | None) -> tuple[int, ...]:
-    """The workers of the annotation `DRAIN`: '1,3'; none for what is spelled otherwise."""
+    """The workers of the annotation `DRAIN`: '1,3'; empty for another spelling."""
     if not text or _DRAINS.fullmatch(text) is None:
         return ()
     return tuple(sorted({int(k) for k in text.split(",")}))
 
 
 def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
-    """The pairs of the annotation `PINS`: '3=1.0,7=0.0@window'; none for what is spelled otherwise."""
+    """The pairs of the annotation `PINS`: '3=1.0,7=0.0@window'; empty for another spelling."""
     pins = _pins(text)
     return tuple((v, i) for v, (i, _) in sorted(pins.items()) if v < virtual_nodes) if isinstance(pins, dict) else ()
 
@@ -58,7 +58,7 @@ def asked_windows(text: str | None) -> tuple[int, ...]:
 
 
 def of_another_size(job: Doc) -> dict[str, str | None]:
-    """What annotations say of it and is over, as they should be."""
+    """Annotations that are for another size of the job, as they should be; None: without it."""
     annotations, forget = job["metadata"].get("annotations") or {}, dict[str, str | None]()
     workers, instances = job["spec"].get("workers", 2), job["spec"].get("instancesPerWorker", 1)
     drained = asked_drains(annotations.get(names.DRAIN))
@@ -71,7 +71,7 @@ def of_another_size(job: Doc) -> dict[str, str | None]:
 
 
 def nonsense(annotations: Mapping[str, str], job: str, size: JobSize) -> Iterator[Problem]:
-    """What annotations of this job say that cannot be followed, and how it is spelled."""
+    """The annotations of this job that cannot be followed, and why."""
     for name, text in annotations.items():
         for why in _wrong(name, text, annotations, job, size):
             shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
@@ -111,7 +111,7 @@ def _wrong_pins(text: str, drained: tuple[int, ...], size: JobSize) -> Iterator[
 
 
 def _pins(text: str | None) -> dict[int, tuple[InstanceId, bool]] | str:
-    """Where each virtual node is to be led, and whether it waits for a window; or what is wrong."""
+    """For each virtual node the instance that is to lead it, and whether it waits for a window; or the mistake, in words."""
     pins: dict[int, tuple[InstanceId, bool]] = {}
     for word in text.split(",") if text else ():
         parts = _PIN.fullmatch(word.strip())

@@ -1,8 +1,8 @@
 """Which spec is in force: the new one, or the last good one when the new one cannot be followed. Pure.
 
-A spec is good once an epoch was finished under it; it is kept with a seal, so that nothing comes into force but what the API
-server has admitted. One that says something impossible, changes what may not change, or
-could not run leaves the last good one in force; another `restartNonce` makes it another spec, which is tried again.
+A spec is good once an epoch was finished under it. It is kept with a seal, so that only a spec comes into force that the API
+server has admitted. The last good spec stays in force when the new one is invalid, changes an immutable field, or could
+not run; with another `restartNonce` the new one is tried again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class EffectiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """What pods are made from: one that carries another text is out of date."""
+    """Digests of what pods are made from: a pod with another digest is out of date."""
 
     driver: str
     worker: str
@@ -58,14 +58,14 @@ class Revisions:
 
     @property
     def both(self) -> str:
-        """What a spec is refused by."""
+        """The text by which a refused spec is known again."""
         return f"{self.driver}-{self.worker}"
 
 
 def in_force(document: Doc, release: Installation) -> EffectiveSpec:
     """The spec of a StreamJob object that is in force.
 
-    While a job is being suspended, that is the last good one: what else was changed holds when it is resumed.
+    During a suspend this is the last good spec: other changes come into force when the job is resumed.
     """
     try:
         memory = JobMemory.of(document)
@@ -104,7 +104,7 @@ def _of(last: StreamJob | None) -> EffectiveSpec:
 
 
 def last_good(job: StreamJob, uid: str, generation: int, release: Installation) -> GoodSpec:
-    """A spec that the API server has admitted with this generation, as it is kept: nobody else can write it, or alter it."""
+    """A spec that the API server has admitted with this generation, with the seal of the operator."""
     text = json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
     return GoodSpec(generation=generation, spec=text, seal=_sealed(text, uid, generation, release))
 
@@ -133,7 +133,7 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
 
 
 def _revisions(job: StreamJob, uid: str, release: Installation) -> Revisions | None:
-    """None for a spec that was good, and is not followed any more: the installation allows less."""
+    """The revisions of a good spec; None when the installation no longer allows it."""
     try:
         return revisions(job, uid, release)
     except SpecRefused:
@@ -141,7 +141,7 @@ def _revisions(job: StreamJob, uid: str, release: Installation) -> Revisions | N
 
 
 def version_of(job: StreamJob, image: str) -> str:
-    """What status shows as the version: the job's own, else a digest of its program; `image`: of jobs that name none."""
+    """The version in the status: the job's own, else a digest of its program; `image`: of jobs that name none."""
     image = job.spec.kubernetes.image or image
     program = _fingerprint(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
     return job.spec.pipeline.version or _digest(f"{image} {program}")
@@ -179,18 +179,24 @@ def _digest(text: str) -> str:
 
 
 def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> StreamJob | None:
-    """What was kept of this very object; another seal, or what cannot be read, counts as none."""
+    """The last good spec of this very object; None when its seal is wrong, or when it cannot be read."""
     uid = str(document["metadata"]["uid"])
     if kept is None or not compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release)):
         return None
+    return read_kept(document, kept.spec)
+
+
+def read_kept(document: Doc, text: str | None) -> StreamJob | None:
+    """The job with this spec, in JSON; None when it cannot be read, such as what another version of the operator kept."""
     try:
-        return spec.check({**document, "spec": _of_today(json.loads(kept.spec))})
-    except (ValueError, SpecRefused):
-        return None  # Of another version of the operator.
+        kept = json.loads(text or "")
+        return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
+    except (ValueError, SpecRefused, RecursionError):
+        return None
 
 
 def _of_today(kept: Doc) -> Doc:
-    """Without keys of Spark that are refused by now: a job that ran with them is looked after, and its user is told."""
+    """The spec without keys of Spark that this release refuses: a job that runs with them is still looked after."""
     given = kept.get("spark")
     if not isinstance(given, dict):
         return kept

@@ -1,6 +1,6 @@
 """Pods and nodes as the decisions see them, read from objects of the API. Pure; what is missing in an object is no error.
 
-Times are seconds since 1970, by the clocks of whoever wrote them: durations made from them are never negative.
+Times are seconds since 1970, by the clocks of their writers: durations made from them are never negative.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAVING = (
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
 )
-"""Taints of nodes that are about to go away: as good as cordoned."""
+"""Taints of nodes that are about to go away: they count as cordoned."""
 
 BROKEN = {
     "ErrImagePull": "ImagePull",
@@ -50,7 +50,7 @@ BROKEN = {
 NO_TRANSPORT_REASON = "TransportUnavailable"
 
 OUT_OF_MEMORY = "OOMKilled"
-"""What a kubelet calls the end of a container that needed more than its limit."""
+"""A kubelet's reason for the end of a container that needed more memory than its limit."""
 
 SIZED = ("driver", "executor", "sidecar")
 """Containers whose memory a job sets, by the fields of the same names below `spec.kubernetes`."""
@@ -93,7 +93,7 @@ class Pod:
     """when it should be gone"""
     ready: bool
     silent_since: float | None
-    """it is not ready although its containers last were: nobody hears of its node"""
+    """since when it is not ready although its containers last were: its node is silent"""
     ended: Ended | None
     problems: tuple[Problem, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -102,13 +102,13 @@ class Pod:
     placed: float | None = None
     """when it was given a node"""
     unwell_since: float | None = None
-    """since when its kubelet finds that it runs and is not ready; None: it is, or nobody says so"""
+    """since when it runs and its kubelet finds it not ready; None: it is ready, or its kubelet does not say"""
     was_well: bool = False
     """it has been ready since it was started"""
     scheme: str = "http"
-    """what its main container speaks, by its probe: the spec may be another one by now"""
+    """scheme of its main container, by its probe: the spec may have changed meanwhile"""
     cpus: float = 1.0
-    """that its sidecar is given; of a pod that says nothing, 1"""
+    """CPUs that its sidecar requests; 1 when the pod does not say"""
 
     @property
     def unschedulable(self) -> bool:
@@ -133,7 +133,7 @@ class KubeNode:
 
 
 FORMAT = "%Y-%m-%dT%H:%M:%S"
-"""Of a timestamp of the API, to the second."""
+"""Format of a timestamp of the API, to the second."""
 
 
 def when(text: Any) -> float | None:
@@ -150,7 +150,7 @@ def stamp(seconds: float) -> str:
 
 
 def why_ended(container: str, reason: str) -> str:
-    """What a kubelet says of a container's end beyond the exit code, and what to do about it; '' when it says no more."""
+    """The kubelet's reason for the end of a container, with a remedy; '' when the exit code says all."""
     if reason in ("Error", "Completed"):
         return ""
     if reason == OUT_OF_MEMORY and container in SIZED:
@@ -159,7 +159,7 @@ def why_ended(container: str, reason: str) -> str:
 
 
 def pod(document: Doc) -> Pod:
-    """What matters of a pod."""
+    """The facts of a pod."""
     metadata, status = document["metadata"], document.get("status") or {}
     label = metadata.get("labels") or {}
     index = str(label.get(names.WORKER, ""))
@@ -204,7 +204,7 @@ def owner(metadata: Doc) -> str:
 
 
 def node(document: Doc) -> KubeNode:
-    """What matters of a node."""
+    """The facts of a node."""
     conditions = {one["type"]: one for one in (document.get("status") or {}).get("conditions") or []}
     ready, spec = conditions.get("Ready") or {}, document.get("spec") or {}
     since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
@@ -231,7 +231,7 @@ class _Container:
 
     @property
     def last_words(self) -> str | None:
-        """Of a sidecar that found no transport it may use, and has not come up since."""
+        """The last words of a sidecar that found no transport, and has not come up since."""
         ended = self.terminated or self.before
         if self.name != "sidecar" or self.ready or ended.get("exitCode") != ExitCode.NO_TRANSPORT:
             return None
@@ -240,13 +240,13 @@ class _Container:
 
 
 def _scheme(document: Doc) -> str:
-    """What the main container is probed with."""
+    """The scheme of the main container's probe."""
     (main, *_) = (document.get("spec") or {}).get("containers") or [{}]
     return str(((main.get("readinessProbe") or {}).get("httpGet") or {}).get("scheme") or "http").lower()
 
 
 def _cpus(document: Doc) -> float:
-    """What the sidecar requests: another number than the spec's while that changes, or when somebody has resized the pod."""
+    """CPUs that the sidecar requests: not those of the spec while it changes, or after a resize of the pod."""
     spec = document.get("spec") or {}
     for one in (*(spec.get("initContainers") or []), *(spec.get("containers") or [])):
         if one.get("name") == "sidecar":

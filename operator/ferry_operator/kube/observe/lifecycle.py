@@ -18,7 +18,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import Ended, Pod, Problem, why_ended
 
 SIGNALLED = 128
-"""What the exit code of a container whose process a signal has ended is beyond that signal."""
+"""The exit code of a container is the signal that ended its process, plus this number."""
 
 BACK_OFF_SECONDS_MAX = 60.0
 """Between a crash and the next start, after many in a row."""
@@ -41,7 +41,7 @@ class DriverLifecycle:
     retry_at: float = 0.0
     """when it may start again"""
     end: Phase | None = None
-    """Finished or Failed: nothing is started any more"""
+    """Finished or Failed: no pod is started"""
     problem: Problem | None = None
 
 
@@ -61,7 +61,7 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     if kind == "finished":
         return DriverLifecycle(False, end="Finished")
     if kind == "suspended":
-        return DriverLifecycle(False, may_start=True)  # should it not be suspended any more: the workers have the state
+        return DriverLifecycle(False, may_start=True)  # in case the job is resumed: the workers have the state
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
@@ -98,7 +98,7 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
 
 
 def end_message(pod: Pod) -> str:
-    """What a driver that ended gave as the reason, or how it ended."""
+    """The reason that a driver gave for its end, or how it ended."""
     ended = pod.ended
     assert ended is not None
     parts = [why_ended("driver", ended.reason), _words(ended) if ended.code is not None else ended.message]
@@ -108,10 +108,10 @@ def end_message(pod: Pod) -> str:
 
 
 def _of_users(ended: Ended) -> str:
-    """The reason for an error of the user's own code; '' for every other one."""
+    """The reason of a problem that the user's own code causes; '' for other problems."""
     return "UserCode" if _words(ended).startswith(USER_CODE) else ""
 
 
 def _words(ended: Ended) -> str:
-    """The last words in what its kubelet has kept of its log; '' of one that ended from outside."""
+    """The last words in the log that its kubelet has kept; '' when the driver was ended from outside."""
     return (last_words(ended.message.split("\n")) or "") if ended.code is not None else ""

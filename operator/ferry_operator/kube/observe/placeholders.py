@@ -26,7 +26,7 @@ def has_place(pod: Pod) -> bool:
 
 
 def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
-    """Pods to delete, and why: placeholders that nobody waits for; pods that wait, and avoid a node that stays."""
+    """Pods to delete, and why: placeholders that no driver waits for; pods that wait, and avoid a node that stays."""
     driver, mine = view.seen.driver, view.revisions
     waited_for = ""
     if view.stage is Stage.RUNS and view.lifecycle.end is None and mine is not None and not view.in_place.driver:
@@ -34,7 +34,7 @@ def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
             waited_for = names.placeholder_pod(view.seen.name, mine.driver)
     for pod in here:
         if pod.role == names.PLACEHOLDER_ROLE and pod.name != waited_for:
-            yield pod, "nobody waits for its place"
+            yield pod, "no driver waits for its place"
         elif pod.unschedulable and pod.node is None and not avoided(pod) <= frozenset(view.closed):
             yield pod, "it avoids a node that stays"
 

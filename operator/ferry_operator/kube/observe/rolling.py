@@ -16,7 +16,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import KubeNode, Pod
 
 SETTLED_SECONDS = 30.0
-"""A worker that was made later leaves no node: whoever puts its pods where they may not be is not chased."""
+"""A worker that was made later leaves no node: pods that are put on closed nodes again and again are left there."""
 
 AVOIDED_MAX = 64
 """Nodes that one pod can be kept from."""
@@ -29,7 +29,7 @@ WORKERS_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class RollingReplacement:
-    """What `decide` is told beyond the spec."""
+    """Values for `decide` beside the spec."""
 
     workers: int
     """how many there should be, with surge workers"""

@@ -1,7 +1,7 @@
-"""What a pod asks of a node: whether pods of a changed spec find room wherever those of the spec before did. Pure.
+"""Whether pods of a changed spec find room wherever the pods of the last good spec did. Pure.
 
-A smaller size, or another image, takes the place of the pod that it replaces. What asks for more, or for other nodes, has to
-be given a place before anything that works is ended for it.
+A pod with a smaller size, or another image, takes the place of the pod that it replaces. A pod that asks for more, or for
+other nodes, needs a place before the old pod is ended.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ferry_operator.job.models import Spec, StreamJob
 from ferry_operator.job.models_kubernetes import Resources
 
 DOES_NOT_FIT = "no node has a place for it: "
-"""How the reason begins for which a spec is refused that no node has room for."""
+"""Beginning of the reason for which a spec is refused that no node has room for."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """Whether what is made now has room where a pod of the last good spec is."""
+    """Whether a new pod has room where a pod of the last good spec is."""
 
     driver: bool = True
     worker: bool = True
 
 
 def in_place_of(old: StreamJob | None, new: StreamJob | None) -> InPlace:
-    """Of a spec beside the last good one; where there is none, nothing is risked."""
+    """The places of a spec's pods beside the last good spec; without a last good spec, nothing is at risk."""
     if old is None or new is None:
         return InPlace()
     return InPlace(driver_takes_its_place(old.spec, new.spec), worker_takes_its_place(old.spec, new.spec))

@@ -1,4 +1,4 @@
-"""What keeps a changed spec from running: a pod that does not start, a node that is not there, a phase that lasts. Pure."""
+"""Reasons for which a changed spec does not run: a pod that does not start, a missing node, a phase that lasts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IMAGE_SECONDS = 300.0
 
 
 def held_up(pod: Pod, now: float, deadline: float, in_place: bool = True) -> Problem | None:
-    """What has kept a pod from its first start for too long.
+    """The problem that has kept a pod from its first start for too long.
 
     Room is waited for, as nodes join and other pods go; but not by a pod that asks for more than the one before: `in_place`.
     """
@@ -26,7 +26,7 @@ def held_up(pod: Pod, now: float, deadline: float, in_place: bool = True) -> Pro
 
 
 def where(view: JobView) -> str:
-    """What a spec that makes no progress has come to."""
+    """How far a spec has come that makes no progress."""
     status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
     for pod in view.seen.pods:
         if pod.problems:

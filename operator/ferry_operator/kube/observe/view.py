@@ -21,12 +21,13 @@ from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins,
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
+from ferry_operator.kube.observe.older_notes import OlderNotes, older_notes
 from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
 from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
 
 UNKNOWN_SECONDS = 60.0
-"""While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
+"""While no driver answers, a worker on a silent node may hold the last copy of some state: it is given up after this."""
 
 STALLED_SECONDS = 60.0
 """An epoch that lasts longer is worth a warning."""
@@ -37,7 +38,7 @@ EVICTION_SECONDS = 6.0
 REDIS_REFUSES = "RedisRefuses"
 
 NEVER_SECONDS = 1e9
-"""Age of a worker that is not waited for: it is held up by something that does not pass by itself."""
+"""Age of a worker whose problem lasts: `decide` does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +55,23 @@ class Seen:
     submitted: d.Submitted | None
     now: float
     problems: tuple[Problem, ...] = ()
-    """what went wrong in the last pass, and what Redis says"""
+    """errors of the last pass, and the problem of Redis"""
     heard_epoch: int | None = None
     """the last epoch that a driver of this run told this operator"""
 
     @property
     def uid(self) -> str:
-        """Of the StreamJob."""
+        """Uid of the StreamJob."""
         return str(self.job["metadata"]["uid"])
 
     @property
     def name(self) -> str:
-        """Of the StreamJob."""
+        """Name of the StreamJob."""
         return str(self.job["metadata"]["name"])
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Of the StreamJob."""
+        """Annotations of the StreamJob."""
         return self.job["metadata"].get("annotations") or {}
 
     @property
@@ -86,11 +87,18 @@ class Seen:
 
     @property
     def memory(self) -> JobMemory:
-        """What the operator has kept of the job. A status that was lost is made good by what its pods say."""
+        """The operator's notes about the job. After the loss of the status, the pods tell the number of the run."""
+        if (older := self.older) is not None:
+            return older.memory
         with suppress(SpecRefused):
             if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
                 return kept
         return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
+
+    @property
+    def older(self) -> OlderNotes | None:
+        """The notes of an older release about the job; None when this release has a memory of it."""
+        return older_notes(self.job)
 
     @property
     def run(self) -> str:
@@ -99,13 +107,13 @@ class Seen:
 
     @property
     def before(self) -> JobStatus:
-        """The status that was written last; the epochs of another run are none of this one's."""
+        """The status that was written last, without the epoch when it is of another run."""
         found = JobStatus.read(self.job.get("status"))
         return found if found.run in (None, self.run) else found.model_copy(update={"epoch": None, "generation": None})
 
     @property
     def counted(self) -> Status | None:
-        """What the driver says, once it has found out what the job has done; before that it counts from nothing."""
+        """The driver's status; None while the driver still reads the journal, and counts from nothing."""
         known = self.status
         looks = known is not None and known.began is None and known.epoch == -1 and self.before.epoch is not None
         return None if looks else known
@@ -117,7 +125,7 @@ class Seen:
 
     @property
     def last_epoch(self) -> int | None:
-        """The same by what was heard or written before this look."""
+        """The last finished epoch that was heard or written before this look."""
         return max((one for one in (self.before.epoch, self.heard_epoch) if one is not None), default=None)
 
     @property
@@ -158,11 +166,11 @@ class JobView:
     closed: tuple[str, ...] = ()
     """nodes that new pods are kept from, while there are others"""
     advice: autoscaling.ScalingAdvice | None = None
-    """of the autoscaler; None: there is none"""
+    """of the autoscaler; None: the job has none"""
 
     @property
     def ignored(self) -> Iterator[Problem]:
-        """What annotations ask for that cannot be followed."""
+        """Annotations that cannot be followed."""
         if self.effective.job is not None:
             one = self.effective.job.spec
             size = JobSize(one.workers, one.instances_per_worker, one.state.virtual_nodes)
@@ -188,7 +196,7 @@ class AbsenceTimers(LookTimers):
     scaling: autoscaling.History | None = None
 
     def advice(self, seen: Seen, effective: EffectiveSpec, observed: d.Observed) -> autoscaling.ScalingAdvice | None:
-        """What the autoscaler says; on Kubernetes a worker brings its own slots, and the cores that its sidecar asks for."""
+        """The autoscaler's advice; on Kubernetes a worker brings its own slots, and the cores that its sidecar requests."""
         assert effective.job is not None
         spec = effective.job.spec
         policy = scaling_sizes.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
@@ -239,7 +247,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     revision = revisions.driver if revisions is not None else ""
     finished = seen.before.phase == "Finished"
     lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now)
-    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch is not None)
+    at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec
@@ -305,7 +313,7 @@ def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Dur
 
 
 def _waits(seen: Seen, revisions: Revisions) -> bool:
-    """Whether a spec waits for something that it can do nothing about: room, records, state on its way, Redis, its user."""
+    """Whether the spec waits for room, records, state on its way, Redis or its user."""
     status = seen.status
     if seen.paused or any(pod.unschedulable for pod in seen.pods):
         return True
@@ -317,9 +325,9 @@ def _waits(seen: Seen, revisions: Revisions) -> bool:
 
 
 def _stays(seen: Seen) -> Status | None:
-    """What the driver says, without the instances that are alive, and yet no place for state.
+    """The driver's status without live instances whose pods are ending, or still pending.
 
-    Their pods are ending; or do not run as a whole yet, so that a drain may evict them whatever the budget says.
+    They are no place for state: a drain may evict a pending pod whatever the budget says.
     """
     passing = {pod.worker for pod in seen.workers if pod.deleting is not None or pod.phase == "Pending"}
     if seen.status is None or not passing:
@@ -348,7 +356,7 @@ def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.W
 
 
 def failure_domain(pod: Pod, seen: Seen, replicas: int) -> str:
-    """What copies are spread over: zones when each copy can have its own, else nodes."""
+    """The domain of a pod over which copies are spread: its zone when each copy can have its own, else its node."""
     if pod.node is None:
         return f"node of {pod.name}"
     nodes = seen.nodes or {}

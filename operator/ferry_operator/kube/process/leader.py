@@ -29,10 +29,10 @@ from ferry_operator.kube.store import Store, changed
 log = logging.getLogger("ferry.operator")
 
 RESYNC_SECONDS = 30.0
-"""Between two listings of everything: what a watch has missed is seen then."""
+"""Between two listings of everything, which show changes that a watch has missed."""
 
 AGAIN_SECONDS = 4.0
-"""Between two tries to list what could not be listed."""
+"""Between two tries of a listing that failed."""
 
 STALE_SECONDS = 90.0
 """A leader whose last listing is older is not well."""
@@ -58,7 +58,7 @@ class Leader:
         self._link = DriverClient()
         self._redis = RedisApart(release.redis)
         self._left = threading.Event()
-        """it has stepped back: a pass that comes to itself writes nothing any more"""
+        """it has stepped back: a pass that still runs writes nothing"""
         fenced = Fenced(api, lambda: held() and not self._left.is_set())
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token, redis=self._redis)
         self._nodes = NodeListing(api, self.store, self.queue) if release.read_nodes else None
@@ -79,7 +79,7 @@ class Leader:
 
     @property
     def well(self) -> bool:
-        """Whether everything goes on as it should. A pass that does not end is one job's trouble, and nobody else's."""
+        """Whether listings, watches and passes go on. A pass that does not end is the trouble of its job alone."""
         working = self._listing.is_alive() and (
             not self._watch.started or (self._watch.alive and self._passes.is_alive())
         )
@@ -87,8 +87,7 @@ class Leader:
         return working and listed and self.queue.stands() < STUCK_SECONDS
 
     def close(self, before_watch: Callable[[], None] = lambda: None) -> bool:
-        """End all passes, then call `before_watch`, then end the watches; False when a pass did not end: it changes nothing
-        any more."""
+        """End all passes, call `before_watch`, end the watches; False when a pass did not end: it can change nothing."""
         self._end.set()
         self.queue.close()
         if self._passes.ident:
@@ -132,7 +131,7 @@ class Leader:
             self._end.wait(wait)
 
     def _list_all(self) -> None:
-        """What users have changed unseen is due at once. The rest is due before the next listing, and not all at a time."""
+        """Jobs with changes that no operator has seen are due at once, the others one by one until the next listing."""
         ours = f"{names.MANAGED}={names.MANAGER}"
         for kind, selector in ((JOBS, ""), (PODS, ours), (BUDGETS, ours)):
             before = self.store.uids(kind)
@@ -149,7 +148,7 @@ class Leader:
 
     # ---- passes
     def _begin_passes(self) -> None:
-        """Give what is due to a thread that has nothing to do, or to a new one."""
+        """Give each name that is due to an idle thread, or to a new one."""
         while (name := self.queue.take()) is not None:
             if not self._idle.acquire(blocking=False):
                 thread = threading.Thread(target=self._keep_passing, name=f"pass-{len(self._threads)}", daemon=True)

@@ -23,14 +23,14 @@ REFUSED_SECONDS = 60.0
 """Between two tries to list nodes that may not be read."""
 
 STALE_SECONDS = 60.0
-"""What was known of nodes that could not be listed for so long is known no more."""
+"""The last list of nodes is forgotten when no other list has come for so long."""
 
 FIRST_SECONDS = 2.0
 """The first passes wait for the first list, if it comes as soon as this."""
 
 
 class NodeListing:
-    """Keeps `Store.nodes` up to date, from `start` to `close`; None there while nobody knows."""
+    """Keeps `Store.nodes` up to date, from `start` to `close`; it is None while the nodes are not known."""
 
     def __init__(self, api: Api, store: Store, queue: WorkQueue) -> None:
         self._api = api

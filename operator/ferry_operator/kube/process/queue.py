@@ -1,7 +1,7 @@
 """Which job is next: names with the time at which they are due; each is worked on by one thread at a time.
 
-What users have changed goes before what has changed in the cluster, and that before routine. Passes that last take no turn
-from the others. A name that is asked for while it is worked on comes again afterwards; what fails waits longer and longer.
+Changes of users go before changes in the cluster, and these before routine. Passes that last take no turn from the others. A
+name that is asked for during its pass is due again afterwards; after each failure in a row its wait is longer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
 """Seconds by which a name goes before what is due at the same time; so routine is late by a minute, and never forgotten."""
 
 AT_ONCE_SECONDS = 1.0
-"""What is due again sooner than this goes on with what it has begun, and goes before others as it did."""
+"""A name that is due again sooner than this keeps its place before other names."""
 
 PASSES_MAX, SLOW_SECONDS = 4, 0.5
-"""So many passes at a time; one that has lasted so long waits for somebody, and another one begins beside it."""
+"""Passes at a time; a pass that has lasted so long waits for an answer, and one more pass may begin beside it."""
 
 SLOW_PASSES_MAX = 32
 """With those that wait."""
 
 
 class DueTime(NamedTuple):
-    """When a name is to be worked on."""
+    """When the next pass of a name is due."""
 
     at: float
     ahead: float
@@ -85,7 +85,7 @@ class WorkQueue:
         """A pass did not go well: the next one comes after a while."""
         with self._changed:
             count = self._failures[name] = self._failures.get(name, 0) + 1
-            # What was asked for meanwhile waits, too: it would fail the same way.
+            # A pass that was asked for meanwhile waits, too: it would fail the same way.
             self._due.pop(name, None)
             self._release(name, back_off(count, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX), URGENT)
 

@@ -12,7 +12,7 @@ from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
-from ferry_operator.kube.observe.suspension import Stage
+from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
 from ferry_operator.kube.plan import QUIET, Step, describe, ready
 
@@ -66,7 +66,8 @@ def _problems(view: JobView) -> Iterable[Problem]:
         yield view.effective.problem
     yield from view.seen.problems
     yield from view.ignored
-    if view.stage is Stage.GOING and view.lifecycle.end is not None:
+    seen = view.seen
+    if view.stage is Stage.GOING and view.lifecycle.end is not None and not never_began(seen.driver, seen.last_epoch):
         yield Problem(
             "CannotSuspend", f"no driver can take the last checkpoint, and the workers stay as they are; {AGAIN}"
         )
@@ -159,7 +160,7 @@ def _handover(view: JobView) -> UntimedCondition:
     if view.stage in (Stage.SUSPENDED, Stage.OVER):
         return UntimedCondition("Handover", "False", "Suspended")
     if view.seen.status is None:
-        # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
+        # A handover goes on until a driver tells of its end.
         before = view.seen.before.condition("Handover")
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
@@ -179,7 +180,7 @@ def _handover(view: JobView) -> UntimedCondition:
 
 
 def _at_windows(view: JobView, status: Status) -> str:
-    """How many wait for the end of windows, and why those do not that somebody wanted to."""
+    """How many virtual nodes wait for the end of windows, and why pinned ones do not."""
     waits = f", {len(status.boundaries)} of them until their windows have ended" if status.boundaries else ""
     wanted = view.observed is not None and view.observed.at_window
     return waits + (f"; with their state, for {status.unbounded}" if wanted and status.unbounded else "")

@@ -28,6 +28,7 @@ from ferry_operator.kube.plan import (
     KeepSpec,
     MakeBudget,
     MakePlaceholder,
+    MoveNotes,
     NoteWithoutSurge,
     Refuse,
     Rescale,
@@ -46,7 +47,7 @@ ELSEWHERE = {
     "AtMaximum": "the load needs more than",
     "NotLimitedByWorkers": "records wait, but not for workers, of which there may be",
 }
-"""What only the user can change. Without numbers that change all the time: it is one event, counted up."""
+"""Limits that only the user can change. Without numbers, so that it is one event, counted up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Notice:
 
 
 def changes(report: StatusReport) -> Iterator[Notice]:
-    """What changed between two statuses."""
+    """Notices of the changes between two statuses."""
     now, before = report.status, report.before
     for condition in now.conditions:
         old = before.condition(condition.type)
@@ -105,7 +106,7 @@ def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Not
 
 
 def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
-    """The first checkpoint of a job, those that somebody asked for, and what a run began from."""
+    """Notices of the first checkpoint of a job, of requested ones, and of the checkpoint that a run began from."""
     now, before = report.status.checkpoint, report.before.checkpoint
     if now is not None and (before is None or before.number != now.number) and (before is None or now.name):
         called = f"{now.number} ({now.name})" if now.name else str(now.number)
@@ -134,7 +135,7 @@ def _transport_changes(now: TransportStatus | None, before: TransportStatus | No
 
 
 def step_notice(step: Step) -> Notice | None:
-    """What is told of a step that was done."""
+    """The notice of a step that was done."""
     match step:
         case d.StartWorker() | d.SetInstances():
             return Notice(
@@ -164,7 +165,7 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
-        case AskCheckpoint() | Suspend() | BeginRun():
+        case AskCheckpoint() | Suspend() | BeginRun() | MoveNotes():
             return None
         case _:
             assert_never(step)

@@ -46,7 +46,7 @@ WRITES_MAX = 10.0
 """Statuses a second that are written for the sake of counters, of all jobs together: each costs the API server."""
 
 RESULTS = ("checkpoint", "balance")
-"""Fields that change now and then, and that somebody may wait for."""
+"""Fields that change now and then, and that users wait for."""
 
 RESULTS_SECONDS = 5.0
 
@@ -176,7 +176,7 @@ def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -
 
 
 def _balance(view: JobView) -> BalanceReport | None:
-    """What was found a moment ago is not told: a move has to be worth it for a while."""
+    """The balance of the load. A move is told of after it has been worth it for a while."""
     observed = view.observed
     if observed is None or observed.advice is None:
         return None
@@ -195,7 +195,7 @@ def _workers(view: JobView) -> int:
 
 
 def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, now: float) -> float | None:
-    """How long the handover took that was under way before and is not any more."""
+    """How long a handover took that has just ended."""
     old = before.condition("Handover")
     new = next(one for one in untimed if one.type == "Handover")
     if old is None or old.status != "True" or new.reason != "Settled":

@@ -12,7 +12,7 @@ from ferry_operator.job.status import REASON_MAX, TransportStatus
 
 
 def transport_status(links: Links, spec: Spec) -> TransportStatus | None:
-    """What status says; None before the first link of a job that needs none of it."""
+    """The transport in the status; None before the first link of a job that asks for no RDMA."""
     memory = pinned(spec)
     if not links.kind and not links.reason and memory is None:
         return None

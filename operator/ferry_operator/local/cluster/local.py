@@ -40,7 +40,7 @@ REDIS_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What is run: the command of the driver and of a sidecar, without their arguments."""
+    """The commands of the driver and of a sidecar, without their arguments."""
 
     driver: tuple[str, ...] = (sys.executable, "-m", "ferry.driver")
     sidecar: tuple[str, ...] = (sys.executable, "-m", "ferry.sidecar")
@@ -108,7 +108,7 @@ class LocalCluster:
         return self._driver is not None and self._driver.killed
 
     def why_driver_ended(self) -> str:
-        """What the last driver said at last; '' of one that was ended on purpose, or runs."""
+        """The last words of the last driver; '' when it runs, or was ended on purpose."""
         return _why(self._driver)
 
     def why_worker_ended(self, index: int) -> str:
@@ -120,7 +120,7 @@ class LocalCluster:
         return index in self._workers
 
     def worker_log(self, index: int) -> Path:
-        """What the sidecar of a worker printed."""
+        """The output of a worker's sidecar."""
         return self._processes.log(_role(index))
 
     def without_transport(self, index: int) -> str | None:

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from ferry.contract.errors import Fault, SpecRefused
 from ferry.contract.tickets import derived
+from ferry.system.flight_places import fits_socket
 from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
-
-SOCKET_PATH_MAX = 100
-"""Linux takes 107 bytes."""
 
 START_SECONDS = 20.0
 
@@ -48,7 +46,7 @@ class PrivateRedis:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.socket = directory / "redis.sock"
-        if len(os.fsencode(self.socket)) > SOCKET_PATH_MAX:
+        if not fits_socket(self.socket):
             self.socket = processes.temporary / "redis.sock"
         self._process: ChildProcess | None = None
 
@@ -69,7 +67,7 @@ class PrivateRedis:
 
     @property
     def why_ended(self) -> str:
-        """What it said at last; it has been started, and has ended."""
+        """Its last words; it has been started, and has ended."""
         assert self._process is not None
         return self._process.why_ended
 

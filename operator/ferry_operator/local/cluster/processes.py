@@ -17,17 +17,26 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ferry.contract.errors import SpecRefused
+from ferry.system.flight_places import fits_socket
 from ferry.system.parent import dying_with_parent
 from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
 
 TAIL_BYTES = 1 << 18
-"""Of the end of a log, where last words are looked for: a stack of Java's is long."""
+"""Bytes at the end of a log in which last words are looked for: a stack of Java's is long."""
 
 LINES_MAX = 2000
 
 FULL_BYTES = 1 << 20
 """A disk with less room than this takes no log any more."""
+
+
+NAMES_BYTES = 62
+"""Of a folder for sockets, and of a socket, below the folder for temporary files."""
+
+OTHER_TEMPORARY = "/var/tmp"
+"""Where that of the environment has a path that no socket may have."""
 
 
 class ChildProcess:
@@ -59,7 +68,7 @@ class ChildProcess:
 
     @property
     def why_ended(self) -> str:
-        """What it said at last, or how it ended; of a process that has ended."""
+        """The last words of a process that has ended, or how it ended."""
         assert self.code is not None
         why = why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
         with contextlib.suppress(OSError):
@@ -75,9 +84,10 @@ class Processes:
         """`run` has to be unique on this machine: it is the tag."""
         self.run = run
         self.logs = logs
-        self.temporary = Path(tempfile.mkdtemp(prefix="ferry-"))
+        self.temporary = _temporary_folder()
         """For temporary files of all processes; its path is short enough for sockets."""
-        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        # A file of the user's, as json.py, must not take the place of a module of Python's in every process.
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONSAFEPATH": "1"}
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
 
@@ -157,6 +167,23 @@ class Processes:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+def _temporary_folder() -> Path:
+    """A new folder; not below that of the environment, when sockets there would have a path that does not fit.
+
+    Raises SpecRefused when there is no place for one.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ferry-"))
+        if not fits_socket(folder / ("x" * NAMES_BYTES)):
+            folder.rmdir()
+            folder = Path(tempfile.mkdtemp(prefix="ferry-", dir=OTHER_TEMPORARY))
+    except OSError as error:
+        raise SpecRefused(
+            f"no folder for temporary files: {error}; set TMPDIR to a short path of plain letters"
+        ) from None
+    return folder
 
 
 def last_lines(log: Path, count: int = 20, begin: int = 0) -> list[str]:

@@ -35,6 +35,10 @@ class PlainConsole(Console):
             lines = ["\n".join(_wrapped(line, self.width, indent)) for line in lines]
         self.print(Text("\n".join(lines), style=style), soft_wrap=True)
 
+    def on_broken_pipe(self) -> None:
+        """See Console, which would end the process, whatever it has to put away."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """See Console: control characters are shown as Python writes them in a string."""
         for text, style, control in super().render(renderable, options):

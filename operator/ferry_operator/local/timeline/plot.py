@@ -24,7 +24,7 @@ LABELS_MAX = 24
 """More actions than this get their lines, and no labels: nobody could read them."""
 
 LEAST_SECONDS = 1e-4
-"""Of a latency, on a scale of powers."""
+"""The least latency that is drawn: the scale is logarithmic."""
 
 STYLE = {
     "font.size": 9,
@@ -90,7 +90,7 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
 
 
 def _quantiles(axis: Any, latencies: Sequence[Record], begin: float) -> None:
-    """What half of the records, nine of ten, 99 of 100 and all took at most, of each line of the timeline."""
+    """The 50th, 90th, 99th and 100th percentile of the latency in each line of the timeline."""
     times = [r["t"] - begin for r in latencies]
     for name, color in (("max", "#b9c2ca"), ("p99", FAILURE), ("p90", MOVE), ("p50", LINE)):
         axis.plot(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from rich.live import Live
@@ -32,7 +33,7 @@ STYLES = {
     "ended": "red",
     "action": "cyan",
 }
-"""Of events, by the kind of their record."""
+"""Colors of events, by the kind of their record."""
 
 LIVE_SECONDS = 3600.0
 """Event time that is further behind the clock is that of old input."""
@@ -44,7 +45,10 @@ AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
 """By kind of record: for so long the same text is shown once."""
 
 INDENT = 10
-"""Of the second line of an event: as wide as the time before the first one."""
+"""Indent of the second line of an event: as wide as the time before the first one."""
+
+MOVES_SHOWN = 10
+"""A plan of a step for each virtual node has as many moves."""
 
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
@@ -73,7 +77,8 @@ class ProgressView:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):  # of a terminal that is closed
+                self._live.stop()
 
     def __call__(self, view: RunView) -> None:
         """Show one view."""
@@ -91,8 +96,12 @@ class ProgressView:
             if now - self._printed >= 0.2:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
-        elif now - self._printed >= LINE_SECONDS and view.status is not None:
-            what = view.status.epoch, view.status.settled, len(view.status.problems), len(view.workers)
+        elif now - self._printed >= LINE_SECONDS:
+            status = view.status
+            what: tuple[object, ...] = (None, sum(worker.running for worker in view.workers))
+            if status is not None:
+                waits = status.epoch < 0 and status.phase == "idle"
+                what = status.epoch, waits, status.settled, len(status.problems), len(view.workers)
             if what != self._shown:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
                 self._console.print(Text(progress_line(view)), soft_wrap=True)
@@ -124,6 +133,10 @@ def progress_line(view: RunView) -> str:
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
         return f"starting Spark ...  {workers}"
+    if status.epoch < 0 and not status.rows:
+        first = "first epoch: loads the kernels, and compiles them once on a machine"
+        first = "waiting for records" if status.phase == "idle" else first
+        return "  ".join([first, workers, *(f"degraded: {one.text}" for one in status.problems)])
     parts = [
         f"epoch {status.epoch}",
         f"{status.rows_per_second:,.0f} rows/s",
@@ -223,7 +236,7 @@ def summary_table(summary: Summary, job: str) -> Table:
     )
     if summary.latency is not None:
         table.add_row("record latency", latency_text(summary.latency))
-    for move in summary.moves:
+    for move in summary.moves[:MOVES_SHOWN]:
         pause = f"pause {_seconds(move.pause)}" if move.pause is not None else "no epoch meanwhile"
         table.add_row(
             "move",
@@ -231,6 +244,10 @@ def summary_table(summary: Summary, job: str) -> Table:
             f"in {_seconds(move.end - move.begin)}: {pause} (median between epochs {_seconds(summary.gap_median)})"
             + (f", {move.aborted} aborted" if move.aborted else ""),
         )
+    if len(summary.moves) > MOVES_SHOWN:
+        pauses = [move.pause for move in summary.moves if move.pause is not None]
+        longest = f", the longest pause {_seconds(max(pauses))}" if pauses else ""
+        table.add_row("", f"and {len(summary.moves) - MOVES_SHOWN} more{longest}; --json prints them all")
     for recovery in summary.recoveries:
         took = f"next epoch after {_seconds(recovery.seconds)}" if recovery.seconds is not None else "no epoch followed"
         table.add_row("recovery", f"{recovery.text}: {took}")

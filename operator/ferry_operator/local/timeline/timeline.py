@@ -26,7 +26,7 @@ FOLLOW_UP_SECONDS = 5.0
 """A switchover or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
 
 HEAD_BYTES = 256
-"""Of a part of the timeline, enough to tell it from another: its first record begins with the time."""
+"""Bytes of a part of the timeline that tell it from another part: its first record begins with the time."""
 
 FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 """Actions that a recovery follows."""
@@ -70,7 +70,7 @@ class TimelineTail:
         return bool(self._head) and head.startswith(self._head)
 
     def _rest(self) -> list[Record]:
-        """What was not read of the part before; all of it, if that is another one by now."""
+        """The unread records of the part before; all of its records, if it is not the part that was read."""
         try:
             with open(self._file.with_name(TIMELINE_BEFORE), "rb") as file:
                 file.seek(self._at if self._known(file.read(HEAD_BYTES)) else 0)
@@ -258,11 +258,18 @@ def pause(ends: Sequence[float], begin: float, end: float) -> float | None:
 
 def recoveries_of(records: Sequence[Record]) -> list[Recovery]:
     """Each failure that was caused or noticed by the supervisor, with the time to the next finished epoch."""
-    ends = sorted(r["end"] for r in records if r["kind"] == "epoch")
+    epochs = [r for r in records if r["kind"] == "epoch"]
     found = []
     for record in records:
         text = str(record.get("text", ""))
         if record["kind"] == "action" and text.startswith(FAILURES) and " refused" not in text:
-            after = next((end for end in ends if end > record["t"]), None)
-            found.append(Recovery(record["t"], text, after - record["t"] if after is not None else None))
+            after = next((seconds for one in epochs if (seconds := _seconds(record, one)) > 0), None)
+            found.append(Recovery(record["t"], text, after))
     return found
+
+
+def _seconds(record: Record, epoch: Record) -> float:
+    """From a record to the end of an epoch, by the clock that is never set, where both say it."""
+    if "up" in record and "up" in epoch:
+        return float(epoch["up"] - record["up"])
+    return float(epoch["end"] - record["t"])

@@ -1,9 +1,11 @@
 """A module that is not installed."""
 
-import polarz  # noqa: F401
-from orders import per_shop, sources  # noqa: F401
+from orders import per_shop, sources, wrong_now  # noqa: F401
 
 import ferry
+
+wrong_now()
+import polarz  # noqa: E402, F401
 
 
 def pipeline(streams, args):

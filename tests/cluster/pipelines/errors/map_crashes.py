@@ -3,7 +3,7 @@
 import os
 import signal
 
-from orders import per_shop, sources  # noqa: F401
+from orders import per_shop, sources, wrong_now  # noqa: F401
 
 import ferry
 
@@ -11,6 +11,7 @@ import ferry
 def price(batch):
     """As a library does that follows a null pointer."""
     if 0 in batch.column("cents").to_pylist():
+        wrong_now()
         os.kill(os.getpid(), signal.SIGSEGV)
     return batch
 

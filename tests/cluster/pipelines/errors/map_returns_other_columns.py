@@ -1,13 +1,16 @@
 """A function that returns other columns as soon as it meets an order that costs nothing."""
 
-from orders import per_shop, sources  # noqa: F401
+from orders import per_shop, sources, wrong_now  # noqa: F401
 
 import ferry
 
 
 def free(batch):
     """Leaves a column out."""
-    return batch.drop_columns(["cents"]) if 0 in batch.column("cents").to_pylist() else batch
+    if 0 not in batch.column("cents").to_pylist():
+        return batch
+    wrong_now()
+    return batch.drop_columns(["cents"])
 
 
 def pipeline(streams, args):

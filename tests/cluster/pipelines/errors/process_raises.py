@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pyarrow as pa
-from orders import sources  # noqa: F401
+from orders import sources, wrong_now  # noqa: F401
 
 import ferry
 
@@ -18,6 +18,8 @@ class Shares(ferry.Process):
 
     def process(self, work: ferry.Work) -> None:
         cents = work.rows().column("cents").to_pylist()
+        if 0 in cents:
+            wrong_now()
         times = [self.budget // one for one in cents]
         key = work.key_of()
         work.emit(key, {"shop": work.keys.column("shop").take(pa.array(key)), "times": times})

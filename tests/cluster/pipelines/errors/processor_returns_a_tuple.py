@@ -1,6 +1,6 @@
 """A StatefulProcessor of Spark that yields something else than rows."""
 
-from orders import sources  # noqa: F401
+from orders import sources, wrong_now  # noqa: F401
 from pyspark.sql.streaming import StatefulProcessor
 
 import ferry
@@ -17,6 +17,7 @@ class Count(StatefulProcessor):
         """One row, or so it should be."""
         n = (self.count.get() or (0,))[0] + sum(1 for _ in rows)
         self.count.update((n,))
+        wrong_now()
         yield (key[0], n)
 
     def close(self):

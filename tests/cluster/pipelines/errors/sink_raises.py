@@ -1,6 +1,6 @@
 """A function behind foreach_epoch that raises."""
 
-from orders import per_shop, sources  # noqa: F401
+from orders import per_shop, sources, wrong_now  # noqa: F401
 
 import ferry
 
@@ -9,6 +9,7 @@ def store(epoch, generation, rows):
     """Into a table that has another name for a column."""
     table = {"shop": None, "total": None}
     for row in rows.toLocalIterator():
+        wrong_now()
         table[row.shop] = row.totl
 
 

@@ -1,0 +1,87 @@
+"""Rows of an operator in tasks that pass them through the functions before a sink, and keep nothing.
+
+The driver calls these functions itself where rows are few, and dies with them. So a driver that begins with the sinks of an
+epoch, which the one before has not come to the end of, has tasks try them first: these die without it, and are searched
+like those of an ingest. Must never write anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from ferry.contract.ingest_runs import Shares
+from ferry.contract.notes import Receipt
+from ferry.driver.failures import has_died
+from ferry.driver.poison import Poison
+from ferry.spark import emit
+from ferry.spark.attempts import deaths, died_before
+from ferry.spark.cuts import read
+from ferry.spark.feeds import rows_frame
+from ferry.spark.pipeline import Batches, MapBatches, Output
+from ferry.spark.user_functions import code_of
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """Of the sinks behind operators; `schemas`: of what each operator fires."""
+
+    spark: SparkSession
+    poison: Poison
+    schemas: Mapping[int, pa.Schema]
+
+    def of(self, operator: int, output: Output, splits: Sequence[dict[str, Any]]) -> None:
+        """Have tasks pass these rows on. Raises Final with the row of which they die, and whatever a function raises."""
+        code = code_of([output.input], {})
+        if not code or not splits:
+            return
+        share = [(f"@{operator}", json.dumps(split)) for split in splits]
+
+        def attempt(share: Shares) -> list[Receipt] | None:
+            return self._attempt(share, operator, output)
+
+        if attempt(share) is None:
+            self.poison.search([share], attempt, f"a task before sink {output.sink!r}", code)
+            self.poison.over()
+
+    def _attempt(self, share: Shares, operator: int, output: Output) -> list[Receipt] | None:
+        functions = [step.function for step in output.input.steps if isinstance(step, MapBatches)]
+        splits = [json.loads(split) for name, split in share if name]
+        if len(functions) == len(output.input.steps):
+            with deaths(self.spark.sparkContext, 1):
+                job = self.spark.sparkContext.parallelize([splits], 1).mapPartitions(_passing(functions))
+                died = any(job.collect())
+            return None if died else [Receipt()]
+        before, _ = emit.before_sql(output.input.steps)
+        made = emit.result(
+            self.spark, output, None, lambda: rows_frame(self.spark, splits, self.schemas[operator], before)
+        )
+        assert isinstance(made, DataFrame)
+        try:
+            with deaths(self.spark.sparkContext, 1):
+                made.write.format("noop").mode("append").save()
+        except Exception as error:
+            if not has_died(error):
+                raise
+            return None
+        return [Receipt()]
+
+
+def _passing(functions: Sequence[Batches]) -> Any:
+    def task(shares: Iterable[list[dict[str, Any]]]) -> Iterator[bool]:
+        """Whether one before it has died."""
+        if died_before():
+            yield True
+            return
+        for splits in shares:
+            for split in splits:
+                for _ in emit.mapped(functions, read("", None, split, None)):
+                    pass
+        yield False
+
+    return task
