@@ -222,7 +222,7 @@ def _culprit(case: Case, there: bool) -> str:
     if way.wrong:
         return way.named
     if case.kills_tasks:
-        return r"dies of record \d+ .*'in', \d\.(json|parquet).*(touch|Own) \(job\.py:\d+\)"
+        return r"dies of (the )?record .*'in', .*\d\.(json|parquet).*(touch|Own|source 'in') \(job\.py:\d+\)"
     if case.site == "read":
         return r"dies of .*source 'in'|job\.py:\d+"
     if case.site in OPERATORS:
