@@ -57,7 +57,7 @@ _DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<na
 
 
 RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
-"""What of the user's code runs in this thread; empty: none."""
+"""The user's code that runs in this thread; empty: none."""
 
 
 def _package(path: str) -> str:
@@ -102,7 +102,7 @@ def where(error: BaseException) -> str:
 
 
 def line_of_crash(log: Sequence[str]) -> str | None:
-    """What Python said at last before a signal ended it, with the user's statement if that was under way; None: nothing."""
+    """The signal that ended a process, of the dump in its log, and the user's statement that ran; None: no signal did."""
     begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]
     if not begins:
         return None
@@ -138,7 +138,7 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; also of one that fails when it is asked."""
+    """The words of an error, also of one whose `__str__` raises."""
     try:
         return str(error)
     except BaseException as failed:
