@@ -52,6 +52,8 @@ _FRAME = re.compile(
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 """A frame of a printed traceback, and the line with the error behind the last one."""
+_CAUSE = re.compile(_RAISED.pattern + r"\n\nThe above exception was the direct cause of the following", re.MULTILINE)
+"""The error from which the next one of a printed traceback came."""
 _DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
 """A frame as Python writes it when a signal ends it."""
 
@@ -252,7 +254,11 @@ def line_in_traceback(text: str, what: str) -> str | None:
     inside = "" if last["name"] == "<module>" else f" in {last['name']}"
     statement = f': "{_plain(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
     at = f"{Path(last['file']).name}:{last['line']}{inside}{statement}"
-    return f"{USER_CODE}{_plain(error[1] if error else 'an error', MESSAGE_MAX)} ({at}), {what}"
+    raised = _plain(error[1] if error else "an error", MESSAGE_MAX)
+    causes = _CAUSE.findall(text, 0, last.start())
+    if causes and ((why := causes[-1].partition(": ")[2]) == "" or why not in raised):
+        raised = f"{raised} (from {_plain(causes[-1], KEY_MAX)})"
+    return f"{USER_CODE}{raised} ({at}), {what}"
 
 
 @contextmanager
