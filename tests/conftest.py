@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import settings
 
 from tests.patience import NOT_THEIR_TURN, OVER, PATIENCE, TURN, UNTIL
-
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
 
 
 @pytest.hookimpl(trylast=True)

@@ -105,7 +105,7 @@ _OTHERS = {
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
 }  # fmt: skip
-"""What others call these names, or what is done with them."""
+"""By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"
 """Home of the aggregate functions, each of which is entered there and nowhere else."""
 

@@ -31,7 +31,11 @@ class Way:
 RAISES = [
     Way("raises", 'raise ValueError("bad record")', rf"ValueError: bad record \({LINE}"),
     Way("divides by zero", "1 // 0", rf"ZeroDivisionError: .*\({LINE}"),
-    Way("raises from another error", 'raise KeyError("x") from ValueError("inner")', rf"KeyError: 'x' \({LINE}"),
+    Way(
+        "raises from another error",
+        'raise KeyError("x") from ValueError("inner")',
+        rf"KeyError: 'x' \(from ValueError: inner\) \({LINE}",
+    ),
     Way("raises two lines", 'raise TypeError("two\\nlines\\x1b[2J")', rf"TypeError: two lines\S* \({LINE}"),
     Way("raises what cannot be pickled", "raise Pair(1, 2)", rf"Pair: .*\({LINE}", but=("sink",)),
     Way("raises no Exception", 'raise Base("base")', rf"Base: base \({LINE}"),

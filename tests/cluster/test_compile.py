@@ -145,12 +145,12 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows by itself"),
     ("endless initial state", lambda s, a: {**splits(s, a), "old": streaming(s, a)["bid"]}, begun, "initial_state comes from source 'old', which has no end"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
-    ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is neither a streaming DataFrame nor"),
+    ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is no source; use ferry.json_files("),
     ("unread source", lambda s, a: {**splits(s, a), "other": splits(s, a)["bid"]}, plain, "source 'other' is read by no operator"),
     ("no sources", lambda s, a: {}, plain, "must return a dict of named sources"),
     ("unknown source", splits, lambda st, a: counted(st["bids"]), "pipeline: no source 'bids'; there are bid"),
     ("no sink", splits, lambda st, a: counted(st["bid"]), "must return what .sink(...) returns"),
-    ("too few arguments", splits, lambda st: None, "job.pipeline must take 2 arguments: too many positional arguments"),
+    ("too few arguments", splits, lambda st: None, "job: write pipeline(streams, args); as it is (test_compile.py:"),
     ("an error of the user's", splits, lambda st, a: 1 // 0, "job.pipeline failed: ZeroDivisionError"),
 ]  # fmt: skip
 

@@ -83,4 +83,5 @@ def test_two_machines(variables: str, wire: str, alone: dict[str, Future[str]]) 
     seen = {name: int(value) for name, value in re.findall(r"'(\w+)': (\d+)", output)}
     faults = ("completer_retry_err", "duplicate_request", "out_of_seq_request", "rcvd_seq_err")
     assert any(seen.get(name) for name in faults), f"the kernel saw no fault: {seen}"
+    assert re.search(r"b: nobody: 10\.8\.0\.77 does not answer.* stood still for 0\.\d+ s at most", output), output
     assert re.search(r"b: noticed 0\.\d+ s after the power cut", output), output

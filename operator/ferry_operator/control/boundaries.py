@@ -13,7 +13,7 @@ from ferry.contract.names import InstanceId
 from ferry_operator.control.placing import Placements
 
 PATIENCE, PATIENCE_SECONDS_MIN = 3.0, 10.0
-"""A virtual node that waits so many times as long as a copy takes is copied."""
+"""A virtual node is copied when its wait for a window is this many times as long as the copy."""
 
 
 def chosen(

@@ -52,12 +52,14 @@ _FRAME = re.compile(
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
 """A frame of a printed traceback, and the line with the error behind the last one."""
+_CAUSE = re.compile(_RAISED.pattern + r"\n\nThe above exception was the direct cause of the following", re.MULTILINE)
+"""The error from which the next one of a printed traceback came."""
 _DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
 """A frame as Python writes it when a signal ends it."""
 
 
 RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
-"""What of the user's code runs in this thread; empty: none."""
+"""The user's code that runs in this thread; empty: none."""
 
 
 def _package(path: str) -> str:
@@ -102,7 +104,7 @@ def where(error: BaseException) -> str:
 
 
 def line_of_crash(log: Sequence[str]) -> str | None:
-    """What Python said at last before a signal ended it, with the user's statement if that was under way; None: nothing."""
+    """The signal that ended a process, of the dump in its log, and the user's statement that ran; None: no signal did."""
     begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]
     if not begins:
         return None
@@ -138,7 +140,7 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; also of one that fails when it is asked."""
+    """The words of an error, also of one whose `__str__` raises."""
     try:
         return str(error)
     except BaseException as failed:
@@ -252,7 +254,11 @@ def line_in_traceback(text: str, what: str) -> str | None:
     inside = "" if last["name"] == "<module>" else f" in {last['name']}"
     statement = f': "{_plain(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
     at = f"{Path(last['file']).name}:{last['line']}{inside}{statement}"
-    return f"{USER_CODE}{_plain(error[1] if error else 'an error', MESSAGE_MAX)} ({at}), {what}"
+    raised = _plain(error[1] if error else "an error", MESSAGE_MAX)
+    causes = _CAUSE.findall(text, 0, last.start())
+    if causes and ((why := causes[-1].partition(": ")[2]) == "" or why not in raised):
+        raised = f"{raised} (from {_plain(causes[-1], KEY_MAX)})"
+    return f"{USER_CODE}{raised} ({at}), {what}"
 
 
 @contextmanager

@@ -81,6 +81,8 @@ class Poison:
         self._asking = threading.Lock()
         self._words = ""
         """of the last task that has died in this epoch"""
+        self._crash_reported = False
+        """and nothing of a search since"""
         self._epoch = -1
         self._lost = self._runs = 0
         """losses before the run under way; runs in a row that have failed with one"""
@@ -107,6 +109,7 @@ class Poison:
                 time.sleep(0.1)
             self._words = words or self._words
             if words and all(problem.reason != POISON for problem in self._metrics.problems):
+                self._crash_reported = True
                 again = "its share is read again; if tasks go on dying, the record that kills them is searched"
                 self._metrics.report_problem(POISON, f"a task died: {words}; {again}")
 
@@ -237,6 +240,9 @@ class Poison:
             self._words = self._crash() or self._words
         died = f"died: {self._words}" if self._words else "dies"
         text = f"{where} {died}: looking for the record that kills it in {names or 'its share'}{more}"
+        reported, self._crash_reported = self._crash_reported, False
+        if reported:  # The problem is known: the timeline would not hear of the search.
+            self._metrics.note("degraded", text)
         self._metrics.report_problem(POISON, text)
 
     def _place(self, name: str, whole: str, low: int, high: int | None) -> str:

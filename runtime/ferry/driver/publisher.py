@@ -46,7 +46,7 @@ from ferry.spark.user_functions import code_of, is_ferrys
 
 log = logging.getLogger("ferry.driver")
 
-DRIVERS_MAX = 3
+DRIVERS_MAX = 2
 """Deaths of drivers in a row, beside the first one, while a sink of the user's writes the same epoch."""
 
 

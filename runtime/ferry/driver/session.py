@@ -52,6 +52,8 @@ OURS = {
     # Of a task that dies of a signal the exception has Python's stack.
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    # A shortened traceback has no error from which another came.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # Without Hadoop's native library Spark starts a `chmod` process for every checkpoint file and for its .crc file, four
     # of them an epoch. This file system and this manager set no permissions and rename just as atomically.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

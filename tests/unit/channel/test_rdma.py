@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.channel.base import REPLACED, Lane, LinkState
-from ferry.channel.rdma import control_stream, fork
+from ferry.channel.rdma import control_stream, fork, neighbour
 from ferry.channel.rdma import ring as rings
 from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection, ReassemblyBuffer
 from ferry.channel.rdma.control_stream import (
@@ -76,6 +76,25 @@ def test_without_pyverbs_the_reason_is_said(monkeypatch):
     library.cache_clear()
     with pytest.raises(DeviceUnusable, match="pyverbs cannot be imported"):
         library()
+
+
+@pytest.mark.parametrize(
+    ("own", "peer"),
+    [
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),  # answers
+        ("fe80::1", "fe80::2"),  # of no interface that could be known
+        ("::ffff:10.1.2.3", "2001:db8::1"),  # of two families
+        ("::ffff:203.0.113.7", "::ffff:203.0.113.8"),  # no address of this machine
+    ],
+)
+def test_an_address_that_the_system_cannot_look_up_is_left_to_the_device(own, peer):
+    neighbour.resolve(IPv6Address(own), IPv6Address(peer))
+
+
+def test_an_address_that_nobody_has_is_refused_before_the_device_waits_for_it(monkeypatch):
+    monkeypatch.setattr(neighbour, "_waiting", lambda sock: True)
+    with pytest.raises(DeviceUnusable, match=r"127\.0\.0\.1 does not answer"):
+        neighbour.resolve(IPv6Address("::ffff:127.0.0.1"), IPv6Address("::ffff:127.0.0.1"), seconds=0.01)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,6 +253,19 @@ def test_the_place_is_the_users_innermost_statement(files: list[str], place: str
     text = f"org.apache.spark: Traceback (most recent call last):\n{frames}\nValueError: 1\n\tat x.java"
     line = line_in_traceback(text, "a task")
     assert line is not None and line.startswith(f"{USER_CODE}ValueError: 1 ({place} in made"), line
+
+
+@pytest.mark.parametrize("words", ["inner", "", "1"])
+def test_a_printed_traceback_names_what_the_error_came_from(words: str) -> None:
+    try:
+        try:
+            raise ValueError(words)
+        except ValueError as error:
+            raise KeyError(1) from error
+    except KeyError as error:
+        text, known = traceback.format_exc(), line_of(error, "a task")
+    assert line_in_traceback(f"org.apache.spark: {text}\tat x.java", "a task") == known
+    assert ("(from ValueError" in known) == (words != "1")
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,9 @@ def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.Mo
     monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(rig.loops.ingest, run(1), [[("a", "7")]])
-        time.sleep(2 * driver_loops.LOOK_SECONDS)
+        time.sleep(0.5)  # More than ATTACH_SECONDS.
         assert not asked.done()
+        monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 20.0)
         rig.wanted = 1
         assert [receipt.rows for receipt in asked.result(20)[0]] == [7]
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import EpochNotes, Receipt
+from ferry.contract.timeline import TIMELINE
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.poison import POISON, Poison
 from ferry.spark import cuts
@@ -380,6 +381,9 @@ def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path:
     assert problem.reason == POISON and problem.text.startswith("a task died: Segmentation fault (job.py:12 in touch")
     with pytest.raises(Final, match=r"3 times alone: Segmentation fault \(job.py:12 .*\)\. Nothing is lost"):
         search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
+    notes = [json.loads(line) for line in (tmp_path / TIMELINE).read_text().splitlines()]
+    first, second = (one["text"] for one in notes if one["kind"] == "degraded")
+    assert first.startswith("a task died: ") and "looking for the record that kills it in source 's'" in second
     search.begin(4, ())
     search.over()
     search.died()  # not of a signal

@@ -176,7 +176,7 @@ def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -
 
 
 def _balance(view: JobView) -> BalanceReport | None:
-    """The balance of the load. A move is told of after it has been worth it for a while."""
+    """The balance of the load. A move is reported when it has been worth its cost for a while."""
     observed = view.observed
     if observed is None or observed.advice is None:
         return None

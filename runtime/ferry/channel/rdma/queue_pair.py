@@ -1,8 +1,8 @@
 """One queue pair with its protection domain and completion queues, and the memory regions that its device may reach.
 
 It must never grant a right that is not needed (the peer may write to rings and credit words, and to nothing else; nobody
-may read), never wait inside a verbs call, and never leave a work request to the garbage collector: pyverbs up to 64 leaks
-every one of them.
+may read), never wait inside a verbs call (pyverbs holds the interpreter's lock), and never leave a work request to the
+garbage collector: pyverbs up to 64 leaks every one of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ferry.channel.rdma.neighbour import resolve
 from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Port, QueuePairAddress, ScatterGatherEntry, status_name
 from ferry.contract.errors import Exhausted, Unreachable
 
@@ -132,8 +133,9 @@ class QueuePair:
         return region
 
     def connect(self, peer: QueuePairAddress, timeout: int = TIMEOUT, retries: int = RETRIES) -> None:
-        """Make it ready to send and to receive. The peer may write, and only write."""
+        """Make it ready to send and to receive. The peer may write, and only write. Raises DeviceUnusable."""
         assert 0 <= retries <= RETRIES
+        resolve(self._port.gid.address, peer.gid)
         lib = self._lib
         attributes = lib.QPAttr(port_num=PORT)
         attributes.qp_access_flags = lib.enums.IBV_ACCESS_REMOTE_WRITE
