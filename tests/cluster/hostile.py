@@ -158,6 +158,8 @@ def _program(draw: random.Random, case: Case, framed: bool) -> str:
         lines.append(f'{letter} = streams["{source.name}"]{time}{kept}')
     touch = ".transform(checked)" if framed else ".map_batches(touch)"
     lines += [f"s = s{touch}"] if case.site == "map" else []
+    # A join and a union want the same types on both sides, and Spark has not all of Arrow's.
+    lines += ["o = o.transform(lambda rows: rows)"] if case.site == "map" and framed and len(case.sources) > 1 else []
     lines += ["s = s.union(o)"] if case.united else []
     fill = {
         "keys": ", ".join(f'"{key}"' for key in plan.keys), "aggregates": code_of(plan.aggregates),

@@ -193,7 +193,11 @@ def _defined(function: object) -> str:
     if isinstance(code, CodeType):
         return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
     kind = function if isinstance(function, type) else type(function)
-    file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+    try:
+        file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError):  # it came to this process by value, and its module did not
+        codes = (getattr(method, "__code__", None) for method in vars(kind).values())
+        file, line = next((one.co_filename, one.co_firstlineno) for one in codes if isinstance(one, CodeType))
     return f"{Path(file).name}:{line}" if file is not None and _rank(file) else ""
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.grouping import Ints
+from ferry.kernels.retyped import in_microseconds, retyped
 from ferry.kernels.schemas import from_text, to_text
 from ferry.process.api import Process, Work
 from ferry.process.classes import arguments_of, class_of, name_of
@@ -326,11 +327,15 @@ def hosted(name: str, processor: Any, output: Any, time_mode: str, pandas: bool)
 
 
 def _python_rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows of Python's values, as PySpark has them. Raises SpecRefused for a time that Python has not."""
+    """Rows of Python's values, as PySpark has them: times in microseconds, rounded down.
+
+    Raises SpecRefused for a time that Python has not.
+    """
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            columns.append(column.to_pylist())
+            kind = in_microseconds(column.type)
+            columns.append((column if kind == column.type else retyped(column, kind)).to_pylist())
         except (ValueError, OverflowError) as beyond:
             raise SpecRefused(
                 f"column {name!r} is {column.type}, with a value that Python's datetime has not ({beyond}): leave such "

@@ -155,17 +155,17 @@ def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequ
         with source_code(what, source):
             if (records := next(batches, _END)) is _END:
                 return
-            _require(records, wanted)
-        yield records
+            taken = _taken(records, wanted)
+        yield taken
 
 
-def _require(records: Any, wanted: list[tuple[str, pa.DataType]]) -> None:
-    """Raises TypeError unless there are these columns; nothing but nulls may have no type."""
+def _taken(records: Any, wanted: list[tuple[str, pa.DataType]]) -> Any:
+    """These columns of a batch, in this order. Raises TypeError for other types but that of nothing but nulls."""
     if isinstance(records, Malformed | Flow):
         texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
-        return
+        return records
     if not isinstance(records, pa.RecordBatch):
         raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
     schema = records.schema
@@ -174,3 +174,5 @@ def _require(records: Any, wanted: list[tuple[str, pa.DataType]]) -> None:
         if found != kind and found != pa.null():
             has = f"is {found}" if found is not None else "is missing"
             raise TypeError(f"read() gave a batch in which column {name!r} {has}; its schema() says {kind}")
+    names = [name for name, _ in wanted]
+    return records if names == schema.names else records.select(names)

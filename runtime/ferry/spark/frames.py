@@ -11,13 +11,13 @@ from collections import Counter
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ferry.contract.errors import DataRefused, SpecRefused
+from ferry.kernels.retyped import has_times, is_list, retyped
 from ferry.kernels.values import DIGITS_MAX
 
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
@@ -27,7 +27,6 @@ _WIDER = {
     pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.string(), pa.large_string(): pa.string(),
     pa.binary_view(): pa.binary(), pa.large_binary(): pa.binary(),
 }  # fmt: skip
-_DAY_MS = 86_400_000
 
 
 class _NotInSpark(Exception):
@@ -53,15 +52,15 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def for_spark(rows: Rows) -> Rows:
     """The rows with types that Spark takes. Raises DataRefused for a value that they have not, with its column."""
     wanted = arrow_schema(spark_schema(rows.schema))
-    if all(own == kind and not _has_times(kind) for own, kind in zip(rows.schema.types, wanted.types, strict=True)):
+    if all(own == kind and not has_times(kind) for own, kind in zip(rows.schema.types, wanted.types, strict=True)):
         return rows
     columns = []
     for field, column, kind in zip(rows.schema, rows.columns, wanted.types, strict=True):
         try:
             if isinstance(column, pa.ChunkedArray):
-                columns.append(pa.chunked_array([_made(chunk, kind) for chunk in column.chunks], kind))
+                columns.append(pa.chunked_array([retyped(chunk, kind) for chunk in column.chunks], kind))
             else:
-                columns.append(_made(column, kind))
+                columns.append(retyped(column, kind))
         except pa.ArrowInvalid as error:
             raise DataRefused(
                 f"column {field.name!r} has a value of {field.type} that Spark's {kind} cannot hold: {error}; leave such "
@@ -126,65 +125,10 @@ def _taken(kind: pa.DataType) -> pa.DataType:
         if len({field.name.lower() for field in fields}) < len(fields) or not fields:
             raise _NotInSpark(f"{kind}: its fields have no names of their own")
         return pa.struct([field.with_type(_taken(field.type)) for field in fields])
-    if _is_list(kind):
+    if is_list(kind):
         return pa.list_(kind.value_field.with_type(_taken(kind.value_type)))
     try:
         from_arrow_schema(pa.schema([("column", kind)]))
     except PySparkTypeError:
         raise _NotInSpark(str(kind)) from None
     return kind
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    """Whether there are times of the day: of their nanoseconds Spark has the microseconds."""
-    return pa.types.is_time(kind) or any(_has_times(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    views = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
-def _made(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as of the type that `_taken` and Spark make of its own. Raises ArrowInvalid for a value beyond it."""
-    types, own = pa.types, column.type
-    if own == kind and not _has_times(kind):
-        return column
-    if isinstance(own, pa.BaseExtensionType):
-        return _made(column.storage, kind)
-    if types.is_dictionary(own):
-        return _made(column.dictionary_decode(), kind)
-    if types.is_run_end_encoded(own):
-        return _made(pc.run_end_decode(column), kind)
-    mask = column.is_null() if column.null_count else None
-    if types.is_struct(kind):
-        children = [_made(child, kind.field(i).type) for i, child in enumerate(column.flatten())]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    if types.is_map(kind):
-        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        keys, items = (one.slice(begin, end - begin) for one in (column.keys, column.items))
-        offsets = pc.subtract(column.offsets, begin)
-        return pa.MapArray.from_arrays(
-            offsets, _made(keys, kind.key_type), _made(items, kind.item_type), kind, mask=mask
-        )
-    if types.is_list(kind):
-        ends = pc.cumulative_sum(pc.list_value_length(column).fill_null(0).cast(pa.int64()))
-        offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-        return pa.ListArray.from_arrays(offsets, _made(column.flatten(), kind.value_type), type=kind, mask=mask)
-    if own == pa.date64():
-        return _floor(column, _DAY_MS).cast(pa.int32()).cast(kind)
-    if types.is_time(own):
-        fine = column.cast(pa.time64("ns"))
-        return pc.multiply(_floor(fine, 1000), 1000).cast(kind)
-    if (types.is_timestamp(own) or types.is_duration(own)) and own.unit == "ns":
-        micros = _floor(column, 1000)
-        return micros.cast(kind)
-    return column.cast(kind)
-
-
-def _floor(column: pa.Array, divisor: int) -> pa.Array:
-    """The integers of a temporal column, divided and rounded down."""
-    numbers = column.cast(pa.int64())
-    down = pc.divide(numbers, divisor)
-    return pc.subtract(down, pc.less(pc.subtract(numbers, pc.multiply(down, divisor)), 0).cast(pa.int64()))

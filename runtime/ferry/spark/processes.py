@@ -41,7 +41,10 @@ def process_descriptor(
     """
     keys = [one.key for one in inputs]
     if [kind for _, kind in keys[0]] != [kind for _, kind in keys[-1]]:
-        raise SpecRefused(f"operator {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}")
+        raise SpecRefused(
+            f"operator {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}; cast those of one stream in "
+            ".map_batches(...)"
+        )
     orders = [None if one.initial else order for one in inputs]
     chosen = [_chosen(name, one.schema, some, by) for one, some, by in zip(inputs, columns, orders, strict=True)]
     key = pa.schema([(column, type_of(kind)) for column, kind in keys[0]])

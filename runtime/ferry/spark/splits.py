@@ -127,7 +127,7 @@ class Splits(Protocol):
         ...
 
     def read(self, split: Split, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
-        """The records of a split, with these columns in this order (None: all)."""
+        """The records of a split, with these columns (None: all); further ones are left out."""
         ...
 
 

@@ -115,7 +115,10 @@ class WindowedStream:
             return with_late(join_of(keyed, name, other, outer), self.window, late)
         key, theirs = keyed._key(name), other._key(name)
         if [t for _, t in key] != [t for _, t in theirs]:
-            raise SpecRefused(f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}")
+            raise SpecRefused(
+                f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}; cast those of one stream in "
+                ".map_batches(...)"
+            )
         sides = _side(name, keyed.stream.input.schema, left), _side(name, other.stream.input.schema, right)
         names = ["window_start", "window_end", *(n for s in sides for n, _, _ in s.columns)]
         twice = sorted({n for n in names if names.count(n) > 1})

@@ -275,6 +275,12 @@ def test_where_a_function_is_defined_is_known_of_every_kind(made: Any) -> None:
     assert place_of(made).startswith("test_user_code.py:") and place_of(Path) == place_of(Strange()) == ""
 
 
+def test_where_a_class_is_defined_is_known_where_its_module_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    defined = place_of(Called)
+    monkeypatch.setattr(Called, "__module__", "not_here")
+    assert place_of(Called()).startswith("test_user_code.py:") and place_of(Called()) >= defined
+
+
 def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
     here = divides.__code__
     crash = (

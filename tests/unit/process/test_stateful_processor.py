@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +22,7 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.process.ddl import schema_of
 from ferry.process.harness import ProcessHarness
 from ferry.process.shapes import shape_of
-from ferry.process.stateful_processor import hosted
+from ferry.process.stateful_processor import _python_rows, hosted
 from tests.unit.process import spark_processors as sp
 
 SCHEMA = pa.schema([("k", pa.int64()), ("op", pa.string()), ("v", pa.int64()), ("ts", pa.int64())])
@@ -288,3 +288,18 @@ def test_a_time_that_python_has_not_names_its_column(kind: pa.DataType, value: i
     mine = ProcessHarness(process, schema, "k")
     with pytest.raises(UserCodeFailed, match=r"column 'at' is .*, with a value that Python's datetime has not"):
         mine.epoch([{"k": 1, "op": "ask", "v": 1, "ts": 1, "at": value}])
+
+
+def test_rows_have_times_of_microseconds_as_in_pyspark() -> None:
+    late = {"": -1, "UTC": 1_000_001}
+    columns = [pa.array([late[zone], None], pa.timestamp("ns", zone or None)) for zone in late]
+    columns += [pa.array([-1, None], pa.duration("ns")), pa.array([1_999, None], pa.time64("ns"))]
+    columns += [pa.array([[{"at": -1}], None], pa.list_(pa.struct([("at", pa.timestamp("ns"))])))]
+    columns += [pa.array([[("k", -1)], None], pa.map_(pa.string(), pa.duration("ns")))]
+    columns += [pa.array([-1, None], pa.timestamp("ns")).dictionary_encode(), pa.array([5, None], pa.time32("s"))]
+    rows = _python_rows(pa.RecordBatch.from_arrays(columns, [str(i) for i in range(len(columns))]))
+    micro, before = timedelta(microseconds=1), datetime(1969, 12, 31, 23, 59, 59, 999_999)
+    utc = datetime(1970, 1, 1, 0, 0, 0, 1_000, UTC)
+    first = (before, utc, -micro, time(0, 0, 0, 1), [{"at": before}], [("k", -micro)], before, time(0, 0, 5))
+    assert rows == [first, (None,) * len(columns)]
+    assert not any(hasattr(value, "nanosecond") for value in rows[0])

@@ -159,6 +159,14 @@ def test_an_error_of_a_users_source_is_in_the_receipt(then: Any, words: str) -> 
     assert words in error and "source 's'" in error, error
 
 
+def test_of_a_users_batches_the_columns_are_taken_that_are_wanted() -> None:
+    rows = batch(1, 2)
+    source: Any = Source(rows.select(["t", "k"]).append_column("more", rows["k"]))
+    assert list(cuts._read("s", source, {}, None)) == [rows]
+    assert list(cuts._read("s", source, {}, ["t"])) == [rows.select(["t"])]
+    assert [one.num_rows for one in cuts._read("s", source, {}, [])] == [2]
+
+
 def test_a_source_that_reaches_nothing_is_not_the_users_code() -> None:
     error = str(receipt(Source(batch(1), ConnectionError("503"))).error)
     assert error == "Unreachable: source 's': ConnectionError: 503"
