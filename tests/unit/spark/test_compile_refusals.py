@@ -94,7 +94,7 @@ LAST = "return counts.sink(ferry.console())"
         ('.key_by("k")', '.key_by("k").map_batches(len)', "; it is a step before .key_by(...)"),
         ('.key_by("k")', '.key_by(["k", "ts"])', 'list is no name of a column; write key_by("a", "b") (job.py:12'),
         ('streams["a"]', "streams.a", '; streams stand in a dict by the names of their sources: streams["a"]'),
-        (LAST, "return counts", "(or a list of them), not the stream of operator 'n' (job.py:10)"),
+        (LAST, "return counts", "(or a list of them), not <stream of operator 'n': k int64, n int64> (job.py:10)"),
         (LAST, "pass", "(or a list of them), not None (job.py:10)"),
         ("(streams, args)", "(streams)", "job.py: write pipeline(streams, args); as it is (job.py:10), too many"),
         ("def pipeline", "def pipe", "job.py has no function pipeline(streams, args)"),

@@ -209,8 +209,8 @@ def test_a_receipt_has_the_greatest_event_time_of_each_flow() -> None:
     made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
     shops = Feed(1, (), ("k",), "t", cast(Any, _Shops()), None, number=1)
     made.work = replace(made.work, feeds={"sales": (shops,)})
-    made._read([("", 'flows ["sales", {"north": true, "south": false}]'), ("", 'flows ["others", {"x": true}]')])
-    made._read([("sales", "{}")])
+    made.read([("", 'flows ["sales", {"north": true, "south": false}]'), ("", 'flows ["others", {"x": true}]')])
+    made.read([("sales", "{}")])
     assert made.flows == {1: {"north": True, "south": False}} and not made.flush
     assert made.maxima == {1: {"": 3, "north": 70, "south": 20}} and made.malformed == 4
 
@@ -219,7 +219,7 @@ def test_what_nobody_can_read_is_a_dead_letter_with_its_place() -> None:
     made = task(None)
     made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
     made.work = replace(made.work, feeds={"sales": (Feed(1, (), ("k",), "t", cast(Any, _Shops()), None),)})
-    made._read([("sales", left_out('{"pieces": [["f", 3, 4]]}', [-2])), ("sales", aside_alone("{}", -1))])
+    made.read([("sales", left_out('{"pieces": [["f", 3, 4]]}', [-2])), ("sales", aside_alone("{}", -1))])
     letters = [json.loads(one)["record"] for one in made.dead_letters]
     assert letters == ['{"pieces": [["f", 3, 4]]}', "{}"], "not the records that it has read before"
     assert (made.rows, made.unread, made.malformed) == (1, 2, 2)

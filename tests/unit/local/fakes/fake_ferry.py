@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from ferry_operator.cli import checkpoints, main
+from ferry_operator.cli import main, targets
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.request import Request
 from ferry_operator.local.run import run
@@ -19,5 +19,5 @@ def run_with_fakes(request: Request) -> int:
 
 
 if __name__ == "__main__":
-    main.run_job = checkpoints.run_job = run_with_fakes
+    targets.run = run_with_fakes
     main.main()
