@@ -469,8 +469,20 @@ def test_what_cannot_run_is_refused_before_anything_is_started(ferry: Ferry, arg
     assert not (ferry.home / "ferry").exists()
 
 
-def test_a_valid_job_is_said_to_be_valid(ferry: Ferry) -> None:
+def test_a_job_is_valid_when_its_pipeline_can_be_built(ferry: Ferry) -> None:
+    program = ferry.home / "counts.py"
+    program.write_text(
+        "import ferry, pyarrow as pa\n"
+        "def sources(spark, args):\n"
+        "    return {'in': ferry.parquet_files('.', pa.schema([('k', pa.int64())]))}\n"
+        "def pipeline(streams, args):\n"
+        "    return streams['in'].sink(ferry.parquet('out'))\n"
+    )
+    (ferry.home / "job.yaml").write_text(JOB.replace("module: counts", "file: counts.py"))
     assert ferry("validate", "job.yaml")[0] == "counts: valid\n"
+    program.write_text(program.read_text().replace("'in'].", "'out']."))
+    out, err = ferry("validate", "job.yaml", code=2)
+    assert not out and "no source 'out'; there are in" in err and "counts.py:5" in err
 
 
 def test_the_end_of_redis_and_of_a_worker_is_told(ferry: Ferry) -> None:
