@@ -10,9 +10,11 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from ferry.contract.errors import FerryError, SpecRefused
@@ -40,11 +42,25 @@ def answer(asked: str, folder: str) -> dict[str, Any]:
     """The plan of a pipeline, or why it is refused."""
     module, file, *given = json.loads(asked)
     try:
-        return {"plan": described(compile.build(LateSession(folder), compile.load(module, file), *given))}
+        program = compile.load(module, file)
+        try:
+            plan = compile.build(LateSession(folder), program, *given)
+        except SpecRefused as refused:
+            if not _wants_session(refused):
+                raise
+            plan = compile.build(session.tried(folder), program, *given)
+        return {"plan": described(plan)}
     except SpecRefused as refused:
         return {"refused": str(refused)}
     except (FerryError, OSError) as error:
         return {"refused": words_of(error)}
+
+
+def _wants_session(refused: BaseException) -> bool:
+    """PySpark itself has failed, as `col(...)` of pyspark.sql.functions does where no session has started."""
+    first = refused.__cause__ or refused
+    frames = traceback.extract_tb(first.__traceback__)
+    return SparkSession.getActiveSession() is None and frames[-1].filename.startswith(os.path.dirname(pyspark.__file__))
 
 
 def main() -> None:

@@ -103,6 +103,19 @@ def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
     assert plan["planned"] == ""
 
 
+@pytest.mark.parametrize("expression", ['F.col("shop")', 'F.udf("int")(len)("shop")', "SparkSession.active()"])
+def test_a_session_starts_for_functions_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expression: str
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(session, "tried", begun.append)
+    program = PROGRAM.replace(
+        "import ferry\n", "import ferry\nfrom pyspark.sql import SparkSession, functions as F\n", 1
+    )
+    program = program.replace("    minutes =", f"    {expression}\n    minutes =", 1)
+    assert "refused" in built(tmp_path, program) and begun
+
+
 def test_a_session_starts_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import SparkSession
 
