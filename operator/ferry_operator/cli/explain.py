@@ -1,4 +1,4 @@
-"""`ferry explain`: why a job has the size that it has, by the last decision of its autoscaler; see `main`.
+"""`ferry explain`: what the pipeline of a job file is, or why a job has the size that it has; see `main`.
 
 It reads arguments, calls what does the work, and prints.
 """
@@ -6,6 +6,7 @@ It reads arguments, calls what does the work, and prints.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ from rich.text import Text
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.terminal import show, show_json
+from ferry_operator.job import spec
+from ferry_operator.local import check, graph
 
 Record = dict[str, Any]
 
@@ -27,10 +30,21 @@ STYLES |= {"AtMaximum": "red", "NotLimitedByWorkers": "red"}
 @app.command()
 def explain(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")],
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="A job file (JOB.yaml), or the name of a job or of its run.")
+    ],
+    sets: targets.Sets = None,
+    plot: Annotated[Path | None, typer.Option(help="Of a job file: draw its pipeline (PNG, SVG or PDF).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the last decision about the number of workers, with all it was made from."""
+    """Of a job file: show its pipeline, what reads what, and how epochs are planned. Nothing is started.
+
+    Of a job that runs: show the last decision about the number of workers, with all it was made from.
+    """
+    if Path(job).suffix in (".yaml", ".yml"):
+        return _pipeline(Path(job), tuple(sets or ()), plot, as_json)
+    if sets or plot is not None:
+        raise Refusal(f"--set and --plot are for a job file, as {job}.yaml")
     document = targets.find(ctx.obj, job).describe()
     found = (document["status"] or {}).get("autoscale") or document.get("autoscale")
     if not found:
@@ -39,6 +53,25 @@ def explain(
         show_json({"job": document["job"], **found})
     else:
         show(decision_table(document, found))
+
+
+def _pipeline(file: Path, sets: tuple[str, ...], plot: Path | None, as_json: bool) -> None:
+    job = spec.load(file, sets)
+    checked = check.pipeline(job, file)
+    if checked.plan is None:
+        raise spec.JobRefused([checked.refused])
+    if job.spec.epoch.mode == "micro-batch":
+        checked.plan["planned"] = checked.plan["planned"] or "spec.epoch.mode says so"
+    if plot is not None:
+        from ferry_operator.local.timeline.plot import draw_pipeline  # Matplotlib is large and only pictures need it.
+
+        draw_pipeline(checked.plan, plot, job.metadata.name)
+    if as_json:
+        return show_json({"job": job.metadata.name, **checked.plan})
+    table = Table.grid(padding=(0, 2))
+    for title, line in graph.lines(checked.plan):
+        table.add_row(Text(title, style="" if title.startswith(" ") else "bold"), Text(line))
+    show(table)
 
 
 def _why_nothing(document: Record) -> str:

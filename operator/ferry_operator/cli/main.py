@@ -44,7 +44,6 @@ app.add_typer(init.app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -67,7 +66,7 @@ def where(
 def run(
     ctx: typer.Context,
     job: JobFile,
-    sets: Sets = None,
+    sets: targets.Sets = None,
     events: Annotated[int | None, typer.Option(min=1, help="Bound of generator sources: run to the end.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Replaces the directory of sinks.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the run's timeline (PNG, SVG, PDF).")] = None,
@@ -86,7 +85,7 @@ def run(
 
 
 @app.command()
-def validate(job: JobFile, sets: Sets = None) -> None:
+def validate(job: JobFile, sets: targets.Sets = None) -> None:
     """Check a job file and build its pipeline, as its driver would; print every problem. Nothing is started."""
     checked = spec.load(job, tuple(sets or ()))
     for warning in spec.warnings(checked):

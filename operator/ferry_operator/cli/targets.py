@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ferry.contract.errors import Refusal, Unreachable
 from ferry_operator.cli.client import Local
@@ -29,6 +31,8 @@ KUBECONFIG = "~/.kube/config"
 
 OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
 """Take a value each, and may stand anywhere on the line, as with kubectl."""
+
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
 
 
 @dataclass(frozen=True, slots=True)

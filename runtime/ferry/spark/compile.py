@@ -118,7 +118,7 @@ def _built(
         raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {shown(sources)}")
     _refuse_names(sources)
     refuse_unbounded(args, sources)
-    schemas = {name: _source_schema(name, source) for name, source in sources.items()}
+    schemas = {name: source_schema(name, source) for name, source in sources.items()}
     for name, schema in schemas.items():
         refuse_same(schema, f"source {name!r} has")
     created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
@@ -261,7 +261,8 @@ def _named(module: ModuleType) -> str:
     return Path(own).name if own else module.__name__
 
 
-def _source_schema(name: str, source: Any) -> pa.Schema:
+def source_schema(name: str, source: Any) -> pa.Schema:
+    """The columns of a source. Raises SpecRefused for what is none."""
     if isinstance(source, DataFrame):
         if not source.isStreaming:
             raise SpecRefused(f"source {name!r}: a batch DataFrame; use spark.readStream, or one of Ferry's splits")

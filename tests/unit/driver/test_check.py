@@ -100,7 +100,8 @@ def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
     assert (operator["name"], operator["kind"], operator["key"]) == ("sales", "aggregate", ["shop"])
     assert [(read["from"], read["time"], read["delay_ms"]) for read in operator["reads"]] == [("orders", "ts", 3000)]
     assert output["reads"][0]["from"] == "sales" and re.fullmatch(r"parquet\('sales'\)", output["sink"])
-    assert plan["planned"] == ""
+    assert plan["planned"] == "" and operator["window"] == {"size_ms": 10_000, "slide_ms": 10_000}
+    assert operator["computes"] == ["n=count()", "cents=sum(cents)"]
 
 
 @pytest.mark.parametrize("expression", ['F.col("shop")', 'F.udf("int")(len)("shop")', "SparkSession.active()"])

@@ -1,4 +1,4 @@
-"""A picture of a run's timeline: epoch time, output latency and throughput over time, with moves and failures marked.
+"""Pictures: of a pipeline, and of a run's timeline, with epoch time, latency, throughput, moves and failures.
 
 The only importer of matplotlib. It draws records and computes nothing that `timeline` does not.
 """
@@ -16,12 +16,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
+from ferry_operator.local import graph
 from ferry_operator.local.timeline import timeline
 
 LINE, FAST, MOVE, FAILURE, ACTION = "#1f5fa8", "#2a7f62", "#f2b544", "#c0392b", "#6b4fa0"
 
 LABELS_MAX = 24
 """More actions than this get their lines, and no labels: nobody could read them."""
+
+BOX_LETTERS = 28
+"""Longer names of a pipeline's sinks are cut."""
 
 LEAST_SECONDS = 1e-4
 """The least latency that is drawn: the scale is logarithmic."""
@@ -36,6 +40,32 @@ STYLE = {
 }
 
 Record = dict[str, Any]
+
+
+def draw_pipeline(plan: graph.Plan, file: Path, job: str) -> None:
+    """Write the picture (PNG, SVG or PDF by the ending of the file's name): sources left, sinks right."""
+    boxes, edges = graph.laid_out(plan)
+    width, height = 1 + max(x for x, _ in boxes.values()), 1 + max(y for _, y in boxes.values())
+    figure = Figure(figsize=(3.2 * width, 0.6 + 1.1 * height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), title=f"{job}: {graph.mode(plan)}")
+    axes.axis("off")
+    patches = {}
+    for name, (x, y) in boxes.items():
+        kind, _, rest = name.partition(" ")
+        colour = {"source": "#d5e5f5", "operator": "#fdebc8"}.get(kind, "#d6ede4")
+        box = {"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": "#9aa4ad"}
+        short = rest.strip() if len(rest.strip()) <= BOX_LETTERS else f"{rest[:BOX_LETTERS]} ..."
+        drawn = axes.text(x, y, f"{kind}\n{short}", fontsize=8, ha="center", va="center", bbox=box)
+        patches[name] = drawn.get_bbox_patch()
+    for (begin, end), text in edges:
+        (x0, y0), (x1, y1) = boxes[begin], boxes[end]
+        arrow = {"arrowstyle": "->", "color": "#333a40", "patchA": patches[begin], "patchB": patches[end]}
+        axes.annotate("", (x1, y1), (x0, y0), arrowprops=arrow)
+        at = {"fontsize": 6, "ha": "center", "va": "center", "backgroundcolor": "white", "color": "#333a40"}
+        axes.text(x0 + 0.36 * (x1 - x0), y0 + 0.36 * (y1 - y0), text, **at)
+    figure.savefig(file)
 
 
 def draw(records: Sequence[Record], file: Path, job: str) -> None:

@@ -1,0 +1,94 @@
+"""A pipeline as text, and the places of a picture: what each operator and sink reads, by the plan of `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Plan = dict[str, Any]
+
+UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
+
+
+def span(milliseconds: int) -> str:
+    """A duration in its largest whole unit.
+
+    Example:
+        >>> span(90_000), span(7_200_000)
+        ('90 s', '2 h')
+    """
+    if not milliseconds:
+        return "0 s"
+    size, unit = next((size, unit) for size, unit in UNITS if milliseconds % size == 0)
+    return f"{milliseconds // size} {unit}"
+
+
+def lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """(what it is, what is said of it), from the sources to the sinks, and the epoch mode."""
+    for source in plan["sources"]:
+        yield f"source {source['name']}", f"{source['kind']}: {_columns(source['columns'])}"
+    for operator in plan["operators"]:
+        yield f"operator {operator['name']}", _what(operator)
+        yield from (("  reads", _read(read)) for read in operator["reads"])
+        yield "  gives", _columns(operator["columns"])
+    for output in plan["outputs"]:
+        late = f"late records of {output['late']}, of " if output.get("late") else ""
+        yield f"sink {output['sink']}", late + "; ".join(_read(read) for read in output["reads"])
+    yield "epochs", mode(plan)
+
+
+def mode(plan: Plan) -> str:
+    """The epoch mode, and why."""
+    return f"micro-batch: {plan['planned']}" if plan["planned"] else "continuous: no epoch is planned by Spark"
+
+
+def _columns(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def _what(operator: Plan) -> str:
+    computes = f" {', '.join(operator['computes'])}" if operator["computes"] else ""
+    by = f" by {', '.join(operator['key'])}" if operator["key"] else ", of all records together"
+    return f"{operator['kind']}{computes}{by}{_when(operator)}"
+
+
+def _when(operator: Plan) -> str:
+    """Its window, and when it emits."""
+    window, rows = operator["window"], ", after each epoch the rows that changed" * (operator["emit"] == "changes")
+    if window is None:
+        return (f", keys are forgotten after {span(operator['ttl_ms'])}" if operator["ttl_ms"] else "") + rows
+    slide = f" every {span(window['slide_ms'])}" if window["slide_ms"] != window["size_ms"] else ""
+    return f", in windows of {span(window['size_ms'])}{slide}" + (
+        rows or ", each once, when the watermark passes its end"
+    )
+
+
+def _read(read: Plan) -> str:
+    late = f", up to {span(read['delay_ms'])} late" if read["delay_ms"] else ""
+    time = f", event time {read['time']}{late}" if read["time"] else ""
+    return "".join([read["from"], *(f", {step}" for step in read["steps"]), time])
+
+
+def laid_out(plan: Plan) -> tuple[dict[str, tuple[int, int]], list[tuple[tuple[str, str], str]]]:
+    """The place of each box, in columns and rows; and the arrows, with what is said at them."""
+    columns: dict[str, int] = {f"source {one['name']}": 0 for one in plan["sources"]}
+    named = {one["name"]: f"source {one['name']}" for one in plan["sources"]}
+    edges = []
+
+    def place(box: str, reads: Sequence[Plan]) -> None:
+        columns[box] = 1 + max((columns[named[read["from"]]] for read in reads), default=0)
+        for read in reads:
+            steps = [step.partition(" ")[2] for step in read["steps"]]
+            time = [f"{read['time']}, {span(read['delay_ms'])}"] if read["time"] else []
+            edges.append(((named[read["from"]], box), "\n".join([*steps, *time])))
+
+    for operator in plan["operators"]:
+        named[operator["name"]] = f"operator {operator['name']}"
+        place(named[operator["name"]], operator["reads"])
+    for number, output in enumerate(plan["outputs"]):
+        place(f"sink {output['sink']}{' ' * number}", output["reads"])
+    boxes, rows = dict[str, tuple[int, int]](), dict[int, int]()
+    for box, column in columns.items():
+        boxes[box] = column, rows.get(column, 0)
+        rows[column] = rows.get(column, 0) + 1
+    return boxes, edges
