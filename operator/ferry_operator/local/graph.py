@@ -54,7 +54,8 @@ def _what(operator: Plan) -> str:
 
 def _when(operator: Plan) -> str:
     """Its window, and when it emits."""
-    window, rows = operator["window"], ", after each epoch the rows that changed" * (operator["emit"] == "changes")
+    window = operator["window"]
+    rows = ", after each epoch the rows that changed" if operator["emit"] == "changes" else ""
     if window is None:
         return (f", keys are forgotten after {span(operator['ttl_ms'])}" if operator["ttl_ms"] else "") + rows
     slide = f" every {span(window['slide_ms'])}" if window["slide_ms"] != window["size_ms"] else ""

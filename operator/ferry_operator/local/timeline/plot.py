@@ -63,7 +63,7 @@ def draw_pipeline(plan: graph.Plan, file: Path, job: str) -> None:
         (x0, y0), (x1, y1) = boxes[begin], boxes[end]
         arrow = {"arrowstyle": "->", "color": "#333a40", "patchA": patches[begin], "patchB": patches[end]}
         axes.annotate("", (x1, y1), (x0, y0), arrowprops=arrow)
-        at = {"fontsize": 6, "ha": "center", "va": "center", "backgroundcolor": "white", "color": "#333a40"}
+        at: Record = {"fontsize": 6, "ha": "center", "va": "center", "backgroundcolor": "white", "color": "#333a40"}
         axes.text(x0 + 0.36 * (x1 - x0), y0 + 0.36 * (y1 - y0), text, **at)
     figure.savefig(file)
 
