@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ferry.spark.windowed import WindowedStream
     from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
     from ferry.testing.pipeline import test
+    from ferry.testing.runs import RunFailed, run
 
     __all__ = [
         "Aggregator",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         "Malformed",
         "Process",
         "ProcessHarness",
+        "RunFailed",
         "Sink",
         "SpecRefused",
         "Splits",
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
         "read_state",
         "records",
         "rows",
+        "run",
         "select",
         "session",
         "sliding",
@@ -96,6 +99,7 @@ _HOMES = {
     "ferry.spark.stream": ("Stream",),
     "ferry.spark.windowed": ("WindowedStream",),
     "ferry.testing.pipeline": ("test",),
+    "ferry.testing.runs": ("RunFailed", "run"),
     "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -125,8 +129,6 @@ def __getattr__(name: str) -> Any:
 
 def _hint(name: str) -> str:
     """Of a name that neither a room nor a function has."""
-    if name == "run":
-        return "; a job is run by the command `ferry run JOB.yaml`"
     if other := [one for one, names in _OTHERS.items() if name in names]:
         return f"; use ferry.{other[0]}"
     import difflib

@@ -1,1 +1,1 @@
-"""Pipelines tried without a cluster, for the tests of jobs."""
+"""Jobs from Python: a pipeline tried without a cluster, and a run of this machine with a handle."""

@@ -84,7 +84,6 @@ LAST = "return counts.sink(ferry.console())"
         ('ferry.parquet_files', 'ferry.nothing', "job.py.sources failed: AttributeError"),
         ("ferry.count()", "ferry.coumt()", "no attribute 'coumt'; did you mean 'count'? (job.py:12"),
         ("ferry.count()", 'ferry.avg("k")', "no attribute 'avg'; use ferry.mean (job.py:12"),
-        ("import ferry", "import ferry; ferry.run()", "a job is run by the command `ferry run JOB.yaml` (job.py:3"),
         ("n=ferry.count(), emit=ferry.at_end()", "ferry.count(), n=ferry.count()", "aggregate 'n': count has no name; write n="),
         ("n=ferry.count()", "aggregator=ferry.count()", "aggregate 'n': count has no name; write n=ferry.count(...) (job.py:12"),
         ("ferry.count()", "ferry.count", "n=the function count is not an aggregate; use count(), sum(column), ... (job.py:12"),
