@@ -304,3 +304,11 @@ def test_an_output_column_may_have_any_name(bids: Stream, word: str) -> None:
         streams["keys"] = keyed(bids).aggregate("keys", **given)
     for stream in streams.values():
         assert word in stream.columns and stream.columns.count(word) == 1
+
+
+def test_a_column_of_a_union_may_be_null_where_it_may_be_in_one_of_its_streams(bids: Stream) -> None:
+    strict = bids.map_batches(lambda rows: rows.cast(pa.schema([one.with_nullable(False) for one in rows.schema])))
+    assert not any(field.nullable for field in strict.input.schema) and bids.input.schema.field("price").nullable
+    for united in (strict.union(bids), bids.union(strict), strict.union(strict).union(bids)):
+        assert all(one.schema == bids.input.schema for one in (united.input, *united.more))
+    assert not any(field.nullable for field in strict.union(strict).input.schema)
