@@ -163,13 +163,14 @@ class JsonSplits(DirectorySplits):
         wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
         packed = packing(path)
         for at, data in blocks(path, packed, low, high, JSON_BLOCK_BYTES):
-            table, bad, reasons = parse(data, mine, self._epochs)
+            table, bad = parse(data, mine, self._epochs)
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 whole = with_constants(batch, self._schema, values)
                 yield whole if columns is None else whole.select(wanted.names)
             if bad:
-                place = f"{name}, bytes {at} to {at + len(data)}{' unpacked' if packed else ''}: {hint(path, data)}"
-                yield malformed(bad, reasons, place)
+                of, why = " of the unpacked file" if packed else "", hint(path, data)
+                reasons = [f"{name}, line at byte {at + one.at}{of}: {why}{one.reason}" for one in bad]
+                yield malformed([one.line for one in bad], reasons)
 
 
 def parquet_files(

@@ -41,7 +41,7 @@ class Malformed:
         reason: what was wrong with the first of them, and where it is.
         reasons: of each record its own, in their order; empty: `reason` is that of all.
     Example:
-        >>> ferry.Malformed(1, ["{oops"], "clicks.json, bytes 0 to 6: no object").count
+        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: no object").count
         1
     """
 
@@ -51,10 +51,10 @@ class Malformed:
     reasons: list[str] = field(default_factory=list)
 
 
-def malformed(records: Sequence[bytes | None], reasons: Sequence[str], where: str = "") -> Malformed:
-    """Records that could not be parsed, each with its reason; all of them lie `where`."""
-    whole = [f"{where}{reason}" for reason in reasons]
-    return Malformed(len(records), [(one or b"").decode("utf-8", "surrogateescape") for one in records], whole[0], whole)
+def malformed(records: Sequence[bytes | None], reasons: Sequence[str]) -> Malformed:
+    """Records that could not be parsed, each with its reason, which says where it lies."""
+    texts = [(one or b"").decode("utf-8", "surrogateescape") for one in records]
+    return Malformed(len(records), texts, reasons[0], [*reasons])
 
 
 @dataclass(frozen=True, slots=True)
