@@ -49,6 +49,8 @@ class ParquetSplits(DirectorySplits):
     ) -> None:
         super().__init__(directory, finite, flow)
         self._schema = schema
+        self._first = ""
+        """The file that the columns are taken from; empty: they are declared, or nobody has asked."""
 
     def encoded(self, columns: Sequence[str]) -> ParquetSplits:
         """The same files; these columns of text come as the files keep them, a number for each and a dictionary."""
@@ -67,7 +69,7 @@ class ParquetSplits(DirectorySplits):
             files, bad = self._listing().files, []
             for file in files:
                 try:
-                    self._schema = self._inferred(file, files)
+                    self._schema, self._first = self._inferred(file, files), self._path(file.name)
                     return self._schema
                 except (Fault, FileNotFoundError) as wrong:
                     bad.append(str(wrong))
@@ -86,7 +88,7 @@ class ParquetSplits(DirectorySplits):
 
     def _divide(self, file: File) -> list[Piece]:
         about = pq.read_metadata(for_arrow(self._path(file.name)))
-        refuse_misfits(self._path(file.name), FileTypes.of(about), self._in_file(file.name, self.schema()))
+        refuse_misfits(self._path(file.name), FileTypes.of(about), self._in_file(file.name, self.schema()), self._first)
         return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
 
     def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
@@ -109,11 +111,11 @@ class ParquetSplits(DirectorySplits):
         settings = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
         with pq.ParquetFile(for_arrow(path), read_dictionary=words, **settings) as file:
             types = FileTypes.of(file.metadata)
-            refuse_misfits(path, types, mine)
+            refuse_misfits(path, types, mine, self._first)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
                 # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
                 batch.validate(full=True)
-                yield with_constants(converted(path, batch, types, mine), wanted, values)
+                yield with_constants(converted(path, batch, types, mine, self._first), wanted, values)
 
 
 class JsonSplits(DirectorySplits):
