@@ -172,7 +172,9 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
                 f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
                 "leave one of both out"
             )
-        transforms = [at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)]
+        transforms = [
+            at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)
+        ]
         if not transforms:
             continue
         if has_flows(made):

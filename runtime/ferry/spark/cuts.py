@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from ferry.spark import flight
-from ferry.spark.splits import PARTS, Flow, Malformed, Splits, ranges
+from ferry.spark.directory import DirectorySplits
+from ferry.spark.splits import PARTS, Flow, Malformed, RangeSplits, Splits, ranges
 from ferry.spark.user_functions import is_ferrys, source_code
 
 CUT = "ferry.cut"
@@ -63,6 +64,20 @@ def read(name: str, source: Splits | None, split: dict[str, Any], columns: Seque
             at += records.num_rows
         if high is not None and at >= high:
             return
+
+
+def by_file(source: Splits | None, split: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same records in splits of a file each, where it is files that they are read from."""
+    if not isinstance(source, DirectorySplits) or CUT in split:
+        return [split]
+    return [{"pieces": [piece]} for piece in split["pieces"]]
+
+
+def place(source: Splits | None, split: dict[str, Any]) -> str:
+    """Where the records of a split, or of a part of it, lie, for people; empty: nobody knows."""
+    if not is_ferrys(source) or not isinstance(source, RangeSplits):
+        return ""
+    return f"{source.place(split['split'] if CUT in split else split)}: "
 
 
 def cut(split: str, low: int, high: int | None, aside: Sequence[int] = ()) -> str:

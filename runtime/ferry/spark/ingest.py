@@ -157,6 +157,8 @@ class IngestTask:
         self.first_malformed = ""
         self.dead_letters: list[str] = []
         self._planned = run.planned
+        self._part: dict[str, Any] = {}
+        """that is being read"""
         self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
         """Records by how old they were when the epoch was planned."""
         self.sender = _Sender(work, run, attempt, turn, connections)
@@ -215,8 +217,9 @@ class IngestTask:
                 self._heed(split)
                 continue
             for feed in self.work.feeds.get(name, ()):
-                for flow, records in self._expand(name, feed, json.loads(split)):
-                    self._add(name, feed, records, flow)
+                for self._part in cuts.by_file(feed.splits, json.loads(split)):
+                    for flow, records in self._expand(name, feed, self._part):
+                        self._add(name, feed, records, flow)
 
     def _heed(self, control: str) -> None:
         """What no source, but the one that plans the epoch has to say."""
@@ -275,7 +278,7 @@ class IngestTask:
             mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
         for refused, reason in fragmenter.malformed():
-            why = f"{name}: {reason}"
+            why = f"{name}: {cuts.place(feed.splits, self._part)}{reason}"
             self._given(0, refused.num_rows, why)
             self._set_aside(refused.num_rows, json_text(refused), why)
 

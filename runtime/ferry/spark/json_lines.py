@@ -121,9 +121,7 @@ def _pieces(values: Sequence[bytes | None]) -> Iterator[tuple[int, Sequence[byte
         yield begin, values[begin:]
 
 
-def _judged(
-    data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns, of: str
-) -> tuple[pa.Table, dict[int, str]]:
+def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns, of: str) -> tuple[pa.Table, dict[int, str]]:
     """(records, what is wrong with the texts that are none, by their place in order)."""
     bad: dict[int, str] = {}
     texts = np.arange(len(starts))

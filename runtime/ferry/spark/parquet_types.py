@@ -102,7 +102,9 @@ def refuse_misfits(path: str, file: FileTypes, wanted: pa.Schema, first: str = "
             raise SpecRefused(f"{path} {what}{also}{by}; it has {', '.join(names)}. Write it anew, or {mend}")
         mine = file.schema.field(field.name).type
         if why := misfit(mine, field.type, field.name in file.int96):
-            mend = f"{_or_declare(mine, first)}{'' if first else ' and change it in the pipeline'}, or write the file anew"
+            mend = (
+                f"{_or_declare(mine, first)}{'' if first else ' and change it in the pipeline'}, or write the file anew"
+            )
             raise SpecRefused(f"{path}: column {field.name!r} is {_other(mine, field.type, first)}: {why}. {mend}")
 
 
@@ -181,10 +183,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return _plain(kind.value_type) if t.is_dictionary(kind) else kind
 
 
-def converted(
-    path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Schema, first: str = ""
-) -> pa.RecordBatch:
-    """Columns of a batch of the file as wanted; `first` as of `refuse_misfits`. Raises SpecRefused for a value that the declared type cannot hold."""
+def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Schema, first: str = "") -> pa.RecordBatch:
+    """Columns of a batch of the file as wanted; `first` as of `refuse_misfits`.
+
+    Raises SpecRefused for a value that the wanted type cannot hold.
+    """
     ordered = batch.select(wanted.names)
     if ordered.schema.equals(wanted) and not (file.int96 or file.legacy):
         return ordered

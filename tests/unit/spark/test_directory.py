@@ -343,9 +343,18 @@ def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (pa.table({"a": ["x"]}), "column 'a' is string in the file, and int64 in .*/1, from which the columns are taken: "),
-        (pa.table({"a": [1.5]}), "column 'a' is double in the file, and int64 in .*/1, from which .* cannot hold a value"),
-        (pa.table({"A": [1]}), "has no column 'a' .*, unlike .*/1, from which the columns are taken; .*, or give schema="),
+        (
+            pa.table({"a": ["x"]}),
+            "column 'a' is string in the file, and int64 in .*/1, from which the columns are taken: ",
+        ),
+        (
+            pa.table({"a": [1.5]}),
+            "column 'a' is double in the file, and int64 in .*/1, from which .* cannot hold a value",
+        ),
+        (
+            pa.table({"A": [1]}),
+            "has no column 'a' .*, unlike .*/1, from which the columns are taken; .*, or give schema=",
+        ),
     ],
     ids=["type", "value", "name"],
 )

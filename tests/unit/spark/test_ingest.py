@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+import ferry
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
 from ferry.contract.ingest_runs import Deal, IngestRun
@@ -23,7 +24,7 @@ from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.driver.failures import refuse_final
-from ferry.spark import ingest
+from ferry.spark import cuts, ingest
 from ferry.spark.cuts import aside_alone, left_out
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
@@ -215,6 +216,22 @@ def test_each_reader_of_a_source_is_given_all_records_and_the_first_counts_them(
     assert read(replace(first, counted=False)) == [0, 1, 3, 2], "a null time is malformed to each"
     assert read(replace(first, side=ingest.NO_SIDE)) == [2, 1, 3, 1]
     assert read(replace(first, side=ingest.NO_SIDE, judged=False)) == [2, 1, 1, 1], "they are judged behind Spark's SQL"
+
+
+def test_a_dead_letter_of_an_event_time_has_the_place_of_its_file(tmp_path: Path) -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    for name in "ab":
+        (tmp_path / name).write_text('{"n":9,"k":1}\n{"k":1,"t":5}\n')
+    source = ferry.json_files(tmp_path, pa.schema([("n", pa.int64()), ("k", pa.int64()), ("t", pa.int64())]))
+    made.work = replace(made.work, feeds={"odd": (Feed(0, (), ("k",), "t", source, ("k", "t")),)})
+    (split,) = source.plan(source.start(), source.latest(source.start(), 10), 1)
+    made._read([("odd", json.dumps(split)), ("odd", cuts.cut(json.dumps({"pieces": split["pieces"][:1]}), 0, 1))])
+    assert [json.loads(one) for one in made.dead_letters] == [
+        {"reason": f"odd: {name}, bytes 0 to 27: event time 't' is null", "record": '{"k":1,"t":null}'}
+        for name in "aba"
+    ]
+    assert made.rows == 5
 
 
 def test_what_a_dead_letter_shows_as_text_is_there_as_bytes_if_it_is_none() -> None:
