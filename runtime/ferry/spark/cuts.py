@@ -174,12 +174,22 @@ def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequ
         yield taken
 
 
+def _counts(malformed: Malformed) -> bool:
+    """Whether it has as many records as it says, or less, and a reason for each or none."""
+    held, reasons = len(malformed.records), len(malformed.reasons)
+    return isinstance(malformed.count, int) and malformed.count >= held and reasons in (0, held)
+
+
 def _taken(records: Any, wanted: list[tuple[str, pa.DataType]]) -> Any:
     """These columns of a batch, in this order. Raises TypeError for other types but that of nothing but nulls."""
     if isinstance(records, Malformed | Flow):
         texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
+        if isinstance(records, Malformed) and not _counts(records):
+            raise TypeError(
+                f"read() gave a Malformed whose count, records and reasons do not fit each other: {records!r}"
+            )
         return records
     if not isinstance(records, pa.RecordBatch):
         raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")

@@ -14,7 +14,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.contract.errors import Fault, InputAway
+from ferry.contract.errors import Fault, InputAway, SpecRefused
 from ferry.spark.directory import DirectorySplits, Piece, naming
 from ferry.spark.hive import inferred, with_constants
 from ferry.spark.json_lines import checked, parse
@@ -48,6 +48,8 @@ class ParquetSplits(DirectorySplits):
         flow: str | None = None,
     ) -> None:
         super().__init__(directory, finite, flow)
+        if not isinstance(schema, pa.Schema | None):
+            raise SpecRefused(f"parquet_files: schema {schema!r}; give a pyarrow.schema")
         self._schema = schema
         self._first = ""
         """The file that the columns are taken from; empty: they are declared, or nobody has asked."""
@@ -194,7 +196,7 @@ def parquet_files(
             the job. None: all files are one flow.
     Returns: a source, for what `sources(spark, args)` returns.
     Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, or files that do not fit,
-        or folders that would not be read, when the job begins; or if `flow` is no pattern.
+        or folders that would not be read, when the job begins; or if `flow` is no pattern, or `schema` no schema.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("shop", pa.string()), ("ts", pa.int64())])

@@ -67,6 +67,8 @@ def checked(what: str, schema: pa.Schema, epoch: Mapping[str, str] | None) -> Ep
     """`epoch` as `parse` takes it; `what` names the source. Raises SpecRefused, if it or the schema does not fit JSON."""
     if not isinstance(schema, pa.Schema):
         raise SpecRefused(f"{what}: schema {schema!r}; give a pyarrow.schema")
+    if not isinstance(epoch, Mapping | None):
+        raise SpecRefused(f"{what}: epoch={epoch!r}; give the unit of columns by their names, such as {{'ts': 'ms'}}")
     epochs = tuple(sorted((epoch or {}).items()))
     try:
         columns_of(schema, epochs)
