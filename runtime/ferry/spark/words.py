@@ -122,10 +122,10 @@ def records(*columns: str, order: str | Sequence[str] = ()) -> EachRecord:
         >>> counts.aggregate("counts", num=ferry.count(), emit=ferry.records("seq", "auction", order="seq")).columns
         ['seq', 'auction', 'num']
     """
-    by = order if isinstance(order, tuple | list) else [order]
+    by = [order] if isinstance(order, str) or not isinstance(order, Sequence) else list(order)
     for column in (*columns, *by):
         require_name(column, "records: column")
-    return EachRecord({column: column for column in columns}, list(by))
+    return EachRecord({column: column for column in columns}, by)
 
 
 def at_end() -> Emit:
