@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -133,10 +134,10 @@ class Parquet(Sink):
 
     takes_parts = True
 
-    def __init__(self, directory: str) -> None:
-        self.declared = directory
-        self.directory = _local(directory)
-        self._owner = Ownership(directory)
+    def __init__(self, directory: str | PathLike[str]) -> None:
+        self.declared = files.path_of(directory, "parquet: directory")
+        self.directory = _local(self.declared)
+        self._owner = Ownership(self.declared)
         self.notice = ""
 
     def __repr__(self) -> str:
@@ -194,8 +195,7 @@ class Parquet(Sink):
             if not parts:
                 return hidden.rmdir()
         whose = {"sink": self.declared, "run": self._owner.run, "life": self._owner.life}
-        about = {**whose, "epoch": epoch, "parts": parts}
-        (hidden / MANIFEST).write_text(json.dumps(about))
+        (hidden / MANIFEST).write_text(json.dumps({**whose, "epoch": epoch, "parts": parts}))
         for made in (hidden / MANIFEST, hidden):
             files.sync(made)
         hidden.rename(final)
@@ -341,13 +341,13 @@ class ForeachEpoch(Sink):
             self.truncate(epoch)
 
 
-def parquet(directory: str) -> Parquet:
+def parquet(directory: str | PathLike[str]) -> Parquet:
     """Parquet files, in one folder an epoch, which appears at once when it is whole. One run writes to a directory.
 
     Parameters:
         directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
     Returns: a sink.
-    Raises: SpecRefused, if it is a URL.
+    Raises: SpecRefused, if it is a URL, or no path.
     Example:
         >>> output = counts.sink(ferry.parquet("/data/counts"))
     """
@@ -360,12 +360,12 @@ def console(limit: int = 20) -> Console:
     Parameters:
         limit: how many rows of an epoch are printed at most.
     Returns: a sink.
-    Raises: SpecRefused, if the limit is negative.
+    Raises: SpecRefused, if the limit is negative, or no number.
     Example:
         >>> output = counts.sink(ferry.console(limit=5))
     """
-    if limit < 0:
-        raise SpecRefused(f"console: limit {limit} is negative; it is how many rows of an epoch are printed")
+    if not isinstance(limit, int) or limit < 0:
+        raise SpecRefused(f"console: limit {limit!r}; it is how many rows of an epoch are printed, 0 at least")
     return Console(limit)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.user_code import place_of, reason
+from ferry.contract.user_code import here, place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
 from ferry.spark.keyed import KeyedStream
@@ -287,7 +287,7 @@ class Stream:
             )
         if self.more:
             raise SpecRefused(f"sink on {self._where()}, which is united with others: give each a sink of its own")
-        return Output(self.input, sink)
+        return Output(self.input, sink, here())
 
     def _where(self) -> str:
         origin = self.input.origin
