@@ -24,12 +24,14 @@ from ferry.contract.errors import Refusal, SpecRefused
 from ferry.system.flight_places import fits_socket, socket_folder
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
+from ferry_operator.local import driver as driver_module
 from ferry_operator.local import environment
 from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.driver import StatusWatch
 from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
@@ -397,3 +399,34 @@ def test_a_run_that_is_stopped_before_it_worked_has_failed_of_what_ended_badly()
     ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
     ends.stopped((), True)
     assert ends.as_stopped().reason == "", "others have gone on"
+
+
+@pytest.mark.parametrize("took", [0.01, 0.9, 2.9])
+def test_an_answer_is_fresh_until_the_next_one_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    clock, known = [100.0], list[bool]()
+
+    class SlowDriver:
+        def status(self, pid: int) -> object:
+            clock[0] += took
+            known.append(watch.latest(pid) is not None)
+            return object()
+
+    class End:
+        def is_set(self) -> bool:
+            return len(known) == 5
+
+        def wait(self, seconds: float) -> None:
+            clock[0] += seconds
+
+    monkeypatch.setattr(driver_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    thread = SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=str), Event=End, Lock=threading.Lock)
+    monkeypatch.setattr(driver_module, "threading", thread)
+    watch = StatusWatch(tmp_path, "")
+    watch._client = cast(driver_module.LocalDriver, SlowDriver())
+    watch.latest(1)
+    watch._run()
+    assert known == [False, True, True, True, True] and watch.latest(1) is not None
+    assert watch.silent is not None and watch.silent < 3
+    assert watch.latest(2) is None and watch.silent is None, "another driver"
