@@ -140,6 +140,15 @@ def test_who_waits_for_a_sink_does_not_wait_for_records() -> None:
     )
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_rows_of_console_sinks_are_results(quiet: bool) -> None:
+    progress, rows = io.StringIO(), io.StringIO()
+    show = ProgressView(PlainConsole(file=progress), quiet, PlainConsole(file=rows))
+    show._printed = float("inf")
+    show(seen(0, records=[{"kind": "printed", "t": 0.0, "text": '-- epoch 0: 1 rows\n   {"n": "[b]\x1b[2J"}'}]))
+    assert rows.getvalue() == '-- epoch 0: 1 rows\n   {"n": "[b]\\x1b[2J"}\n' and not progress.getvalue()
+
+
 def test_a_file_has_what_is_awaited_at_the_start() -> None:
     out = io.StringIO()
     show = ProgressView(PlainConsole(file=out), False)

@@ -43,7 +43,7 @@ LIVE_SECONDS = 3600.0
 RECENT_SECONDS = 300.0
 """So long after it a process has ended, and another one has taken its place, `status` says why it did."""
 
-AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
+AGAIN_SECONDS = {"malformed": math.inf, "output": math.inf, "ended": 60.0}
 """By kind of record: for so long the same text is shown once."""
 
 INDENT = 10
@@ -61,8 +61,10 @@ LINE_SECONDS = 1.0
 class ProgressView:
     """Shows views as they come; use as a context."""
 
-    def __init__(self, console: PlainConsole, quiet: bool) -> None:
+    def __init__(self, console: PlainConsole, quiet: bool, rows: PlainConsole | None = None) -> None:
+        """`rows`: where those of console sinks go."""
         self._console = console
+        self._rows = rows or console
         self._quiet = quiet
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
@@ -90,6 +92,10 @@ class ProgressView:
         """Show one view."""
         for warning in view.warnings:
             self._console.say(f"warning: {one_line(warning)}", "yellow", INDENT)
+        for record in view.records:
+            if record["kind"] == "printed":
+                on_terminal = self._live is not None and self._rows.is_terminal  # then above the panel
+                (self._console if on_terminal else self._rows).print(Text(record["text"]), soft_wrap=True)
         if self._quiet:
             return
         for record in view.records:
@@ -241,7 +247,7 @@ def event_text(record: Record) -> str | None:
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "ended" if "process" in record:
             return f"{record['process']} ended: {record.get('text', '')}"
-        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning":
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
