@@ -49,6 +49,20 @@ def test_a_cause_is_shown_whole_in_eighty_columns() -> None:
     assert shown(False, {"kind": "degraded", "text": CAUSE}).count("\n") == 1, "a file is searched by lines"
 
 
+def test_a_halt_is_told_where_nothing_has_told_it() -> None:
+    degraded, halt = ({"kind": kind, "text": CAUSE} for kind in ("degraded", "halt"))
+    for records, line in (((degraded, halt), f"degraded: {CAUSE}"), ((halt,), f"halt: {CAUSE}")):
+        assert shown(False, *records).endswith(f"  {line}\n") and shown(False, *records).count("\n") == 1
+
+
+def test_rows_are_no_share_of_the_events_that_are_generated() -> None:
+    view = seen(3, rows=16_000)
+    view.settings.events = 500_000
+    assert "16,000 rows read (the input ends after 500,000 events)" in progress_line(view) and "%" not in progress_line(
+        view
+    )
+
+
 def test_the_first_malformed_record_of_a_source_is_told_once() -> None:
     one, other = {"kind": "malformed", "text": "no number in a:1"}, {"kind": "malformed", "text": "no number in b:1"}
     text = shown(False, one, other, one, times=3)

@@ -75,6 +75,8 @@ class ProgressView:
         self._printed = 0.0
         self._shown: tuple[object, ...] = ()
         """what the last line of progress was about"""
+        self._causes: set[str] = set()
+        """texts of what was degraded: a halt of the same text is told by the end of the run"""
         self._told: frozenset[str] = frozenset()
         """what is degraded, as far as a line has said it"""
 
@@ -104,6 +106,7 @@ class ProgressView:
                 self._last_event = event
                 self._say(event, record)
                 if record["kind"] == "degraded":
+                    self._causes.add(record["text"])
                     self._told |= {_words(record["text"])}
         now = time.monotonic()
         if self._live is not None:
@@ -128,6 +131,8 @@ class ProgressView:
 
     def _is_news(self, event: str, record: Record) -> bool:
         """Not what comes again and again: of malformed records the first, of an instance that cannot begin one a minute."""
+        if record["kind"] == "halt" and record.get("text") in self._causes:
+            return False
         again = AGAIN_SECONDS.get(record["kind"])
         now = float(record.get("t", 0.0))
         if again is None or event not in self._shown_at or now - self._shown_at[event] > again:
@@ -207,9 +212,12 @@ def boundary_texts(status: Status) -> list[str]:
 
 
 def lag_text(status: Status, events: int | None, now: float) -> str:
-    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is."""
+    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is.
+
+    No share of the events: a job reads those of its streams alone, and nobody knows how many these are.
+    """
     if events:
-        return f"{status.rows:,}/{events:,} rows ({min(1.0, status.rows / events):.0%})"
+        return f"{status.rows:,} rows read (the input ends after {events:,} events)"
     if status.watermark is None:
         return ""
     lag = now - status.watermark / 1000
