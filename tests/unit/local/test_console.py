@@ -148,6 +148,12 @@ def test_what_is_degraded_is_told_once_in_a_file() -> None:
     assert "\n".join(lines(event)).count("no database") == 1
 
 
+def test_the_first_epoch_is_announced_once() -> None:
+    moving = seen(-1, 0, "ingest")
+    moving.status.settled = False
+    assert len(lines(moving, seen(-1, 0, "ingest"))) == 1
+
+
 def test_who_waits_for_a_sink_does_not_wait_for_records() -> None:
     assert progress_line(seen(-1, 0, "idle", ("SinkFailing", "no folder"))).startswith(
         "waiting for a sink  workers 1/1"

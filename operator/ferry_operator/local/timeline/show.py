@@ -77,7 +77,7 @@ class ProgressView:
         """what the last line of progress was about"""
         self._causes: set[str] = set()
         """texts of what was degraded: a halt of the same text is told by the end of the run"""
-        self._told: frozenset[str] = frozenset()
+        self._problems: frozenset[str] = frozenset()
         """what is degraded, as far as a line has said it"""
 
     def __enter__(self) -> ProgressView:
@@ -107,14 +107,14 @@ class ProgressView:
                 self._say(event, record)
                 if record["kind"] == "degraded":
                     self._causes.add(record["text"])
-                    self._told |= {_words(record["text"])}
+                    self._problems |= {_words(record["text"])}
         now = time.monotonic()
         if self._live is not None:
             if now - self._printed >= 0.2:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
         elif now - self._printed >= LINE_SECONDS:
-            status, problems = view.status, self._told
+            status, problems = view.status, self._problems
             what: tuple[object, ...] = (
                 view.silent is None,
                 view.ending,
@@ -123,11 +123,12 @@ class ProgressView:
             if status is not None:
                 waits = status.epoch < 0 and status.phase == "idle"
                 problems = frozenset(_words(one.text) for one in status.problems)
-                what = status.epoch, waits, status.settled, problems, len(view.workers)
+                rests = status.settled or status.epoch < 0  # which the line does not say before the first epoch
+                what = status.epoch, waits, rests, problems, len(view.workers)
             if what != self._shown:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
-                self._console.print(Text(progress_line(view, self._told)), soft_wrap=True)
-                self._told = problems
+                self._console.print(Text(progress_line(view, self._problems)), soft_wrap=True)
+                self._problems = problems
 
     def _is_news(self, event: str, record: Record) -> bool:
         """Not what comes again and again: of malformed records the first, of an instance that cannot begin one a minute."""
@@ -151,14 +152,14 @@ class ProgressView:
         return table
 
 
-def progress_line(view: RunView, told: Container[str] = ()) -> str:
-    """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `told`: what needs no second text."""
+def progress_line(view: RunView, known: Container[str] = ()) -> str:
+    """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `known`: what needs no second text."""
     status = view.status
     running = sum(worker.running for worker in view.workers)
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
         return f"{no_answer(view.silent, view.ending) or 'starting Spark ...'}  {workers}"
-    degraded = ["degraded" if _words(one.text) in told else f"degraded: {one.text}" for one in status.problems]
+    degraded = ["degraded" if _words(one.text) in known else f"degraded: {one.text}" for one in status.problems]
     if status.epoch < 0 and not status.rows:
         first = "first epoch: loads the kernels, and compiles them once on a machine"
         if status.phase == "idle":
