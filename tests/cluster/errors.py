@@ -61,7 +61,7 @@ ALIKE = [
 
 INCIDENTAL = re.compile(
     r"groups: |lost: |mended: |restart worker|driver ready|no task of Spark has asked|finished: |waiting for|epoch (-1|N)  "
-    r"|workers \d/|first epoch: "
+    r"|workers \d/|first epoch: |^(12:00:00  )?output: "
 )
 """Lines that a run has or has not, as fast as the machine is."""
 

@@ -276,7 +276,7 @@ class Epochs:
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)
-            what = f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}"
+            what = f"ingest of epoch {order.step.epoch}, attempt {order.run}: {reason[:REASON_MAX]}"
             self._patience.failed(what, at_once=reason.startswith(Fault.__name__))  # A file does not mend itself.
         self.loop.post(core.IngestFailed(order.step, order.run))
 

@@ -145,8 +145,8 @@ class Parquet(Sink):
 
     def place(self, base: str | None) -> Path:
         """`base`/NAME, where NAME is the last name of the declared directory."""
-        if base is not None:
-            self.directory = _local(base) / _local(self.declared).name
+        named = self.directory if base is None else _local(base) / _local(self.declared).name
+        self.directory = named.absolute()
         return self.directory
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> None:
@@ -303,13 +303,13 @@ class Console(Sink):
 
     def __init__(self, limit: int = 20) -> None:
         self.limit = limit
+        self.show: Callable[[str], None] = print
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Print."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        print(f"-- epoch {epoch}: {table.num_rows} rows")
-        for row in rows_shown(table.slice(0, self.limit)):
-            print("  ", row)
+        rows = (f"   {row}" for row in rows_shown(table.slice(0, self.limit)))
+        self.show("\n".join([f"-- epoch {epoch}: {table.num_rows} rows", *rows]))
 
     def truncate_after(self, epoch: int) -> None:
         """What was printed stays."""
@@ -355,7 +355,7 @@ def parquet(directory: str | PathLike[str]) -> Parquet:
 
 
 def console(limit: int = 20) -> Console:
-    """Print the rows of each epoch, in the log of the driver.
+    """Print the rows of each epoch: on the terminal of `ferry run`, and in the log of the driver.
 
     Parameters:
         limit: how many rows of an epoch are printed at most.

@@ -112,11 +112,13 @@ def living(processes: list[psutil.Process]) -> list[str]:
 
 
 def test_a_bounded_job_runs_to_its_end_and_leaves_nothing(ferry: Ferry) -> None:
-    summary, _ = ferry.run("--events", "3000", "--plot", "run.png")
+    summary, err = ferry.run("--events", "3000", "--plot", "run.png", "--set", "pipeline.args.prints=true")
     assert (summary["outcome"], summary["epochs"], summary["rows"]) == ("finished", 30, 3000)
     assert list((ferry.home / "ferry" / "runs").iterdir()) == []
     assert list((ferry.home / "ferry" / "registry").iterdir()) == []
     assert (ferry.home / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert '\n-- epoch 0: 1 rows\n   {"n": 3}\n' in err, "standard output is for the summary alone"
+    assert err.count("output: /data/counts\n") == 2, "at the begin and at the end"
 
 
 def test_timed_actions_happen_once_and_are_timed(ferry: Ferry) -> None:
