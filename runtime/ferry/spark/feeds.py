@@ -80,10 +80,8 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
         )
         if name in uncounted:
             uncounted.remove(name)
-    behind_sql = {name_of(source) for source in operator.inputs if in_spark(source)}
     for name in uncounted:
-        counts = _counts_only(name, plan.sources[name], plan.created.get(name))
-        feeds[name] = [replace(counts, judged=name not in behind_sql)]
+        feeds[name] = [_counts_only(name, plan.sources[name], plan.created.get(name))]
     return {n: tuple(f) for n, f in feeds.items()}
 
 

@@ -90,8 +90,6 @@ class Feed:
     """Column that says of which flow a record is."""
     created: str | None = None
     """Column that says when a record was created, of the feed that counts it."""
-    judged: bool = True
-    """Whether malformed records are a share of its records: no, where these are counted before Spark's SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +256,7 @@ class IngestTask:
             if feed.created is not None:
                 self._ages += ages(records.column(feed.created), self._planned)
         if feed.side == NO_SIDE:
-            return self._given(records.num_rows if feed.judged else 0)
+            return self._given(records.num_rows)
         batches = [records]
         for function in feed.maps:
             batches = [made for batch in batches for made in batches_of(function(batch))]

@@ -215,7 +215,6 @@ def test_each_reader_of_a_source_is_given_all_records_and_the_first_counts_them(
     assert read(first) == [2, 2, 3, 2]
     assert read(replace(first, counted=False)) == [0, 1, 3, 2], "a null time is malformed to each"
     assert read(replace(first, side=ingest.NO_SIDE)) == [2, 1, 3, 1]
-    assert read(replace(first, side=ingest.NO_SIDE, judged=False)) == [2, 1, 1, 1], "they are judged behind Spark's SQL"
 
 
 def test_a_dead_letter_of_an_event_time_has_the_place_of_its_file(tmp_path: Path) -> None:
