@@ -55,13 +55,13 @@ ALIKE = [
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
     (r"\b\d[\d,.]* (ms|s|rows|times|lines|bytes)\b", r"N \1"),
     (r"\b(signal N|tried|after) [\d,.]+", r"\1 N"),
-    (r"/tmp/\S*/(?=home|jobs)", "/"),
+    (r"/tmp/\S*/(?=home|jobs|out/)", "/"),
 ]
 """(what differs from run to run, how it is written)"""
 
 INCIDENTAL = re.compile(
     r"groups: |lost: |mended: |restart worker|driver ready|no task of Spark has asked|finished: |waiting for|epoch (-1|N)  "
-    r"|workers \d/|first epoch: |^(12:00:00  )?output: "
+    r"|workers \d/|first epoch: "
 )
 """Lines that a run has or has not, as fast as the machine is."""
 

@@ -112,8 +112,6 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         remove = well and not directory.given and not request.options.keep
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
-        if (output := _last_output(records)) and not request.quiet:
-            progress.say(f"output: {output}", "dim", INDENT)
         if refused is not None and any(record.get("malformed") for record in records):
             progress.say(f"malformed records were set aside in {refused}", "yellow", INDENT)
         for left in schedule.left() if outcome.ok else []:
@@ -167,6 +165,8 @@ def _report(
     elif outcome.kind == "suspended":
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
         progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
+    if (output := _last_output(records)) and not request.quiet:
+        progress.say(f"output: {output}", "dim", INDENT)
     if kept is not None and (not request.quiet or not outcome.ok):
         logs = "" if outcome.ok and not outcome.reason else f"\nits log: ferry logs {job}"
         progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)

@@ -127,8 +127,12 @@ def test_a_driver_that_was_ready_starts_no_second_time() -> None:
     silent, ending = seen(3, status=False, silent=7.0), seen(3, status=False, silent=1.0, ending=True)
     told = lines(seen(-1, status=False), seen(3), silent, seen(3, status=False, silent=9.0), seen(4), ending)
     assert [line.partition("  ")[0] for line in told] == [
-        "starting Spark ...", "epoch 3", "driver does not answer (last answer 7 s ago)", "epoch 4", "ending",
+        "starting Spark ...", "epoch 3", "driver does not answer (last answer 7 s ago)", "epoch 4",
     ]  # fmt: skip
+
+
+def test_a_status_of_a_run_that_ends_says_that() -> None:
+    assert progress_line(seen(3, status=False, silent=1.0, ending=True)) == "ending  workers 1/1"
 
 
 def test_what_is_degraded_is_told_once_in_a_file() -> None:

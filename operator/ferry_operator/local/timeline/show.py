@@ -125,7 +125,8 @@ class ProgressView:
                 problems = frozenset(_words(one.text) for one in status.problems)
                 rests = status.settled or status.epoch < 0  # which the line does not say before the first epoch
                 what = status.epoch, waits, rests, problems, len(view.workers)
-            if what != self._shown:  # the lag alone changes all the time
+            over = status is None and view.ending  # which the events have said
+            if what != self._shown and not over:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
                 self._console.print(Text(progress_line(view, self._problems)), soft_wrap=True)
                 self._problems = problems
