@@ -160,7 +160,8 @@ class Demo:
         usual = summary.gap_median
         table = Table(
             title=f"\nThe longest silence of the output (epochs usually end {_ms(usual)} apart)", title_justify="left",
-            title_style="bold", box=None, pad_edge=False,
+            title_style="bold", box=None, pad_edge=False, caption_justify="left",
+            caption="took: until it was done; silence: the longest time without an epoch meanwhile; extra: more than usual",
         )  # fmt: skip
         table.add_column("what")
         for name in ("copies", "new leaders", "took", "silence", "extra"):
@@ -169,14 +170,18 @@ class Demo:
             if move.pause is None:
                 continue
             cause = _cause(records, move.begin)
-            what = f"move to {cause[8:]} workers" if cause.startswith("workers=") else "worker 1 comes back"
+            what = (
+                f"move to {cause[8:]} workers"
+                if cause.startswith("workers=")
+                else "worker 1 is back: its copies are made anew"
+            )
             extra = max(move.pause - usual, 0.0)
             table.add_row(
                 what, str(move.joined), str(move.switchovers), _ms(move.end - move.begin), _ms(move.pause), _ms(extra)
             )
         for recovery in summary.recoveries:
             took = "no epoch followed" if recovery.seconds is None else _ms(recovery.seconds)
-            table.add_row("kill -9 to next epoch", "", "", took, "", "")
+            table.add_row("worker 1 is killed: until the next epoch ends", "", "", took, "", "")
         self.console.print(table)
         self.console.print()
 

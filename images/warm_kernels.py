@@ -199,7 +199,7 @@ def json() -> None:
     texts = [text.encode() for text in json_text(rows)]
     for column in rows.columns:
         plain_text(column)
-    table, bad, _ = parse(b"\n".join(texts), rows.schema)
+    table, bad = parse(b"\n".join(texts), rows.schema)
     assert table.equals(rows) and not bad
     others = [b'{"\\u0063\\u0030": 1e2, "c3": 5, "c10": "\\ud83d\\ude00"}', b"null", b"[", None]
     parse_each([*texts, *others], rows.schema, checked("json", rows.schema, {"c3": "ms"}))

@@ -55,7 +55,7 @@ ALIKE = [
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
     (r"\b\d[\d,.]* (ms|s|rows|times|lines|bytes)\b", r"N \1"),
     (r"\b(signal N|tried|after) [\d,.]+", r"\1 N"),
-    (r"/tmp/\S*/(?=home|jobs)", "/"),
+    (r"/tmp/\S*/(?=home|jobs|out/)", "/"),
 ]
 """(what differs from run to run, how it is written)"""
 

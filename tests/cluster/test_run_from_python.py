@@ -49,7 +49,7 @@ def test_a_run_is_watched_scaled_and_read(tmp_path: Path, capfd: pytest.CaptureF
             time.sleep(0.2)
         run.scale(workers=2)
         assert run.name == "job" and run.status()["spec"]["workers"] == 2
-        with pytest.raises(TimeoutError, match="job has not ended within 0.1 s"):
+        with pytest.raises(TimeoutError, match=r"job has not ended within 0\.1 s$"):
             run.wait(0.1)
         with pytest.raises(ferry.SpecRefused, match=r"name one sink; there are: copy, sums$"):
             run.result()

@@ -56,8 +56,9 @@ def where(
 ) -> None:
     """Stateful stream jobs on Spark whose state is replicated, moved and rescaled while they run.
 
-    A JOB is a run of this machine of that name, or else a StreamJob on the cluster of your kubeconfig. With one of the
-    options below, which may stand anywhere on the line, and as `kubectl streamjob`, it is always on the cluster.
+    A JOB is the name of a run on this machine. Where no such run is, it is the name of a StreamJob on the cluster of your
+    kubeconfig. `kubectl streamjob` looks on the cluster alone. So does `ferry` with any of the options --context,
+    --namespace and --kubeconfig, which may stand before or behind the command.
     """
     ctx.obj = replace(ctx.obj or Target(), context=context, namespace=namespace, kubeconfig=kubeconfig)
 
@@ -129,7 +130,7 @@ def top(
         str | None, typer.Argument(metavar="JOB", help="Name of the job; none: all of the namespace of the cluster.")
     ] = None,
     as_json: AsJson = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
 ) -> None:
     """Show the same again and again, until the job ends."""
     shown: Shown = targets.namespace(ctx.obj) if job is None else targets.find(ctx.obj, job)
@@ -241,7 +242,7 @@ def _section(name: str, sets: list[str]) -> dict[str, Any]:
 def drain(
     ctx: typer.Context, job: Job, worker: Annotated[int, typer.Argument(help="Worker.")], as_json: AsJson = False
 ) -> None:
-    """Move everything off a worker; it stays, empty."""
+    """Move everything off a worker. Its process stays, without state, until a scale-in removes it."""
     done(job, as_json, targets.find(ctx.obj, job).drain(worker))
 
 

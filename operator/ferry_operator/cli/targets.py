@@ -104,6 +104,8 @@ def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | No
         if (kept := registry.kept(name)) is None:
             return None
         say(f"of a run of this machine that has {kept.how} (for a job of that name on a cluster: --namespace)")
+        if registry.begun(name) > kept.ended:
+            say(f"a later run of {name} has left no files: `ferry run --keep` leaves them")
         return kept.directory, lambda: False
     return Path(run.entry.directory), run.there
 

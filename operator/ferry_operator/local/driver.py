@@ -88,15 +88,16 @@ class LocalDriver:
 class StatusWatch:
     """Asks for the status again and again in a thread, so that a slow driver never holds up the supervisor."""
 
-    PAUSE_SECONDS = 0.1
-    FRESH_SECONDS = 3.0
-    """An older answer counts as none."""
+    PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 1.5
+    FRESH_SECONDS = 5.0
+    """An older answer counts as none. The longest pause and the longest call take less."""
 
     def __init__(self, directory: Path, secret: str) -> None:
         self._client = LocalDriver(directory, secret)
         self._lock = threading.Lock()
         self._pid: int | None = None
         self._latest: tuple[Status, float] | None = None
+        self._answered: float | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._thread.start()
@@ -105,10 +106,16 @@ class StatusWatch:
         """The last answer of the driver with this process id, if it is fresh."""
         with self._lock:
             if pid != self._pid:
-                self._pid, self._latest = pid, None
+                self._pid, self._latest, self._answered = pid, None, None
             if self._latest is None or time.monotonic() - self._latest[1] > self.FRESH_SECONDS:
                 return None
             return self._latest[0]
+
+    @property
+    def silent(self) -> float | None:
+        """Seconds since this driver has answered; None: it has not yet."""
+        with self._lock:
+            return None if self._answered is None else time.monotonic() - self._answered
 
     def forget(self) -> None:
         """Drop the last answer: what was done since may have changed it."""
@@ -127,8 +134,9 @@ class StatusWatch:
                 pid = self._pid
             began = time.monotonic()
             status = self._client.status(pid) if pid is not None else None
-            took = time.monotonic() - began
+            now = time.monotonic()
             with self._lock:
                 if status is not None and pid == self._pid:
-                    self._latest = (status, began)
-            self._end.wait(max(self.PAUSE_SECONDS, 3 * took))  # a large status must not keep the driver busy
+                    self._latest, self._answered = (status, now), now
+            pause = min(3 * (now - began), self.PAUSE_SECONDS_MAX)  # a large status must not keep the driver busy
+            self._end.wait(max(self.PAUSE_SECONDS, pause))

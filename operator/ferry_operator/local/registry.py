@@ -145,6 +145,13 @@ class Registry:
             raise SpecRefused(f"{name!r} names several runs; use one of {', '.join(e.run for e in fits)}")
         return fits[0]
 
+    def begun(self, name: str) -> float:
+        """When the last run of a job's name has begun, in seconds since 1970; 0: none has, or it is no name of a job."""
+        try:
+            return (self._locks / f"{name}.lock").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def kept(self, name: str) -> KeptRun | None:
         """The last run of a job's name, or of this run's name, that has ended and left its directory."""
         found = [one for file in self._runs.glob("*/run.json") if (one := _kept(file)) and name in (one.name, one.run)]

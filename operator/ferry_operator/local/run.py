@@ -23,7 +23,7 @@ from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import settings_for
-from ferry_operator.local import environment, machine_limits, program
+from ferry_operator.local import environment, machine_limits, outputs, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.registry import Registry
@@ -69,6 +69,11 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
     remove = not directory.given  # as long as nothing was started
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
+        if not directory.resumed:
+            undecided = (
+                one.restore_from is None and one.state.checkpoint.location is not None
+            )  # which the driver refuses
+            outputs.require(settings, restores=undecided or one.restore_from not in (None, NOTHING))
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
         settings = replace(settings, program=copied)
         wanted = decide.Wanted(
@@ -82,7 +87,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
         remove = False
-        with ProgressView(progress, request.quiet) as show:
+        with ProgressView(progress, request.quiet, PlainConsole(stderr=request.as_json)) as show:
             outcome = supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)
         with suppress(OSError):  # on a full disk
@@ -102,6 +107,11 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
     if outcome.kind == "stopped":
         return OK if request.options.events is None and not outcome.reason else FAILED
     return OK if outcome.ok else REFUSED if outcome.kind == "refused" else FAILED
+
+
+def _last_output(records: list[timeline.Record]) -> str:
+    """The directories of sinks; empty: there is none, or no driver has come so far."""
+    return next((str(one.get("text", "")) for one in reversed(records) if one["kind"] == "output"), "")
 
 
 def _report(
@@ -141,6 +151,8 @@ def _report(
     elif outcome.kind == "suspended":
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
         progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
+    if (output := _last_output(records)) and not request.quiet:
+        progress.say(f"output: {output}", "dim", INDENT)
     if kept is not None and (not request.quiet or not outcome.ok):
         logs = "" if outcome.ok and not outcome.reason else f"\nits log: ferry logs {job}"
         progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)

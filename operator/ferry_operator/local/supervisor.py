@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -82,7 +83,7 @@ class Supervisor:
         """process id of the driver that was asked for a last checkpoint"""
         self._warnings: list[str] = []
         self._slow = ""
-        self._unread = False
+        self._unread = self._finished = False
         self._mailbox = Mailbox()
         self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
@@ -176,6 +177,8 @@ class Supervisor:
         for record in records:
             if record.get("kind") == "epoch":
                 self._ends.epoch_finished()
+            elif record.get("kind") == "finished":
+                self._finished = True
             elif record.get("kind") == "halt":
                 self._ends.halt = str(record.get("text", ""))
             elif record.get("kind") == "ended":
@@ -185,7 +188,12 @@ class Supervisor:
             self._warnings.append(f"links are not RDMA although it is expected: {reason}")
         self._slow = reason
         warnings, self._warnings = self._warnings, []
-        return RunView(self.settings, status, workers, self.asked.wanted, records, warnings, ends=self._ends.last)
+        return replace(self._seen(status, workers), records=records, warnings=warnings)
+
+    def _seen(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
+        ending = self._finished or self.stopping is not None or self.outcome is not None
+        view = RunView(self.settings, status, workers, self.asked.wanted, [], ends=self._ends.last)
+        return replace(view, silent=self._watch.silent, ending=ending)
 
     # ---- observe
     def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
@@ -306,8 +314,7 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        workers, advice = self._cluster.workers(), self._timers.balance
-        view = RunView(self.settings, status, workers, self.asked.wanted, [], advice=advice, ends=self._ends.last)
+        view = replace(self._seen(status, self._cluster.workers()), advice=self._timers.balance)
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
         return {**describe(view, phase, self.asked, self._autoscaler.report), "autoscaled": self._autoscaler.on}
 

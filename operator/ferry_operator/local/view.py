@@ -31,6 +31,10 @@ class RunView:
     """what would be more even"""
     ends: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """by process: when it ended badly at last (seconds since 1970), and why"""
+    silent: float | None = None
+    """seconds since the driver has answered; None: this one has not yet"""
+    ending: bool = False
+    """all input is read, or the run is being stopped"""
 
 
 def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport | None) -> Record:
@@ -66,6 +70,8 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         "plan": asked.described(view.settings.job),
         "autoscale": autoscale.to_wire() if autoscale is not None else None,
         "balance": _balance(view),
+        "silent": view.silent,
+        "ending": view.ending,
         "ends": {process: {"at": at, "why": why} for process, (at, why) in view.ends.items()},
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,

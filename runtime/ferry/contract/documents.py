@@ -42,6 +42,9 @@ from ferry.contract.work import WorkReport
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
 
+LIFE = "_ferry-life"
+"""In a sink's directory: whose it is, and the last restore, from which on epochs have the numbers of others again."""
+
 DEAD_LETTER = "dead-letter"
 """Folder of a run's directory for malformed records, unless the job names another one."""
 

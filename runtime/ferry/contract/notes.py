@@ -50,6 +50,10 @@ class Receipt:
     """Malformed records that `rows` does not count: their source could not make records of them."""
     first_malformed: str = ""
     """What is wrong with the first one, and where it lies."""
+    given: int = 0
+    """Records that the inputs of the operator were given, also where another operator counts them."""
+    bad: int = 0
+    """Those of `given` that are malformed."""
     died: bool = False
     """It has read nothing: attempts before it have died."""
 

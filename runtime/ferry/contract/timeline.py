@@ -5,6 +5,7 @@ Records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
 `checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
+`output` {text} (the directories of sinks), `printed` {text} (rows of a console sink),
 `latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
 of the epochs since the last such line; buckets of `contract/latency.py`),
 `action` {text} (what the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and

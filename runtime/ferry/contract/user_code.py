@@ -103,6 +103,11 @@ def where(error: BaseException) -> str:
     return _place(traceback.extract_tb(error.__traceback__))
 
 
+def here() -> str:
+    """Place of the user's innermost statement that runs now; empty: none does."""
+    return _place(traceback.extract_stack())
+
+
 def line_of_crash(log: Sequence[str]) -> str | None:
     """The signal that ended a process, of the dump in its log, and the user's statement that ran; None: no signal did."""
     begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]

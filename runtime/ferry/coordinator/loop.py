@@ -212,11 +212,11 @@ class Loop:
                 case _:
                     if isinstance(effect, core.Halt):
                         effect = self._with_damage(effect)
-                        log.error("halt: %s: %s", effect.kind, effect.reason)
+                        log.error("halt: %s", effect.text)
                         log.warning("the last that the coordinator was told and has done:\n%s", self.machine.story)
                         append_record(
                             self.settings.directory,
-                            {"t": time.time(), "kind": "halt", "text": f"{effect.kind}: {effect.reason}"},
+                            {"t": time.time(), "kind": "halt", "text": effect.text},
                         )
                     self._give(effect)
         if isinstance(sent, m.Prepare):

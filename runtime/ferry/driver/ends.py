@@ -14,7 +14,7 @@ class Halted(FerryError):
     """The coordinator stopped the job; `kind` and reason say why."""
 
     def __init__(self, halt: core.Halt) -> None:
-        super().__init__(f"{halt.kind}: {halt.reason}")
+        super().__init__(halt.text)
         self.kind = halt.kind
 
 

@@ -23,7 +23,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import SET_ASIDE, RunSettings
 from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
-from ferry.contract.names import InstanceId
+from ferry.contract.names import InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
@@ -69,6 +69,8 @@ class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
 
     _malformed_noted = False
+    _malformed_epoch = -1
+    """The last one in which most records of an operator were malformed."""
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class Epochs:
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)
-            what = f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}"
+            what = f"ingest of epoch {order.step.epoch}, attempt {order.run}: {reason[:REASON_MAX]}"
             self._patience.failed(what, at_once=reason.startswith(Fault.__name__))  # A file does not mend itself.
         self.loop.post(core.IngestFailed(order.step, order.run))
 
@@ -301,21 +303,25 @@ class Epochs:
         notes = replace(begun.add(step.operator, receipts, letters, now, idle, unlisted), aside=self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now)
-        self._judge_input(before, receipts)
+        self._judge_input(step, before, notes, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
 
-    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt]) -> None:
-        """Say where the first malformed record of all lies, and when most records of an epoch are malformed."""
-        malformed, rows = sum(r.malformed for r in receipts), sum(r.rows + r.unread for r in receipts)
+    def _judge_input(self, step: Step, before: EpochNotes, notes: EpochNotes, receipts: Sequence[Receipt]) -> None:
+        """Say where the first malformed record of all lies, and when most records of an epoch are malformed to an operator.
+
+        That ends with an epoch in which they are to none.
+        """
+        malformed, given = sum(r.bad for r in receipts), sum(r.given for r in receipts)
         reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
-        if malformed and not before.malformed and not self._malformed_noted:
+        if any(r.malformed for r in receipts) and not before.malformed and not self._malformed_noted:
             self._malformed_noted = True
             self.metrics.note("malformed", f"the first malformed record: {reason}; see {self.publisher.dead_letters}")
-        if malformed * 2 > rows:
-            text = f"{malformed} of {rows} records of an epoch are malformed and set aside: {reason}"
+        if malformed * 2 > given:
+            self._malformed_epoch = step.epoch
+            text = f"{malformed} of {given} records of an epoch are malformed and set aside: {reason}"
             self.metrics.report_problem(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
-        elif rows:
+        elif notes.epoch.rows and step.operator == len(self.plan.operators) - 1 and step.epoch != self._malformed_epoch:
             self.metrics.mended(MALFORMED)
 
     def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable, UserCodeFailed
@@ -20,10 +21,13 @@ from ferry.coordinator.loop import Loop
 from ferry.driver.ends import Stopped
 from ferry.driver.failures import is_final, sink_code
 from ferry.driver.orders import sleep
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, watched
+from ferry.driver.patience import QUIET_SECONDS, RETRY_SECONDS_MAX, ReportedPatience, UserCodeTries, watched
 from ferry.spark import sinks
 
 log = logging.getLogger("ferry.driver")
+
+PRINTED_MAX = 1 << 16
+"""Characters of the rows of an epoch that the timeline takes."""
 
 RETRY_SECONDS = 0.3
 """Between two looks into a journal that is away."""
@@ -52,6 +56,7 @@ class OpeningSinks:
 
     def open(self, committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """False: the job is to stop."""
+        self._announce(metrics)
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
         if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
@@ -63,6 +68,14 @@ class OpeningSinks:
         self._stop.set()
         if not self._over:
             loop.stop()
+
+    def _announce(self, metrics: DriverMetrics) -> None:
+        """Have `ferry run` know where the output is, and show what is printed."""
+        if folders := [str(sink.directory) for sink in self._sinks if isinstance(sink, sinks.Parquet)]:
+            metrics.note("output", ", ".join(folders))
+        for sink in self._sinks:
+            if isinstance(sink, sinks.Console):
+                sink.show = partial(_print, metrics)
 
     def _each(
         self,
@@ -96,8 +109,25 @@ class OpeningSinks:
                 if is_final(error):
                     raise
                 with suppress(Stopped):
-                    patience.failed(f"sink {shown(left[0])} cannot {what}: {type(error).__name__}: {text_of(error)}")
+                    failed_with = f"{type(error).__name__}: {text_of(error)}{_advice(error)}"
+                    patience.failed(f"sink {shown(left[0])} cannot {what}: {failed_with}")
         return not left
+
+
+def _print(metrics: DriverMetrics, text: str) -> None:
+    print(text, flush=True)
+    if len(text) > PRINTED_MAX:
+        text = f"{text[:PRINTED_MAX]} ... (all of it is in the log of the driver)"
+    with suppress(OSError):  # on a full disk
+        metrics.note("printed", text)
+
+
+def _advice(error: Exception) -> str:
+    """What to do about an error that does not pass by itself."""
+    if not isinstance(error, NotADirectoryError | FileExistsError):
+        return ""
+    again = f"It is tried again, at last every {RETRY_SECONDS_MAX:g} s"
+    return f". {again}: make it a folder, or stop the job and give another --output (spec.output)"
 
 
 def _await_claim(loop: Loop) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ValueType
+from ferry.contract.texts import require_name
 from ferry.kernels import kept, values
 from ferry.kernels.grouping import FLAGS, GREATEST, OVERFLOWED, SUM_AND_COUNT, SUM_WIDE, Ints
 from ferry.kernels.kept import Keeps, Result, Source, StateColumn
@@ -43,7 +44,7 @@ Word = TypeVar("Word", bound=Callable[..., Aggregate])
 
 _TAKEN = """
     Returns: what `.aggregate("name", ...)` takes, under the name of the output column.
-    Raises: SpecRefused, but by `.aggregate`: if there is no such column, or it is of another type.
+    Raises: SpecRefused for what is no name; by `.aggregate` if there is no such column, or it is of another type.
     """
 
 
@@ -188,6 +189,10 @@ def _keeps(
     return enter
 
 
+def _of(function: str, *columns: str) -> Aggregate:
+    return Aggregate("", function, *(require_name(column, f"{function}: column") for column in columns))
+
+
 @_keeps(
     lambda a: () if a.column is None else (kept.counted(),),
     lambda a, state, records: state[0] if state else records,
@@ -200,7 +205,7 @@ def count(column: str | None = None) -> Aggregate:
     Parameters: `column` of any type; None: all records.
     >>> counts = per_auction.aggregate("counts", num=ferry.count())
     """
-    return Aggregate("", "count", column)
+    return Aggregate("", "count", None) if column is None else _of("count", column)
 
 
 @_keeps(kept.summed, kept.sum_of, kept.sum_type, ADDED)
@@ -213,7 +218,7 @@ def sum(column: str) -> Aggregate:
     Parameters: `column` of integers, floats, decimals or durations.
     >>> turnover = per_auction.aggregate("turnover", cents=ferry.sum("price"))
     """
-    return Aggregate("", "sum", column)
+    return _of("sum", column)
 
 
 @_keeps(kept.least, kept.least_of, values.arrow_type, ORDERED)
@@ -227,7 +232,7 @@ def min(column: str) -> Aggregate:
     and floats.
     >>> lowest = per_auction.aggregate("lowest", price=ferry.min("price"))
     """
-    return Aggregate("", "min", column)
+    return _of("min", column)
 
 
 @_keeps(kept.greatest, kept.value_of, values.arrow_type, ORDERED)
@@ -237,7 +242,7 @@ def max(column: str) -> Aggregate:
     Parameters: `column` as of `min`.
     >>> highest = per_auction.aggregate("highest", price=ferry.max("price"))
     """
-    return Aggregate("", "max", column)
+    return _of("max", column)
 
 
 @_keeps(kept.sum_and_count, kept.mean_of, kept.mean_type, NUMBERS)
@@ -250,7 +255,7 @@ def mean(column: str) -> Aggregate:
     Parameters: `column` of integers, floats or decimals.
     >>> usual = per_auction.aggregate("usual", price=ferry.mean("price"))
     """
-    return Aggregate("", "mean", column)
+    return _of("mean", column)
 
 
 @_keeps(kept.where_greatest("by"), kept.value_of, values.arrow_type, ORDERED)
@@ -260,7 +265,7 @@ def arg_max(column: str, by: str) -> Aggregate:
     Parameters: `column` and `by`, each as of `min`.
     >>> winners = per_auction.aggregate("winners", bidder=ferry.arg_max("bidder", by="price"))
     """
-    return Aggregate("", "arg_max", column, by)
+    return _of("arg_max", column, by)
 
 
 @_keeps(kept.where_greatest("-time"), kept.value_of, values.arrow_type, ORDERED)
@@ -270,7 +275,7 @@ def first(column: str) -> Aggregate:
     Parameters: `column` as of `min`.
     >>> opening = per_auction.aggregate("opening", price=ferry.first("price"))
     """
-    return Aggregate("", "first", column)
+    return _of("first", column)
 
 
 @_keeps(kept.where_greatest("time"), kept.value_of, values.arrow_type, ORDERED)
@@ -280,7 +285,7 @@ def last(column: str) -> Aggregate:
     Parameters: `column` as of `min`.
     >>> closing = per_auction.aggregate("closing", price=ferry.last("price"))
     """
-    return Aggregate("", "last", column)
+    return _of("last", column)
 
 
 @_keeps(kept.moments, kept.variance_of, kept.float_type, NUMBERS)
@@ -292,7 +297,7 @@ def variance(column: str) -> Aggregate:
     Parameters: `column` of integers, floats or decimals.
     >>> spread = per_auction.aggregate("spread", price=ferry.variance("price"))
     """
-    return Aggregate("", "variance", column)
+    return _of("variance", column)
 
 
 @_keeps(kept.moments, kept.stddev_of, kept.float_type, NUMBERS)
@@ -302,7 +307,7 @@ def stddev(column: str) -> Aggregate:
     Parameters: `column` of integers, floats or decimals.
     >>> spread = per_auction.aggregate("spread", price=ferry.stddev("price"))
     """
-    return Aggregate("", "stddev", column)
+    return _of("stddev", column)
 
 
 @_keeps(lambda _: (kept.SKETCH,), kept.distinct_of, kept.int_type, nullable=False)
@@ -315,4 +320,4 @@ def approx_count_distinct(column: str) -> Aggregate:
     Parameters: `column` of these types.
     >>> audience = per_auction.aggregate("audience", bidders=ferry.approx_count_distinct("bidder"))
     """
-    return Aggregate("", "approx_count_distinct", column)
+    return _of("approx_count_distinct", column)

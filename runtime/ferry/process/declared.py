@@ -37,6 +37,8 @@ def _check_table(what: str, name: str, table: StateTable) -> None:
         raise SpecRefused(f"{what}: use lower-case letters, digits and _ in its name, starting with a letter")
     if not isinstance(table, StateTable):
         raise SpecRefused(f"{what} is {table!r}; it has to be a ferry.StateTable")
+    if not isinstance(table.values, pa.Schema):
+        raise SpecRefused(f"{what}: its values are {table.values!r}; they have to be a pyarrow.Schema")
     if table.entry is not None and table.entry not in ENTRY_TYPES:
         raise SpecRefused(f"{what}: entries cannot be {table.entry}; use int64, string or binary")
     if not table.values.names:

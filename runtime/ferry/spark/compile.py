@@ -153,16 +153,17 @@ def _refuse_names(sources: Iterable[Any]) -> None:
 
 def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs: Sequence[Output]) -> None:
     """Ingest tasks set malformed records aside and know their flows; behind Spark's SQL, or before a sink, nobody does."""
-    for name in (output.input.origin for output in outputs):
+    for output in outputs:
+        name, line = output.input.origin, f" ({output.where})" if output.where else ""
         if isinstance(name, str) and getattr(sources[name], "sets_aside", False):
             raise SpecRefused(
                 f"sink on source {name!r}: malformed records could not be set aside on the way to it; read values as "
-                '"bytes", or have an operator between'
+                f'"bytes", or have an operator between{line}'
             )
         if isinstance(name, str) and isinstance(sources[name], JsonSplits):
             raise SpecRefused(
                 f"sink on source {name!r}: malformed records of json_files could not be set aside on the way to it; "
-                "read the files with spark.readStream.json, which has modes for them"
+                f"read the files with spark.readStream.json, which has modes for them{line}"
             )
     for source in (i for operator in operators for i in operator.inputs):
         made = sources.get(source.origin) if isinstance(source.origin, str) else None
@@ -171,17 +172,20 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
                 f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
                 "leave one of both out"
             )
-        if not any(isinstance(step, Transform) for step in source.steps):
+        transforms = [
+            at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)
+        ]
+        if not transforms:
             continue
         if has_flows(made):
             raise SpecRefused(
                 f"transform on source {source.origin!r}: of which flow a record is would not be known behind it; use "
-                ".map_batches(...), or make the source one flow"
+                f".map_batches(...), or make the source one flow{transforms[0]}"
             )
         if isinstance(made, JsonSplits):
             raise SpecRefused(
                 f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
-                "use .map_batches(...), or read the files with spark.readStream"
+                f"use .map_batches(...), or read the files with spark.readStream{transforms[0]}"
             )
 
 

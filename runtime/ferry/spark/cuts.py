@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from ferry.spark import flight
-from ferry.spark.splits import PARTS, Flow, Malformed, Splits, ranges
+from ferry.spark.directory import DirectorySplits
+from ferry.spark.splits import PARTS, Flow, Malformed, RangeSplits, Splits, ranges
 from ferry.spark.user_functions import is_ferrys, source_code
 
 CUT = "ferry.cut"
@@ -63,6 +64,20 @@ def read(name: str, source: Splits | None, split: dict[str, Any], columns: Seque
             at += records.num_rows
         if high is not None and at >= high:
             return
+
+
+def by_file(source: Splits | None, split: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same records in splits of a file each, where it is files that they are read from."""
+    if not isinstance(source, DirectorySplits) or CUT in split:
+        return [split]
+    return [{"pieces": [piece]} for piece in split["pieces"]]
+
+
+def place(source: Splits | None, split: dict[str, Any]) -> str:
+    """Where the records of a split, or of a part of it, lie, for people; empty: nobody knows."""
+    if not is_ferrys(source) or not isinstance(source, RangeSplits):
+        return ""
+    return f"{source.place(split['split'] if CUT in split else split)}: "
 
 
 def cut(split: str, low: int, high: int | None, aside: Sequence[int] = ()) -> str:
@@ -159,12 +174,22 @@ def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequ
         yield taken
 
 
+def _counts(malformed: Malformed) -> bool:
+    """Whether it has as many records as it says, or less, and a reason for each or none."""
+    held, reasons = len(malformed.records), len(malformed.reasons)
+    return isinstance(malformed.count, int) and malformed.count >= held and reasons in (0, held)
+
+
 def _taken(records: Any, wanted: list[tuple[str, pa.DataType]]) -> Any:
     """These columns of a batch, in this order. Raises TypeError for other types but that of nothing but nulls."""
     if isinstance(records, Malformed | Flow):
         texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
+        if isinstance(records, Malformed) and not _counts(records):
+            raise TypeError(
+                f"read() gave a Malformed whose count, records and reasons do not fit each other: {records!r}"
+            )
         return records
     if not isinstance(records, pa.RecordBatch):
         raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")

@@ -28,6 +28,7 @@ from ferry.spark.hive import constants
 from ferry.spark.listing import Listing, instead, listed, named, partitions
 from ferry.spark.splits import WHOLE, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
+from ferry.system.files import path_of
 
 EPOCH_FILES = 500
 """Files of one epoch at most: their names go through Spark's offset log, and with the epoch into the state."""
@@ -67,7 +68,9 @@ class DirectorySplits(ABC):
     """What all formats share."""
 
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
-        self.directory = os.fspath(directory)
+        self.directory = path_of(directory, "files: directory")
+        if isinstance(finite, str):
+            raise SpecRefused(f"files: finite={finite!r}; it is True or False")
         self.finite = finite
         self.passed: list[str] = []
         """What is in the directory and is no input, as of the last look."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.texts import require_name
 from ferry.spark.pipeline import Batches
 
 Columns = tuple[str, ...]
@@ -186,7 +187,7 @@ def select(*columns: str, **made: pc.Expression) -> Select:
         >>> bids.map_batches(ferry.select("ts", "auction", euros=pc.field("price") * 0.89)).columns
         ['ts', 'auction', 'euros']
     """
-    named = {name: pc.field(name) for name in columns}
+    named = {name: pc.field(require_name(name, "ferry.select: column")) for name in columns}
     if not named and not made:
         raise SpecRefused("ferry.select: name at least one column")
     if twice := [name for name in named if name in made or columns.count(name) > 1]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.contract.errors import Fault, InputAway
+from ferry.contract.errors import Fault, InputAway, SpecRefused
 from ferry.spark.directory import DirectorySplits, Piece, naming
 from ferry.spark.hive import inferred, with_constants
 from ferry.spark.json_lines import checked, parse
@@ -48,7 +48,11 @@ class ParquetSplits(DirectorySplits):
         flow: str | None = None,
     ) -> None:
         super().__init__(directory, finite, flow)
+        if not isinstance(schema, pa.Schema | None):
+            raise SpecRefused(f"parquet_files: schema {schema!r}; give a pyarrow.schema")
         self._schema = schema
+        self._first = ""
+        """The file that the columns are taken from; empty: they are declared, or nobody has asked."""
 
     def encoded(self, columns: Sequence[str]) -> ParquetSplits:
         """The same files; these columns of text come as the files keep them, a number for each and a dictionary."""
@@ -67,7 +71,7 @@ class ParquetSplits(DirectorySplits):
             files, bad = self._listing().files, []
             for file in files:
                 try:
-                    self._schema = self._inferred(file, files)
+                    self._schema, self._first = self._inferred(file, files), self._path(file.name)
                     return self._schema
                 except (Fault, FileNotFoundError) as wrong:
                     bad.append(str(wrong))
@@ -86,7 +90,7 @@ class ParquetSplits(DirectorySplits):
 
     def _divide(self, file: File) -> list[Piece]:
         about = pq.read_metadata(for_arrow(self._path(file.name)))
-        refuse_misfits(self._path(file.name), FileTypes.of(about), self._in_file(file.name, self.schema()))
+        refuse_misfits(self._path(file.name), FileTypes.of(about), self._in_file(file.name, self.schema()), self._first)
         return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
 
     def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
@@ -109,11 +113,11 @@ class ParquetSplits(DirectorySplits):
         settings = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
         with pq.ParquetFile(for_arrow(path), read_dictionary=words, **settings) as file:
             types = FileTypes.of(file.metadata)
-            refuse_misfits(path, types, mine)
+            refuse_misfits(path, types, mine, self._first)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
                 # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
                 batch.validate(full=True)
-                yield with_constants(converted(path, batch, types, mine), wanted, values)
+                yield with_constants(converted(path, batch, types, mine, self._first), wanted, values)
 
 
 class JsonSplits(DirectorySplits):
@@ -163,13 +167,14 @@ class JsonSplits(DirectorySplits):
         wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
         packed = packing(path)
         for at, data in blocks(path, packed, low, high, JSON_BLOCK_BYTES):
-            table, bad, reasons = parse(data, mine, self._epochs)
+            table, bad = parse(data, mine, self._epochs)
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 whole = with_constants(batch, self._schema, values)
                 yield whole if columns is None else whole.select(wanted.names)
             if bad:
-                place = f"{name}, bytes {at} to {at + len(data)}{' unpacked' if packed else ''}: {hint(path, data)}"
-                yield malformed(bad, reasons, place)
+                of, why = " of the unpacked file" if packed else "", hint(path, data)
+                reasons = [f"{name}, line at byte {at + one.at}{of}: {why}{one.reason}" for one in bad]
+                yield malformed([one.line for one in bad], reasons)
 
 
 def parquet_files(
@@ -191,7 +196,7 @@ def parquet_files(
             the job. None: all files are one flow.
     Returns: a source, for what `sources(spark, args)` returns.
     Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, or files that do not fit,
-        or folders that would not be read, when the job begins; or if `flow` is no pattern.
+        or folders that would not be read, when the job begins; or if `flow` is no pattern, or `schema` no schema.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("shop", pa.string()), ("ts", pa.int64())])

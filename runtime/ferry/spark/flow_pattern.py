@@ -13,9 +13,14 @@ class FlowPattern:
     """Such as "{flow}/*.parquet" or "{flow}-*.json"; `*` is any text without a slash, `{flow}` the shortest that fits."""
 
     def __init__(self, text: str) -> None:
-        folders, _, _ = text.rpartition("/")
-        parts = text.split("/")
-        if text.count(PLACE) != 1 or not all(parts) or any(part[0] in "_." for part in parts):
+        folders, _, _ = str(text).rpartition("/")
+        parts = str(text).split("/")
+        if (
+            not isinstance(text, str)
+            or text.count(PLACE) != 1
+            or not all(parts)
+            or any(part[0] in "_." for part in parts)
+        ):
             raise SpecRefused(
                 f'flow={text!r}: a pattern for files below the directory is needed, with {PLACE} once, such as "{PLACE}/*" '
                 f'for a flow a folder, or "{PLACE}-*.parquet"; what begins with "_" or "." is never read'

@@ -12,7 +12,6 @@ import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,18 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Fault, Final, SpecRefused, Unreachable, UserCodeFailed
+from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.messages import Fragment
 from ferry.contract.names import InstanceId, worker_of
-from ferry.contract.notes import Receipt, dead_letters_name
+from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import stage_ticket
 from ferry.kernels.ages import ages
 from ferry.kernels.schemas import fragment_schema
-from ferry.spark import cuts, flight
+from ferry.spark import cuts, flight, letters
 from ferry.spark.attempts import died_before
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
@@ -152,10 +151,12 @@ class IngestTask:
         self.flush = False
         self.rows = 0
         """records read, before `maps` drop or add any"""
-        self.malformed = self.unread = 0
+        self.malformed = self.unread = self.given = self.bad = 0
         self.first_malformed = ""
         self.dead_letters: list[str] = []
         self._planned = run.planned
+        self._part: dict[str, Any] = {}
+        """that is being read"""
         self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
         """Records by how old they were when the epoch was planned."""
         self.sender = _Sender(work, run, attempt, turn, connections)
@@ -185,6 +186,8 @@ class IngestTask:
             rows=self.rows,
             malformed=self.malformed,
             unread=self.unread,
+            given=self.given,
+            bad=self.bad,
             first_malformed=self.first_malformed,
             maxima=self.maxima,
             letters=tuple(self.dead_letters),
@@ -213,8 +216,9 @@ class IngestTask:
                 self._heed(split)
                 continue
             for feed in self.work.feeds.get(name, ()):
-                for flow, records in self._expand(name, feed, json.loads(split)):
-                    self._add(name, feed, records, flow)
+                for self._part in cuts.by_file(feed.splits, json.loads(split)):
+                    for flow, records in self._expand(name, feed, self._part):
+                        self._add(name, feed, records, flow)
 
     def _heed(self, control: str) -> None:
         """What no source, but the one that plans the epoch has to say."""
@@ -228,14 +232,16 @@ class IngestTask:
         flow = ""
         for records in cuts.read(name, feed.splits, split, feed.columns):
             if isinstance(records, Malformed):
+                self._given(records.count, records.count, next(iter(records.reasons), records.reason))
                 if feed.counted:
                     self.unread += records.count
                     self._set_aside(records.count, records.records, records.reasons or records.reason)
             elif isinstance(records, cuts.Aside):
+                self._given(1, 1, KILLS)
                 if feed.counted:
                     self.unread += 1
-                    letters = [records.split] if records.records is None else json_text(records.records)
-                    self._set_aside(1, letters, KILLS)
+                    texts = [records.split] if records.records is None else json_text(records.records)
+                    self._set_aside(1, texts, KILLS)
             elif isinstance(records, Flow):
                 flow = records.name
             else:
@@ -252,10 +258,11 @@ class IngestTask:
             if feed.created is not None:
                 self._ages += ages(records.column(feed.created), self._planned)
         if feed.side == NO_SIDE:
-            return
+            return self._given(records.num_rows)
         batches = [records]
         for function in feed.maps:
             batches = [made for batch in batches for made in batches_of(function(batch))]
+        self._given(max(records.num_rows, sum(batch.num_rows for batch in batches)))
         for batch in batches:
             for piece in in_pieces(batch):
                 for named, mine in [(flow, piece)] if feed.flow is None else by_flow(piece, feed.flow):
@@ -271,32 +278,23 @@ class IngestTask:
             mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
         for refused, reason in fragmenter.malformed():
-            self._set_aside(refused.num_rows, json_text(refused), f"{name}: {reason}")
+            why = f"{name}: {cuts.place(feed.splits, self._part)}{reason}"
+            self._given(0, refused.num_rows, why)
+            self._set_aside(refused.num_rows, json_text(refused), why)
+
+    def _given(self, records: int, bad: int = 0, reason: str = "") -> None:
+        self.given += records
+        self.bad += bad
+        self.first_malformed = self.first_malformed or reason[:REASON_MAX]
 
     def _set_aside(self, count: int, records: list[str], reasons: str | list[str]) -> None:
-        """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
         self.malformed += count
         own = [reasons] * len(records) if isinstance(reasons, str) else reasons
-        self.first_malformed = self.first_malformed or next(iter(own), "")[:REASON_MAX]
-        lines = [json.dumps({"reason": why, "record": record}) for record, why in zip(records, own, strict=True)]
-        w = self.work
-        if w.dead_letter is None:
+        lines = letters.letters(records, own)
+        if self.work.dead_letter is None:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
-            return
-        folder = hidden_dead_letters(Path(w.dead_letter), self._mine.step.epoch)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-        except OSError as wrong:
-            raise Unreachable(
-                f"malformed records cannot be set aside in {w.dead_letter}: {wrong.strerror}; mend that folder"
-            ) from wrong
-
-
-def hidden_dead_letters(directory: Path, epoch: int) -> Path:
-    """Where the tasks of an epoch write what they set aside."""
-    return directory / f".epoch={epoch}"
+        else:
+            letters.write(self.work.dead_letter, self._mine, lines)
 
 
 def batches_of(made: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:

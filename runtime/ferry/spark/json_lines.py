@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,19 @@ FOUND = {"{": "an object", "[": "an array", '"': "a text", "t": "true", "f": "fa
 """What a value is, by its first byte; else it is a number."""
 
 
+OF_LINE = " of the line"
+"""In a reason: from where its bytes are counted."""
+
+
+class BadLine(NamedTuple):
+    """A line that is no record."""
+
+    at: int
+    """byte where it begins"""
+    line: bytes
+    reason: str
+
+
 @lru_cache(64)
 def columns_of(schema: pa.Schema, epochs: Epochs = ()) -> JsonColumns:
     """How records of a schema are made. Raises SpecRefused for a type that no JSON value can be."""
@@ -53,6 +67,8 @@ def checked(what: str, schema: pa.Schema, epoch: Mapping[str, str] | None) -> Ep
     """`epoch` as `parse` takes it; `what` names the source. Raises SpecRefused, if it or the schema does not fit JSON."""
     if not isinstance(schema, pa.Schema):
         raise SpecRefused(f"{what}: schema {schema!r}; give a pyarrow.schema")
+    if not isinstance(epoch, Mapping | None):
+        raise SpecRefused(f"{what}: epoch={epoch!r}; give the unit of columns by their names, such as {{'ts': 'ms'}}")
     epochs = tuple(sorted((epoch or {}).items()))
     try:
         columns_of(schema, epochs)
@@ -61,22 +77,22 @@ def checked(what: str, schema: pa.Schema, epoch: Mapping[str, str] | None) -> Ep
     return epochs
 
 
-def parse(data: bytes, schema: pa.Schema, epochs: Epochs = ()) -> tuple[pa.Table, list[bytes], list[str]]:
-    """(records, lines that are none, what is wrong with each of these) of whole lines; blank ones are passed over."""
-    if len(data) > PIECE_BYTES:
-        lines = [line for line in data.split(b"\n") if line.strip(b" \t\r")]
-        table, bad = parse_each(lines, schema, epochs)
-        return table, [lines[i] for i in bad], [*bad.values()]
+def parse(data: bytes, schema: pa.Schema, epochs: Epochs = ()) -> tuple[pa.Table, list[BadLine]]:
+    """Records of whole lines, and the lines that are none; blank ones are passed over."""
     whole = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(whole == ord("\n"))
     starts, stops = np.append(0, ends + 1), np.append(ends, len(data))
-    table, bad = _judged(whole, starts, stops, columns_of(schema, epochs))
-    found = [(data[starts[i] : stops[i]], why) for i, why in bad.items() if why != VERDICTS[json_grammar.BLANK]]
-    return table, [line for line, _ in found], [why for _, why in found]
+    if len(data) > PIECE_BYTES:
+        lines = [data[begin:end] for begin, end in zip(starts, stops, strict=True)]
+        table, bad = parse_each(lines, schema, epochs, OF_LINE)
+    else:
+        table, bad = _judged(whole, starts, stops, columns_of(schema, epochs), OF_LINE)
+    found = [(i, why) for i, why in bad.items() if why != VERDICTS[json_grammar.BLANK]]
+    return table, [BadLine(int(starts[i]), data[starts[i] : stops[i]], why) for i, why in found]
 
 
 def parse_each(
-    values: Sequence[bytes | None], schema: pa.Schema, epochs: Epochs = ()
+    values: Sequence[bytes | None], schema: pa.Schema, epochs: Epochs = (), of: str = ""
 ) -> tuple[pa.Table, dict[int, str]]:
     """(records, what is wrong with the values that are none, by their place in order); a value may have several lines."""
     columns = columns_of(schema, epochs)
@@ -86,7 +102,7 @@ def parse_each(
         _, offsets, data = held.buffers()
         edges = np.frombuffer(offsets, np.int32)[: len(piece) + 1].astype(np.int64)
         whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-        table, wrong = _judged(whole, edges[:-1], edges[1:], columns)
+        table, wrong = _judged(whole, edges[:-1], edges[1:], columns, of)
         tables.append(table)
         for i, why in wrong.items():
             long = len(piece[i] or b"") > TEXT_MAX
@@ -107,7 +123,7 @@ def _pieces(values: Sequence[bytes | None]) -> Iterator[tuple[int, Sequence[byte
         yield begin, values[begin:]
 
 
-def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns) -> tuple[pa.Table, dict[int, str]]:
+def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns, of: str) -> tuple[pa.Table, dict[int, str]]:
     """(records, what is wrong with the texts that are none, by their place in order)."""
     bad: dict[int, str] = {}
     texts = np.arange(len(starts))
@@ -120,16 +136,16 @@ def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns) -> tup
     table, faults = columns.read(data, starts[texts], stops[texts])
     for fault in faults:
         i = int(texts[fault.text])
-        bad[i] = fault.reason or _reason(fault, data[starts[i] + fault.place : stops[i]])
+        bad[i] = fault.reason or _reason(fault, data[starts[i] + fault.place : stops[i]], of)
     return table, dict(sorted(bad.items()))
 
 
-def _reason(fault: JsonFault, rest: Bytes) -> str:
-    """What is wrong, where the text goes on so."""
+def _reason(fault: JsonFault, rest: Bytes, of: str) -> str:
+    """What is wrong, where the text goes on so; `of` says of what the place is."""
     begin = chr(rest[0]) if len(rest) else ""
     return VERDICTS[fault.verdict].format(
         byte=begin,
-        place=fault.place,
+        place=f"{fault.place}{of}",
         field=fault.node.path,
         type=fault.node.field.type,
         found=FOUND.get(begin, "a number"),

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from ferry.contract.errors import RECORDS_LOST, SpecRefused, Unreachable
+from ferry.contract.texts import require_name
 from ferry.spark.kafka_client import NotAllowed, NoTopic, TopicEnds, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_readers import SAME_SECONDS, lent_reader, made_again
@@ -307,7 +308,6 @@ def kafka(
     library()
     if starting not in (EARLIEST, LATEST):
         raise SpecRefused(f"kafka: starting={starting!r}; it is {EARLIEST!r} or {LATEST!r}")
-    if not topic or not isinstance(topic, str):
-        raise SpecRefused(f"kafka: topic {topic!r}; give its name")
+    require_name(topic, "kafka: topic")
     schemas = None if registry is None else SchemaRegistry(registry)
     return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside, schemas, epoch), starting, finite)

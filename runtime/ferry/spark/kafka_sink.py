@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.contract.texts import require_name
 from ferry.spark.kafka_client import NotAllowed, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Encoder, Marker, Outgoing
@@ -262,6 +263,10 @@ def kafka_sink(
     """
     library()
     place, encoder = KafkaPlace.of(servers, options), Encoder(key, value)
+    require_name(topic, "kafka_sink: topic")
+    for given, what in ((key, "key="), (name, "name=")):
+        if given is not None:
+            require_name(given, f"kafka_sink: {what}")
     if not exactly_once:
         return RepeatingKafkaSink(place, topic, encoder)
     return KafkaSink(place, topic, encoder, name or topic)

@@ -18,12 +18,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ferry.contract.documents import LIFE as LIFE
 from ferry.contract.errors import Final, SpecRefused, Unreachable
 from ferry.contract.lenient import known
 from ferry.system import files
-
-LIFE = "_ferry-life"
-"""In a sink's directory: whose it is, and the last restore, from which on epochs have the numbers of others again."""
 
 
 @dataclass(frozen=True, slots=True)

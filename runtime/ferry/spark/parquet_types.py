@@ -86,21 +86,35 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def refuse_misfits(path: str, file: FileTypes, wanted: pa.Schema) -> None:
-    """Raise SpecRefused for a column that the file has not, or whose values the declared type could not hold exactly."""
+def refuse_misfits(path: str, file: FileTypes, wanted: pa.Schema, first: str = "") -> None:
+    """Raise SpecRefused for a column that the file has not, or whose values the wanted type could not hold exactly.
+
+    `first`: the file that the wanted columns are taken from; empty: they are declared.
+    """
     names = file.schema.names
     for field in wanted:
         if names.count(field.name) != 1:
             near = [name for name in names if name.lower() == field.name.lower()]
             what = f"has {len(near)} columns {field.name!r}" if len(near) > 1 else f"has no column {field.name!r}"
             also = f" (one in other letters: {near[0]!r})" if len(near) == 1 else ""
-            raise SpecRefused(f"{path} {what}{also}; it has {', '.join(names)}. Write it anew, or change schema=")
+            by = f", unlike {first}, from which the columns are taken" if first else ""
+            mend = "give schema=" if first else "change schema="
+            raise SpecRefused(f"{path} {what}{also}{by}; it has {', '.join(names)}. Write it anew, or {mend}")
         mine = file.schema.field(field.name).type
         if why := misfit(mine, field.type, field.name in file.int96):
-            raise SpecRefused(
-                f"{path}: column {field.name!r} is {mine} in the file, and declared as {field.type}: {why}. Declare it as "
-                f"{mine} and change it in the pipeline, or write the file anew"
+            mend = (
+                f"{_or_declare(mine, first)}{'' if first else ' and change it in the pipeline'}, or write the file anew"
             )
+            raise SpecRefused(f"{path}: column {field.name!r} is {_other(mine, field.type, first)}: {why}. {mend}")
+
+
+def _other(mine: pa.DataType, wanted: pa.DataType, first: str) -> str:
+    by = f"{wanted} in {first}, from which the columns are taken" if first else f"declared as {wanted}"
+    return f"{mine} in the file, and {by}"
+
+
+def _or_declare(mine: pa.DataType, first: str) -> str:
+    return "Give schema= with a type that all files fit" if first else f"Declare it as {mine}"
 
 
 def misfit(file: pa.DataType, wanted: pa.DataType, int96: bool = False) -> str:
@@ -169,8 +183,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return _plain(kind.value_type) if t.is_dictionary(kind) else kind
 
 
-def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Schema) -> pa.RecordBatch:
-    """Columns of a batch of the file as declared. Raises SpecRefused for a value that the declared type cannot hold."""
+def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Schema, first: str = "") -> pa.RecordBatch:
+    """Columns of a batch of the file as wanted; `first` as of `refuse_misfits`.
+
+    Raises SpecRefused for a value that the wanted type cannot hold.
+    """
     ordered = batch.select(wanted.names)
     if ordered.schema.equals(wanted) and not (file.int96 or file.legacy):
         return ordered
@@ -189,13 +206,13 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
         except (pa.ArrowException, ValueError) as wrong:
             mine = file.schema.field(field.name).type
             raise SpecRefused(
-                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {mine} in the file, and declared as {field.type}, which "
-                f"cannot hold a value of it: {' '.join(str(wrong).split())}. Declare it as {mine}, or write the file anew"
+                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {_other(mine, field.type, first)}, and {field.type} cannot "
+                f"hold a value of it: {' '.join(str(wrong).split())}. {_or_declare(mine, first)}, or write the file anew"
             ) from wrong
         if where := _null_in(columns[-1], field, repr(field.name)):
             raise SpecRefused(
-                f"{DOES_NOT_FIT}{path}: column {where} is declared not null, and has a null. Declare it nullable, or write "
-                "the file anew"
+                f"{DOES_NOT_FIT}{path}: column {where} is {f'not null in {first}' if first else 'declared not null'}, and "
+                "has a null. Declare it nullable in schema=, or write the file anew"
             )
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 

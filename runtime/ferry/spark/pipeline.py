@@ -90,6 +90,8 @@ class Output:
 
     input: Input
     sink: Sink
+    where: str = ""
+    """The user's statement that makes it."""
 
 
 @dataclass(frozen=True, slots=True)

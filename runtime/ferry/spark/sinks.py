@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -133,10 +134,10 @@ class Parquet(Sink):
 
     takes_parts = True
 
-    def __init__(self, directory: str) -> None:
-        self.declared = directory
-        self.directory = _local(directory)
-        self._owner = Ownership(directory)
+    def __init__(self, directory: str | PathLike[str]) -> None:
+        self.declared = files.path_of(directory, "parquet: directory")
+        self.directory = _local(self.declared)
+        self._owner = Ownership(self.declared)
         self.notice = ""
 
     def __repr__(self) -> str:
@@ -144,8 +145,8 @@ class Parquet(Sink):
 
     def place(self, base: str | None) -> Path:
         """`base`/NAME, where NAME is the last name of the declared directory."""
-        if base is not None:
-            self.directory = _local(base) / _local(self.declared).name
+        named = self.directory if base is None else _local(base) / _local(self.declared).name
+        self.directory = named.absolute()
         return self.directory
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> None:
@@ -194,8 +195,7 @@ class Parquet(Sink):
             if not parts:
                 return hidden.rmdir()
         whose = {"sink": self.declared, "run": self._owner.run, "life": self._owner.life}
-        about = {**whose, "epoch": epoch, "parts": parts}
-        (hidden / MANIFEST).write_text(json.dumps(about))
+        (hidden / MANIFEST).write_text(json.dumps({**whose, "epoch": epoch, "parts": parts}))
         for made in (hidden / MANIFEST, hidden):
             files.sync(made)
         hidden.rename(final)
@@ -303,13 +303,13 @@ class Console(Sink):
 
     def __init__(self, limit: int = 20) -> None:
         self.limit = limit
+        self.show: Callable[[str], None] = print
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Print."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        print(f"-- epoch {epoch}: {table.num_rows} rows")
-        for row in rows_shown(table.slice(0, self.limit)):
-            print("  ", row)
+        rows = (f"   {row}" for row in rows_shown(table.slice(0, self.limit)))
+        self.show("\n".join([f"-- epoch {epoch}: {table.num_rows} rows", *rows]))
 
     def truncate_after(self, epoch: int) -> None:
         """What was printed stays."""
@@ -341,13 +341,13 @@ class ForeachEpoch(Sink):
             self.truncate(epoch)
 
 
-def parquet(directory: str) -> Parquet:
+def parquet(directory: str | PathLike[str]) -> Parquet:
     """Parquet files, in one folder an epoch, which appears at once when it is whole. One run writes to a directory.
 
     Parameters:
         directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
     Returns: a sink.
-    Raises: SpecRefused, if it is a URL.
+    Raises: SpecRefused, if it is a URL, or no path.
     Example:
         >>> output = counts.sink(ferry.parquet("/data/counts"))
     """
@@ -355,17 +355,17 @@ def parquet(directory: str) -> Parquet:
 
 
 def console(limit: int = 20) -> Console:
-    """Print the rows of each epoch, in the log of the driver.
+    """Print the rows of each epoch: on the terminal of `ferry run`, and in the log of the driver.
 
     Parameters:
         limit: how many rows of an epoch are printed at most.
     Returns: a sink.
-    Raises: SpecRefused, if the limit is negative.
+    Raises: SpecRefused, if the limit is negative, or no number.
     Example:
         >>> output = counts.sink(ferry.console(limit=5))
     """
-    if limit < 0:
-        raise SpecRefused(f"console: limit {limit} is negative; it is how many rows of an epoch are printed")
+    if not isinstance(limit, int) or limit < 0:
+        raise SpecRefused(f"console: limit {limit!r}; it is how many rows of an epoch are printed, 0 at least")
     return Console(limit)
 
 

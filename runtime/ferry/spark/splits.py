@@ -36,11 +36,12 @@ class Malformed:
 
     Parameters:
         count: how many they are.
-        records: as text, undecodable bytes replaced; at most `count` of them.
+        records: as text; at most `count` of them. Bytes that are no UTF-8 are replaced, or, to be kept in the dead letter,
+            decoded with errors="surrogateescape".
         reason: what was wrong with the first of them, and where it is.
         reasons: of each record its own, in their order; empty: `reason` is that of all.
     Example:
-        >>> ferry.Malformed(1, ["{oops"], "clicks.json, bytes 0 to 6: no object").count
+        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: no object").count
         1
     """
 
@@ -50,10 +51,10 @@ class Malformed:
     reasons: list[str] = field(default_factory=list)
 
 
-def malformed(records: Sequence[bytes | None], reasons: Sequence[str], where: str = "") -> Malformed:
-    """Records that could not be parsed, each with its reason; all of them lie `where`."""
-    whole = [f"{where}{reason}" for reason in reasons]
-    return Malformed(len(records), [(one or b"").decode("utf-8", "replace") for one in records], whole[0], whole)
+def malformed(records: Sequence[bytes | None], reasons: Sequence[str]) -> Malformed:
+    """Records that could not be parsed, each with its reason, which says where it lies."""
+    texts = [(one or b"").decode("utf-8", "surrogateescape") for one in records]
+    return Malformed(len(records), texts, reasons[0], [*reasons])
 
 
 @dataclass(frozen=True, slots=True)

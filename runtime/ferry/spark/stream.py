@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.user_code import place_of, reason
+from ferry.contract.user_code import here, place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
 from ferry.spark.keyed import KeyedStream
@@ -55,21 +55,26 @@ class Stream:
         """The records of several streams in one, before an operator. Each keeps its event time; the slowest holds it back.
 
         Parameters:
-            others: streams of sources or operators, with columns of the same names and types in the same order.
+            others: streams of sources or operators, with columns of the same names and types in the same order. A column
+                may be null in all of them when it may be in one.
         Returns: a stream of the records of all of them.
         Raises: SpecRefused, if columns differ.
         Example:
             >>> ids = [s.map_batches(lambda rows: rows.select(["id", "ts"])) for s in (people, auctions)]
             >>> seen = ids[0].union(ids[1]).event_time("ts").key_by("id")
         """
+        schema = self.input.schema
         for other in others:
-            if not other.input.schema.equals(self.input.schema):
-                theirs, mine = other.input.schema.remove_metadata(), self.input.schema.remove_metadata()
+            theirs = other.input.schema
+            if [(field.name, field.type) for field in theirs] != [(field.name, field.type) for field in schema]:
                 raise SpecRefused(
-                    f"union of {self._where()} and {other._where()}: the columns differ: {mine} and {theirs}"
+                    f"union of {self._where()} and {other._where()}: the columns differ: {schema.remove_metadata()} and "
+                    f"{theirs.remove_metadata()}"
                 )
-        more = (one for other in others for one in other._inputs)
-        return replace(self, more=(*self.more, *more))
+            pairs = zip(schema, theirs, strict=True)
+            schema = pa.schema([mine.with_nullable(mine.nullable or field.nullable) for mine, field in pairs])
+        inputs = [replace(one, schema=schema) for stream in (self, *others) for one in stream._inputs]
+        return replace(self, input=inputs[0], more=tuple(inputs[1:]))
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.input.schema)
@@ -283,7 +288,7 @@ class Stream:
             )
         if self.more:
             raise SpecRefused(f"sink on {self._where()}, which is united with others: give each a sink of its own")
-        return Output(self.input, sink)
+        return Output(self.input, sink, here())
 
     def _where(self) -> str:
         origin = self.input.origin

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ferry.contract.descriptors import Emit, Window
 from ferry.contract.errors import SpecRefused
+from ferry.contract.texts import require_name
 
 _UNITS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -116,7 +117,7 @@ def rows(size: int, slide: int = 1) -> LastRows:
         >>> last5.aggregate("last5", ["seq"], total=ferry.sum("price")).columns
         ['seq', 'total']
     """
-    if not all(isinstance(n, int) and n >= 1 for n in (size, slide)):
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in (size, slide)):
         raise SpecRefused(f"window: rows({size!r}, {slide!r}) needs numbers of rows, 1 at least")
     return LastRows(size, slide)
 
@@ -128,13 +129,16 @@ def records(*columns: str, order: str | Sequence[str] = ()) -> EachRecord:
         columns: those of the record itself that are there, too.
         order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
     Returns: what `emit` of an aggregate without a window takes.
-    Raises: nothing.
+    Raises: SpecRefused for what is no name.
     Example:
         >>> counts = bids.event_time("ts").key_by("auction")
         >>> counts.aggregate("counts", num=ferry.count(), emit=ferry.records("seq", "auction", order="seq")).columns
         ['seq', 'auction', 'num']
     """
-    return EachRecord({column: column for column in columns}, [order] if isinstance(order, str) else list(order))
+    by = [order] if isinstance(order, str) or not isinstance(order, Sequence) else list(order)
+    for column in (*columns, *by):
+        require_name(column, "records: column")
+    return EachRecord({column: column for column in columns}, by)
 
 
 def at_end() -> Emit:

@@ -9,6 +9,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from ferry.contract.errors import SpecRefused
 
 
 @contextmanager
@@ -56,3 +59,11 @@ def sync_below(folder: Path) -> None:
             elif entry.is_file(follow_symlinks=False):
                 sync(Path(entry.path))
     sync(folder)
+
+
+def path_of(given: Any, what: str) -> str:
+    """A path that a user has written. Raises SpecRefused for what is none."""
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+    if not path or not isinstance(path, str):
+        raise SpecRefused(f"{what} {given!r}; give its path")
+    return path

@@ -89,6 +89,8 @@ def test_it_is_known_for_how_long_the_loop_has_stood(tmp_path: Any) -> None:
 def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     one = fragment_of_a_loop(tmp_path, None)
     one.machine.story.add_event(1, core.JournalReachable(False))
+    assert core.Halt("unavailable", "no copy").text == "unavailable: no copy"
+    assert core.Halt("user-code", "user code: x").text == "user code: x", "once"
     one._perform([core.Halt("unavailable", "no copy")])
     assert one.orders.get_nowait() == core.Halt("unavailable", "no copy")
     assert "JournalReachable(up=False)" in caplog.text

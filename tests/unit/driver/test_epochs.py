@@ -267,3 +267,12 @@ def test_too_many_flows_are_refused_with_the_name_of_the_operator(tmp_path: Path
         driver.epoch(1, {}, {0: flows})
     with pytest.raises(SpecRefused, match=r"the name of flow 'n.*' has 101 characters"):
         driver.epoch(1, {}, {0: {"n" * 101: False}})
+
+
+def test_an_ingest_that_fails_is_an_attempt_and_no_run() -> None:
+    said: list[str] = []
+    epochs: Any = object.__new__(Epochs)
+    epochs._patience = SimpleNamespace(failed=lambda what, at_once: said.append(what))
+    epochs.loop = SimpleNamespace(post=lambda event: None)
+    epochs._ingest_failed(StartIngest(Step(4, 0), 2, (), (), b""), "no task was there")
+    assert said == ["ingest of epoch 4, attempt 2: no task was there"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
@@ -139,6 +140,32 @@ def test_what_a_sink_has_noticed_is_a_warning(tmp_path: Path) -> None:
     assert driver.opening.open(3, driver.loop, driver.metrics)
     assert [one.reason for one in driver.metrics.lasting] == ["OutputIsNew"]
     assert "has committed epoch 3: is it mounted?" in driver.metrics.lasting[0].text
+
+
+def test_where_the_output_is_and_what_is_printed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed, files = sinks.console(), parquet("out")
+    sinks.place([printed, files], None)
+    driver = Driver(tmp_path, printed, files)
+    assert driver.open()
+    printed.write(3, 1, pa.table({"n": [1, 2]}))
+    monkeypatch.setattr(opening, "PRINTED_MAX", 5)
+    printed.write(4, 1, pa.table({"n": [3]}))
+    output, first, cut = map(json.loads, driver.file.read_text().splitlines())
+    assert (output["kind"], output["text"]) == ("output", str(tmp_path / "out"))
+    assert (first["kind"], first["text"]) == ("printed", "-- epoch 3: 2 rows\n   n=1\n   n=2")
+    assert cut["text"] == "-- ep ... (all of it is in the log of the driver)"
+    assert capsys.readouterr().out == f"{first['text']}\n-- epoch 4: 1 rows\n   n=3\n"
+
+
+def test_who_gives_a_file_for_the_output_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("")
+    file = parquet(str(tmp_path / "afile" / "sales"))
+    driver = Driver(tmp_path, file, limit=0)
+    with pytest.raises(Final, match=r"NotADirectoryError: .*every 30 s: make it a folder, or stop .* another --output"):
+        driver.open()
 
 
 def test_a_sink_that_hangs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,23 +130,56 @@ def test_a_position_that_is_no_json_is_refused(tmp_path: Path) -> None:
     assert "returned a position that is no JSON value: Object of type set" in str(query.exception())
 
 
-def test_malformed_records_are_reported_with_the_first_reason_and_when_they_are_most(tmp_path: Path) -> None:
+def _judging(tmp_path: Path, operators: int) -> Any:
     epochs: Any = object.__new__(Epochs)
     epochs.metrics, epochs.publisher = DriverMetrics("job", str(tmp_path)), SimpleNamespace(dead_letters="/letters")
-    few = [Receipt(rows=90), Receipt(rows=8, malformed=2, unread=2, first_malformed="1.json, bytes 3 to 9: no object")]
-    most = [Receipt(rows=4, malformed=6, unread=6, first_malformed="2.json, bytes 0 to 9: no object")]
-    refused = [Receipt(rows=10, malformed=6, first_malformed="null key")]
-    epochs._judge_input(EpochNotes(), few)
-    epochs._judge_input(EpochNotes(malformed=2), few)
+    epochs.plan = SimpleNamespace(operators=[None] * operators)
+    return epochs
+
+
+def test_malformed_records_are_reported_with_the_first_reason_and_when_they_are_most(tmp_path: Path) -> None:
+    epochs = _judging(tmp_path, 1)
+
+    def judge(epoch: int, malformed: int, *receipts: Receipt) -> None:
+        notes = EpochNotes(malformed=malformed)
+        epochs._judge_input(Step(epoch, 0), notes, notes.add(0, receipts, ()), receipts)
+
+    bad = {"malformed": 2, "unread": 2, "bad": 2, "first_malformed": "1.json, line at byte 3: no object"}
+    few = [Receipt(rows=90, given=90), Receipt(rows=8, given=10, **bad)]  # type: ignore[arg-type]
+    most = Receipt(rows=4, malformed=6, unread=6, given=10, bad=6, first_malformed="2.json, line at byte 0: no object")
+    refused = Receipt(rows=10, malformed=6, given=10, bad=6, first_malformed="null key")
+    judge(1, 0, *few)
+    judge(2, 2, *few)
     lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     assert [(one["kind"], one["text"]) for one in lines] == [
-        ("malformed", "the first malformed record: 1.json, bytes 3 to 9: no object; see /letters")
+        ("malformed", "the first malformed record: 1.json, line at byte 3: no object; see /letters")
     ]
-    for receipts in (most, refused):
-        epochs._judge_input(EpochNotes(malformed=2), receipts)
+    for epoch, receipt in ((3, most), (6, refused)):
+        judge(epoch, 2, receipt)
         (problem,) = epochs.metrics.problems
         assert problem.reason == "Malformed" and "6 of 10 records" in problem.text
-        epochs._judge_input(EpochNotes(malformed=8), [])
+        judge(epoch + 1, 8)
         assert epochs.metrics.problems, "an epoch without records says nothing"
-        epochs._judge_input(EpochNotes(malformed=8), few)
+        judge(epoch + 2, 8, *few)
         assert not epochs.metrics.problems
+
+
+def test_malformed_records_are_a_share_of_what_their_own_operator_was_given(tmp_path: Path) -> None:
+    epochs = _judging(tmp_path, 2)
+
+    def epoch(number: int, *steps: Receipt) -> list[str]:
+        notes = EpochNotes()
+        for operator, receipt in enumerate(steps):
+            before, notes = notes, notes.add(operator, [receipt], ())
+            epochs._judge_input(Step(number, operator), before, notes, [receipt])
+        return [problem.text.partition(" are")[0] for problem in epochs.metrics.problems]
+
+    first, few = Receipt(rows=1019, given=1019), Receipt(malformed=2, given=1019, bad=2, first_malformed="no time")
+    assert not epoch(1, first, few), "the operator before it has counted the records"
+    most = Receipt(malformed=900, given=1019, bad=900, first_malformed="no time")
+    for number in (2, 3):
+        assert epoch(number, first, most) == ["900 of 1019 records of an epoch"]
+    assert epoch(4, Receipt(), Receipt()), "an epoch without records says nothing"
+    assert not epoch(5, first, Receipt()), "also where the last operator reads none"
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    assert kinds == ["malformed", "degraded", "mended"], "the first operator of an epoch does not end it"

@@ -19,17 +19,20 @@ from typing import cast
 import psutil
 import pytest
 
-from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
+from ferry.contract.documents import LIFE, SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry.system.flight_places import fits_socket, socket_folder
+from ferry_operator.cli import targets
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
-from ferry_operator.local import environment
+from ferry_operator.local import driver as driver_module
+from ferry_operator.local import environment, outputs
 from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster import processes as processes_module
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis, server_program
 from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.driver import StatusWatch
 from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
@@ -174,6 +177,60 @@ def test_a_job_is_not_suspended_before_it_begins(tmp_path: Path, monkeypatch: py
     (tmp_path / "job.yaml").write_text(JOB)
     with pytest.raises(SpecRefused, match="ferry suspend JOB"):
         run(Request(tmp_path / "job.yaml", ("state.checkpoint.location=/x", one), quiet=True))
+
+
+def test_an_output_that_cannot_be_written_to_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "counts.py").write_text("")
+    (tmp_path / "afile").write_text("")
+    nothing = Programs(("false",), ("false",))
+
+    def refusal(output: Path, *sets: str) -> str:
+        with pytest.raises(SpecRefused) as refused:
+            run(Request(tmp_path / "job.yaml", sets, options=Options(output=output), quiet=True), nothing)
+        assert not list((tmp_path / "home" / "runs").iterdir())
+        return str(refused.value)
+
+    for output in (tmp_path / "afile", tmp_path / "afile" / "a" / "b"):
+        assert f"{tmp_path / 'afile'} is a file; make it a folder, or choose another --output" in refusal(output)
+    written = tmp_path / "out" / "sales"
+    (written / "epoch=0").mkdir(parents=True)
+    (written / LIFE).write_text(json.dumps({"run": "counts-1", "job": "counts", "sink": "sales", "life": ""}))
+    monkeypatch.chdir(tmp_path)
+    assert f"{written} is written by run counts-1; choose another --output" in refusal(Path("out"))
+    assert "counts-1" in refusal(Path("out"), "restoreFrom=none", "state.checkpoint.location=/x")
+
+
+@pytest.mark.parametrize("changes", [{"run": "counts-1"}, {"job": "other"}, {"output": None}], ids=str)
+def test_an_output_of_this_run_or_of_another_job_is_left_to_the_driver(tmp_path: Path, changes: dict[str, str]) -> None:
+    (tmp_path / "sales" / "epoch=0").mkdir(parents=True)
+    (tmp_path / "sales" / LIFE).write_text(json.dumps({"run": "counts-1", "job": "counts"}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / LIFE).write_text("of an older release")
+    other = {"job": "counts", "run": "counts-2", "output": str(tmp_path), **changes}
+    outputs.require(cast(RunSettings, SimpleNamespace(**other)), restores=False)
+    outputs.require(cast(RunSettings, SimpleNamespace(**{**other, **changes, "run": "counts-3"})), restores=True)
+
+
+def test_a_log_of_an_older_run_is_said_to_be_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FERRY_HOME", str(tmp_path))
+    older, registry = tmp_path / "runs" / "counts-1", Registry(tmp_path)
+    older.mkdir(parents=True)
+    (older / "run.json").write_text(json.dumps({"job": "counts", "run": "counts-1"}))
+    with registry.only("counts"):
+        end = {"kind": "ended", "outcome": "refused", "text": "no rows", "t": registry.begun("counts") + 1.0}
+        (older / "timeline.jsonl").write_text(json.dumps(end) + "\n")
+    assert targets.directory(targets.Target(), "counts") is not None
+    assert "a later run" not in capsys.readouterr().err
+    later = registry.begun("counts") + 60
+    os.utime(tmp_path / "locks" / "counts.lock", (later, later))
+    assert targets.directory(targets.Target(), "counts") is not None
+    assert "a later run of counts has left no files: `ferry run --keep` leaves them" in capsys.readouterr().err
 
 
 def test_a_directory_serves_one_run_of_one_job(tmp_path: Path) -> None:
@@ -440,3 +497,34 @@ def test_a_run_that_is_stopped_before_it_worked_has_failed_of_what_ended_badly()
     ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
     ends.stopped((), True)
     assert ends.as_stopped().reason == "", "others have gone on"
+
+
+@pytest.mark.parametrize("took", [0.01, 0.9, 2.9])
+def test_an_answer_is_fresh_until_the_next_one_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    clock, known = [100.0], list[bool]()
+
+    class SlowDriver:
+        def status(self, pid: int) -> object:
+            clock[0] += took
+            known.append(watch.latest(pid) is not None)
+            return object()
+
+    class End:
+        def is_set(self) -> bool:
+            return len(known) == 5
+
+        def wait(self, seconds: float) -> None:
+            clock[0] += seconds
+
+    monkeypatch.setattr(driver_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    thread = SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=str), Event=End, Lock=threading.Lock)
+    monkeypatch.setattr(driver_module, "threading", thread)
+    watch = StatusWatch(tmp_path, "")
+    watch._client = cast(driver_module.LocalDriver, SlowDriver())
+    watch.latest(1)
+    watch._run()
+    assert known == [False, True, True, True, True] and watch.latest(1) is not None
+    assert watch.silent is not None and watch.silent < 3
+    assert watch.latest(2) is None and watch.silent is None, "another driver"

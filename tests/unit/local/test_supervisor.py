@@ -109,11 +109,13 @@ def living(processes: list[psutil.Process]) -> list[str]:
 
 
 def test_a_bounded_job_runs_to_its_end_and_leaves_nothing(ferry: Ferry) -> None:
-    summary, _ = ferry.run("--events", "3000", "--plot", "run.png")
+    summary, err = ferry.run("--events", "3000", "--plot", "run.png", "--set", "pipeline.args.prints=true")
     assert (summary["outcome"], summary["epochs"], summary["rows"]) == ("finished", 30, 3000)
     assert list((ferry.home / "ferry" / "runs").iterdir()) == []
     assert list((ferry.home / "ferry" / "registry").iterdir()) == []
     assert (ferry.home / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert '\n-- epoch 0: 1 rows\n   {"n": 3}\n' in err, "standard output is for the summary alone"
+    assert err.count("output: /data/counts\n") == 2, "at the begin and at the end"
 
 
 def test_timed_actions_happen_once_and_are_timed(ferry: Ferry) -> None:
@@ -354,7 +356,10 @@ def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
 
 def test_while_a_driver_is_down_everybody_is_told_why(ferry: Ferry) -> None:
     """Also after the end of the run, which an interrupt makes no success."""
-    run = ferry.start("run", "job.yaml", "--set", "pipeline.args.exit_at=0", "--set", "pipeline.args.always=1")
+    args = {"exit_at": 0, "always": 1, "seconds": 2}  # Its six lives are over later than the commands below.
+    run = ferry.start(
+        "run", "job.yaml", *(part for key in args for part in ("--set", f"pipeline.args.{key}={args[key]}"))
+    )
     ferry.wait_for(lambda j: j["ends"].get("driver", {}).get("why") == "something broke in epoch 0")
     assert "something broke in epoch 0" in ferry("status", "counts")[0]
     assert "something broke in epoch 0" in ferry("logs", "counts")[0]

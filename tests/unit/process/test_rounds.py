@@ -240,6 +240,7 @@ class Undeclared(Scripted):
         ({"T": ferry.StateTable(VALUES)}, VALUES, "table 'T': use lower-case"),
         ({"t": VALUES}, VALUES, "ferry.StateTable"),
         ({"t": ferry.StateTable(VALUES, pa.float64())}, VALUES, "entries cannot be double"),
+        ({"t": ferry.StateTable({"a": pa.int64()})}, VALUES, "its values are {'a': .*; they have to be"),  # type: ignore[arg-type]
         ({"t": ferry.StateTable(pa.schema([]))}, VALUES, "at least one"),
         ({"t": ferry.StateTable(pa.schema([("a", pa.list_(pa.int64()))]))}, VALUES, "column 'a' cannot be list"),
         ({}, pa.schema([]), "output"),

@@ -141,3 +141,18 @@ def test_a_sink_of_the_users_that_fails_while_the_program_is_built_is_refused(tm
         "the pipeline cannot be built: AttributeError: 'NoneType' object has no attribute 'nothing' (job.py:9 in place"
         in text
     )
+
+
+def test_a_sink_or_sql_behind_records_that_may_be_malformed_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    json = ("ferry.parquet_files", "ferry.json_files")
+    straight = (LAST, 'return [counts.sink(ferry.console()), streams["a"]\n        .sink(ferry.console())]')
+    text = refused(tmp_path, json, straight)
+    assert text.startswith("sink on source 'a': malformed records of json_files could not be set aside")
+    assert text.endswith('has modes for them (job.py:14 in pipeline: ".sink(ferry.console())]")')
+    kafka = (f"parquet_files({str(tmp_path)!r}, schema=ROWS)", 'kafka("broker:9092", "topic", ROWS)')
+    assert "an operator between (job.py:14 in pipeline" in refused(tmp_path, kafka, straight)
+    monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
+    text = refused(tmp_path, json, ('event_time("ts")', 'transform(\n        lambda frame: frame).event_time("ts")'))
+    assert text.endswith("read the files with spark.readStream (job.py:12)")

@@ -340,6 +340,35 @@ def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
         everything(parquet_files(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (
+            pa.table({"a": ["x"]}),
+            "column 'a' is string in the file, and int64 in .*/1, from which the columns are taken: ",
+        ),
+        (
+            pa.table({"a": [1.5]}),
+            "column 'a' is double in the file, and int64 in .*/1, from which .* cannot hold a value",
+        ),
+        (
+            pa.table({"A": [1]}),
+            "has no column 'a' .*, unlike .*/1, from which the columns are taken; .*, or give schema=",
+        ),
+    ],
+    ids=["type", "value", "name"],
+)
+def test_columns_that_nobody_declared_are_those_of_the_first_file_by_its_name(
+    tmp_path: Path, other: pa.Table, why: str
+) -> None:
+    for number, table in enumerate((pa.table({"a": [1]}), other), 1):
+        pq.write_table(table, tmp_path / str(number))
+        aged(tmp_path / str(number), number)
+    with pytest.raises(SpecRefused, match=why) as refused:
+        everything(parquet_files(tmp_path))
+    assert "eclare" not in str(refused.value)
+
+
 def test_a_file_that_does_not_fit_is_refused_at_first_and_waited_for_later(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b")
     aged(tmp_path / "b", 5)

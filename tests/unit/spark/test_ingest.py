@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+import ferry
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
 from ferry.contract.ingest_runs import Deal, IngestRun
@@ -22,12 +24,12 @@ from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.driver.failures import refuse_final
-from ferry.spark import ingest
+from ferry.spark import cuts, ingest
 from ferry.spark.cuts import aside_alone, left_out
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
-from ferry.spark.splits import Flow
+from ferry.spark.splits import Flow, Malformed
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
@@ -186,6 +188,58 @@ def test_ages_of_all_records_are_counted_where_the_source_is_read_first(monkeypa
     assert found == {0: 2, bucket_of(0.005): 6, bucket_of(70.0): 2} and made.rows == 10
     monkeypatch.setattr(made, "sender", SimpleNamespace(send=lambda batches: None, finish=lambda: None, helper="0.0"))
     assert Receipt.load(made.run([])).ages == found
+
+
+class _Lines:
+    """Two records, and a line that is none."""
+
+    def read(self, split: Any, columns: Any) -> Any:
+        yield Malformed(1, ["{"], "1.json: no JSON")
+        yield pa.record_batch({"k": [1, 2], "t": pa.array([None, 5], pa.int64())})
+
+
+def test_each_reader_of_a_source_is_given_all_records_and_the_first_counts_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingest.cuts, "is_ferrys", lambda source: True)
+
+    def read(feed: Feed) -> list[int]:
+        made = task(None)
+        made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+        made.work = replace(made.work, feeds={"lines": (feed,)})
+        made.read([("lines", "{}")])
+        assert made.first_malformed == "1.json: no JSON"
+        return [made.rows, made.malformed, made.given, made.bad]
+
+    first = Feed(0, (), ("k",), "t", cast(Any, _Lines()), None)
+    assert read(first) == [2, 2, 3, 2]
+    assert read(replace(first, counted=False)) == [0, 1, 3, 2], "a null time is malformed to each"
+    assert read(replace(first, side=ingest.NO_SIDE)) == [2, 1, 3, 1]
+
+
+def test_a_dead_letter_of_an_event_time_has_the_place_of_its_file(tmp_path: Path) -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    for name in "ab":
+        (tmp_path / name).write_text('{"n":9,"k":1}\n{"k":1,"t":5}\n')
+    source = ferry.json_files(tmp_path, pa.schema([("n", pa.int64()), ("k", pa.int64()), ("t", pa.int64())]))
+    made.work = replace(made.work, feeds={"odd": (Feed(0, (), ("k",), "t", source, ("k", "t")),)})
+    (split,) = source.plan(source.start(), source.latest(source.start(), 10), 1)
+    made.read([("odd", json.dumps(split)), ("odd", cuts.cut(json.dumps({"pieces": split["pieces"][:1]}), 0, 1))])
+    assert [json.loads(one) for one in made.dead_letters] == [
+        {"reason": f"odd: {name}, bytes 0 to 27: event time 't' is null", "record": '{"k":1,"t":null}'}
+        for name in "aba"
+    ]
+    assert made.rows == 5
+
+
+def test_what_a_dead_letter_shows_as_text_is_there_as_bytes_if_it_is_none() -> None:
+    made = task(None)
+    records = ["é", b'{"a":"\xff"}'.decode("utf-8", "surrogateescape"), "\ud800"]
+    made._set_aside(3, records, "no UTF-8")
+    plain, raw, odd = map(json.loads, made.dead_letters)
+    assert plain == {"reason": "no UTF-8", "record": "é"} and odd["record"] == "\ud800"
+    assert raw["record"] == '{"a":"\ufffd"}' and base64.b64decode(raw["base64"]) == b'{"a":"\xff"}'
 
 
 class _Shops:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract.errors import SpecRefused
-from ferry.spark.json_lines import checked, parse, parse_each
+from ferry.spark.json_lines import OF_LINE, checked, parse, parse_each
 
 SCHEMA = pa.schema(
     [
@@ -73,7 +73,7 @@ BAD = {
     b'{"a":"5"}': "field 'a': \"5\" does not fit int64",
     b'{"a":9223372036854775808}': "does not fit int64",
     b'{"a":' + b"9" * 5000 + b"}": "does not fit int64",
-    b'{"a":[]}': "field 'a': an array at byte 5 does not fit int64",
+    b'{"a":[]}': "field 'a': an array at byte 5 of the line does not fit int64",
     b'{"a":7,"s":5}': "field 's': 5 does not fit string",
     b'{"a":7,"f":1e400}': "does not fit double",
     b'{"a":7,"l":[{"x":2147483648}]}': "field 'l[].x'",
@@ -84,16 +84,16 @@ BAD = {
 
 @pytest.mark.parametrize("line", GOOD)
 def test_a_good_line_is_a_record(line: bytes) -> None:
-    table, bad, reasons = parse(line + b"\n", SCHEMA)
-    assert (table.num_rows, bad, reasons) == (1, [], [])
+    table, bad = parse(line + b"\n", SCHEMA)
+    assert (table.num_rows, bad) == (1, [])
     table.validate(full=True)
 
 
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_line_is_set_aside_with_its_reason(line: bytes) -> None:
-    table, bad, (reason,) = parse(line + b"\n", SCHEMA)
-    assert (table.num_rows, bad) == (0, [line]) and BAD[line] in reason
-    assert len(reason) < 200
+    table, ((at, bad, reason),) = parse(b"\n \n" + line + b"\n", SCHEMA)
+    assert (table.num_rows, at, bad) == (0, 3, line) and BAD[line] in reason
+    assert len(reason) < 200 and ("at byte" in reason) == ("of the line" in reason)
 
 
 JSONISH = st.lists(
@@ -125,8 +125,8 @@ LINES = st.lists(st.one_of(st.sampled_from(GOOD), st.sampled_from([*BAD]), JSONI
 
 
 def alone(line: bytes) -> tuple[list[Any], list[str]]:
-    table, _, reasons = parse(line, SCHEMA)
-    return [repr(row) for row in table.to_pylist()], reasons  # NaN is not equal to itself
+    table, bad = parse(line, SCHEMA)
+    return [repr(row) for row in table.to_pylist()], [one.reason for one in bad]  # NaN is not equal to itself
 
 
 @settings(max_examples=150, deadline=None)
@@ -137,12 +137,14 @@ def test_a_line_is_judged_the_same_among_any_neighbours(lines: list[bytes], chan
     chance.shuffle(order)
     cuts = sorted(chance.sample(range(len(lines) + 1), min(2, len(lines))))
     for block in (order, *(order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True))):
-        table, bad, reasons = parse(b"".join(lines[i] + b"\n" for i in block), SCHEMA)
+        data = b"".join(lines[i] + b"\n" for i in block)
+        table, bad = parse(data, SCHEMA)
         assert [repr(row) for row in table.to_pylist()] == [row for i in block for row in verdicts[i][0]]
-        assert reasons == [reason for i in block for reason in verdicts[i][1]]
-        assert bad == [lines[i] for i in block if verdicts[i][1]]
+        assert [one.reason for one in bad] == [reason for i in block for reason in verdicts[i][1]]
+        assert [one.line for one in bad] == [lines[i] for i in block if verdicts[i][1]]
+        assert all(data[one.at :].startswith(one.line + b"\n") for one in bad)
         # A value of Kafka is judged as a line is, but that none is no record.
-        table, wrong = parse_each([lines[i] for i in block], SCHEMA)
+        table, wrong = parse_each([lines[i] for i in block], SCHEMA, of=OF_LINE)
         assert [repr(row) for row in table.to_pylist()] == [row for i in block for row in verdicts[i][0]]
         assert list(wrong.values()) == [(verdicts[i][1] or ["no value"])[0] for i in block if not verdicts[i][0]]
 
@@ -206,7 +208,7 @@ TYPES: list[tuple[pa.DataType, str, Any]] = [
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)
 def test_what_a_column_takes(type_: pa.DataType, text: str, value: Any) -> None:
-    table, bad, _ = parse(b'{"c":%s}' % text.encode(), pa.schema([("c", type_)]))
+    table, bad = parse(b'{"c":%s}' % text.encode(), pa.schema([("c", type_)]))
     assert table.to_pylist() == ([] if value is None else [{"c": value}]) and len(bad) == (value is None)
 
 
@@ -246,7 +248,7 @@ TIMES: list[tuple[pa.DataType, str, int | None]] = [
 
 @pytest.mark.parametrize(("type_", "text", "value"), TIMES)
 def test_what_a_column_of_times_takes(type_: pa.DataType, text: str, value: int | None) -> None:
-    table, bad, _ = parse(b'{"c":%s}' % text.encode(), pa.schema([("c", type_)]))
+    table, bad = parse(b'{"c":%s}' % text.encode(), pa.schema([("c", type_)]))
     width = pa.int32() if type_.bit_width == 32 else pa.int64()
     made = [] if not table.num_rows else table.column("c").combine_chunks().view(width).to_pylist()
     assert made == ([] if value is None else [value]) and len(bad) == (value is None)
@@ -270,11 +272,11 @@ def test_what_a_column_of_times_takes(type_: pa.DataType, text: str, value: int 
 def test_numbers_are_times_where_their_unit_is_declared(unit: str, text: str, value: int | None) -> None:
     schema = pa.schema([("c", pa.list_(pa.timestamp("ms", "UTC"))), ("d", pa.timestamp("ms"))])
     epochs = checked("json_files", schema, {"c": unit})
-    table, bad, _ = parse(b'{"c":[%s]}' % text.encode(), schema, epochs)
+    table, bad = parse(b'{"c":[%s]}' % text.encode(), schema, epochs)
     assert [row[0].value for row in table.column("c")] == ([] if value is None else [value]) and len(bad) == (
         value is None
     )
-    assert "epoch=" in parse(b'{"d":%s}' % b"1", schema, epochs)[2][0]
+    assert "epoch=" in parse(b'{"d":%s}' % b"1", schema, epochs)[1][0].reason
 
 
 @pytest.mark.parametrize(
@@ -301,8 +303,9 @@ def test_large_inputs_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("ferry.spark.json_lines.PIECE_BYTES", 64)
     monkeypatch.setattr("ferry.spark.json_lines.TEXT_MAX", 100)
     lines = [b'{"a":%d}' % i for i in range(50)] + [b"null", b'{"a":1,"b":"' + b"x" * 100 + b'"}']
-    table, bad, reasons = parse(b"\n".join(lines), SCHEMA)
-    assert table.column("a").to_pylist() == [*range(50)] and bad == lines[50:]
-    assert reasons == ["no JSON object", "longer than 100 bytes"]
+    table, bad = parse(b"\n".join(lines), SCHEMA)
+    assert table.column("a").to_pylist() == [*range(50)] and [one.line for one in bad] == lines[50:]
+    assert [one.reason for one in bad] == ["no JSON object", "longer than 100 bytes"]
+    assert [one.at for one in bad] == [len(b"\n".join(lines[:i])) + 1 for i in (50, 51)]
     assert parse_each([None, b""], SCHEMA)[1] == {0: "no value", 1: "no value"}
     assert np.array(parse(b"", pa.schema([]))[0].num_rows) == 0 and parse(b"{}\n{}", pa.schema([]))[0].num_rows == 2

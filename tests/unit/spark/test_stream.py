@@ -229,7 +229,7 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("too large", lambda b, p: windowed(b).aggregate("x", **{f"d{i}": ferry.approx_count_distinct("channel") for i in range(3)}), "3 aggregates need 1032 bytes of state for each key, 1024 are possible; declare less (d0 344, d1 344,"),
     ("distinct lists", lambda b, p: p.event_time("at").key_by("id").window(ferry.tumbling("1s")).aggregate("x", d=ferry.approx_count_distinct("tags")), "column 'tags' is list<item: string>; integers, floats, booleans, strings, bytes, dates and timestamps"),
     ("operator name", lambda b, p: windowed(b).aggregate("Hot Items", n=ferry.count()), "operator name 'Hot Items'"),
-    ("negative limit", lambda b, p: ferry.console(limit=-1), "console: limit -1 is negative"),
+    ("negative limit", lambda b, p: ferry.console(limit=-1), "console: limit -1; it is how many rows"),
     ("no function", lambda b, p: ferry.foreach_epoch("store"), "foreach_epoch: 'store' is no function of (epoch, generation"),
     ("other columns", lambda b, p: b.union(p), "union of source 'bid' and source 'person': the columns differ"),
     ("sink of several", lambda b, p: b.union(b).sink(ferry.console()), "which is united with others"),
@@ -318,3 +318,11 @@ def test_an_output_column_may_have_any_name(bids: Stream, word: str) -> None:
         streams["keys"] = keyed(bids).aggregate("keys", **given)
     for stream in streams.values():
         assert word in stream.columns and stream.columns.count(word) == 1
+
+
+def test_a_column_of_a_union_may_be_null_where_it_may_be_in_one_of_its_streams(bids: Stream) -> None:
+    strict = bids.map_batches(lambda rows: rows.cast(pa.schema([one.with_nullable(False) for one in rows.schema])))
+    assert not any(field.nullable for field in strict.input.schema) and bids.input.schema.field("price").nullable
+    for united in (strict.union(bids), bids.union(strict), strict.union(strict).union(bids)):
+        assert all(one.schema == bids.input.schema for one in (united.input, *united.more))
+    assert not any(field.nullable for field in strict.union(strict).input.schema)

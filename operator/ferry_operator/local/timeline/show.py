@@ -6,8 +6,10 @@ It formats values that it is given; it asks nobody and decides nothing.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any
 
@@ -41,7 +43,7 @@ LIVE_SECONDS = 3600.0
 RECENT_SECONDS = 300.0
 """So long after it a process has ended, and another one has taken its place, `status` says why it did."""
 
-AGAIN_SECONDS = {"malformed": math.inf, "ended": 60.0}
+AGAIN_SECONDS = {"malformed": math.inf, "output": math.inf, "ended": 60.0}
 """By kind of record: for so long the same text is shown once."""
 
 INDENT = 10
@@ -50,6 +52,8 @@ INDENT = 10
 MOVES_SHOWN = 10
 """A plan of a step for each virtual node has as many moves."""
 
+NUMBERS = re.compile(r"\w*\d\w*")
+
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
 
@@ -57,8 +61,10 @@ LINE_SECONDS = 1.0
 class ProgressView:
     """Shows views as they come; use as a context."""
 
-    def __init__(self, console: PlainConsole, quiet: bool) -> None:
+    def __init__(self, console: PlainConsole, quiet: bool, rows: PlainConsole | None = None) -> None:
+        """`rows`: where those of console sinks go."""
         self._console = console
+        self._rows = rows or console
         self._quiet = quiet
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
@@ -69,6 +75,10 @@ class ProgressView:
         self._printed = 0.0
         self._shown: tuple[object, ...] = ()
         """what the last line of progress was about"""
+        self._causes: set[str] = set()
+        """texts of what was degraded: a halt of the same text is told by the end of the run"""
+        self._problems: frozenset[str] = frozenset()
+        """what is degraded, as far as a line has said it"""
 
     def __enter__(self) -> ProgressView:
         if self._live is not None:
@@ -84,6 +94,10 @@ class ProgressView:
         """Show one view."""
         for warning in view.warnings:
             self._console.say(f"warning: {one_line(warning)}", "yellow", INDENT)
+        for record in view.records:
+            if record["kind"] == "printed":
+                on_terminal = self._live is not None and self._rows.is_terminal  # then above the panel
+                (self._console if on_terminal else self._rows).print(Text(record["text"]), soft_wrap=True)
         if self._quiet:
             return
         for record in view.records:
@@ -91,23 +105,36 @@ class ProgressView:
             if event and self._is_news(event, record):
                 self._last_event = event
                 self._say(event, record)
+                if record["kind"] == "degraded":
+                    self._causes.add(record["text"])
+                    self._problems |= {_words(record["text"])}
         now = time.monotonic()
         if self._live is not None:
             if now - self._printed >= 0.2:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
         elif now - self._printed >= LINE_SECONDS:
-            status = view.status
-            what: tuple[object, ...] = (None, sum(worker.running for worker in view.workers))
+            status, problems = view.status, self._problems
+            what: tuple[object, ...] = (
+                view.silent is None,
+                view.ending,
+                sum(worker.running for worker in view.workers),
+            )
             if status is not None:
                 waits = status.epoch < 0 and status.phase == "idle"
-                what = status.epoch, waits, status.settled, len(status.problems), len(view.workers)
-            if what != self._shown:  # the lag alone changes all the time
+                problems = frozenset(_words(one.text) for one in status.problems)
+                rests = status.settled or status.epoch < 0  # which the line does not say before the first epoch
+                what = status.epoch, waits, rests, problems, len(view.workers)
+            over = status is None and view.ending  # which the events have said
+            if what != self._shown and not over:  # the lag alone changes all the time
                 self._printed, self._shown = now, what
-                self._console.print(Text(progress_line(view)), soft_wrap=True)
+                self._console.print(Text(progress_line(view, self._problems)), soft_wrap=True)
+                self._problems = problems
 
     def _is_news(self, event: str, record: Record) -> bool:
         """Not what comes again and again: of malformed records the first, of an instance that cannot begin one a minute."""
+        if record["kind"] == "halt" and record.get("text") in self._causes:
+            return False
         again = AGAIN_SECONDS.get(record["kind"])
         now = float(record.get("t", 0.0))
         if again is None or event not in self._shown_at or now - self._shown_at[event] > again:
@@ -126,17 +153,20 @@ class ProgressView:
         return table
 
 
-def progress_line(view: RunView) -> str:
-    """One line: epoch, speed, lag or progress, watermark, workers, moves under way."""
+def progress_line(view: RunView, known: Container[str] = ()) -> str:
+    """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `known`: what needs no second text."""
     status = view.status
     running = sum(worker.running for worker in view.workers)
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
-        return f"starting Spark ...  {workers}"
+        return f"{no_answer(view.silent, view.ending) or 'starting Spark ...'}  {workers}"
+    degraded = ["degraded" if _words(one.text) in known else f"degraded: {one.text}" for one in status.problems]
     if status.epoch < 0 and not status.rows:
         first = "first epoch: loads the kernels, and compiles them once on a machine"
-        first = "waiting for records" if status.phase == "idle" else first
-        return "  ".join([first, workers, *(f"degraded: {one.text}" for one in status.problems)])
+        if status.phase == "idle":
+            waits = any(one.reason == "SinkFailing" for one in status.problems)
+            first = "waiting for a sink" if waits else "waiting for records"
+        return "  ".join([first, workers, *degraded])
     parts = [
         f"epoch {status.epoch}",
         f"{status.rows_per_second:,.0f} rows/s",
@@ -156,8 +186,19 @@ def progress_line(view: RunView) -> str:
     parts += boundary_texts(status)[:1]
     if not status.journal_up:
         parts.append("journal down")
-    parts += [f"degraded: {one.text}" for one in status.problems]
-    return "  ".join(part for part in parts if part)
+    return "  ".join(part for part in [*parts, *degraded] if part)
+
+
+def no_answer(silent: float | None, ending: bool) -> str:
+    """Why a driver that has answered before does not; empty: it never has."""
+    if ending:
+        return "ending"
+    return "" if silent is None else f"driver does not answer (last answer {silent:,.0f} s ago)"
+
+
+def _words(text: str) -> str:
+    """Without numbers: how often, and for how long, is no news."""
+    return NUMBERS.sub("", text)
 
 
 def boundary_texts(status: Status) -> list[str]:
@@ -173,9 +214,12 @@ def boundary_texts(status: Status) -> list[str]:
 
 
 def lag_text(status: Status, events: int | None, now: float) -> str:
-    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is."""
+    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is.
+
+    No share of the events: a job reads those of its streams alone, and nobody knows how many these are.
+    """
     if events:
-        return f"{status.rows:,}/{events:,} rows ({min(1.0, status.rows / events):.0%})"
+        return f"{status.rows:,} rows read (the input ends after {events:,} events)"
     if status.watermark is None:
         return ""
     lag = now - status.watermark / 1000
@@ -213,7 +257,7 @@ def event_text(record: Record) -> str | None:
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "ended" if "process" in record:
             return f"{record['process']} ended: {record.get('text', '')}"
-        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning":
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
@@ -296,7 +340,8 @@ def job_table(document: Record) -> Table:
         if status.checkpoint is not None:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
-        table.add_row("driver", "starts, and does not answer yet")
+        why = no_answer(document.get("silent"), document.get("ending", False)).removeprefix("driver ")
+        table.add_row("driver", why or "starts, and does not answer yet")
     for process, end in sorted(document.get("ends", {}).items(), key=lambda one: -one[1]["at"]):
         if (status is None and process == "driver") or time.time() - end["at"] < RECENT_SECONDS:
             at = time.strftime("%H:%M:%S", time.localtime(end["at"]))

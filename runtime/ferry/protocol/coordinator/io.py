@@ -280,6 +280,11 @@ class Halt:
     mend the last three"""
     reason: str
 
+    @property
+    def text(self) -> str:
+        """For people. A reason that is of the user's code begins with that."""
+        return self.reason if self.kind == "user-code" else f"{self.kind}: {self.reason}"
+
 
 @record
 class Note:

@@ -1,7 +1,7 @@
 """A driver that keeps the contract and does no work: standard library only, so that it starts at once.
 
 Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
-malformed (records an epoch), since (a sink fails since then), full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
+malformed (records an epoch), prints (it has a console sink), since (a sink fails since then), full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
 """
 
 import hmac
@@ -203,6 +203,9 @@ def main():
     os.replace(HERE / "driver.new", HERE / "driver.json")
     while not alive():
         time.sleep(0.01)
+    if ARGS.get("prints"):
+        record("output", text="/data/counts")
+        record("printed", text='-- epoch 0: 1 rows\n   {"n": 3}')
     record("ready", generation=State.generation, epoch=State.epoch)
     per_epoch, seconds, crash = 100, ARGS.get("seconds", 0.02), ARGS.get("exit_at")
     while not State.stop and (RUN["events"] is None or State.rows < RUN["events"]):

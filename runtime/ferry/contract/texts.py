@@ -1,0 +1,20 @@
+"""Texts that a user writes in a pipeline: names of columns, topics. They are judged where they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferry.contract.errors import SpecRefused
+
+
+def require_name(value: Any, what: str) -> str:
+    """The same. Raises SpecRefused for what is no text, or an empty one.
+
+    Example:
+        >>> require_name("", "kafka: topic")
+        Traceback (most recent call last):
+        ferry.contract.errors.SpecRefused: kafka: topic ''; give its name
+    """
+    if not isinstance(value, str) or not value:
+        raise SpecRefused(f"{what} {value!r}; give its name")
+    return value
