@@ -151,7 +151,10 @@ def test_a_file_that_is_cut_or_zeroed(made: tuple[str, Path], tmp_path: Path, sh
     for name in names(files):
 
         def cut(path: Path) -> None:
-            os.truncate(path, int(path.stat().st_size * share))
+            size = path.stat().st_size
+            if name == "data.mdb":  # which ends in a hole
+                size = len(path.read_bytes().rstrip(b"\0"))
+            os.truncate(path, int(size * share))
 
         def zeroed(path: Path) -> None:
             size = path.stat().st_size
