@@ -101,7 +101,7 @@ def test_the_planner_waits_for_windows_where_a_copy_would_take_longer(tmp_path: 
         running.await_that(lambda: back_at_rest({"1.0"}), "all that was copied", 120)
         sent.append(sent_bytes(running.directory, time.time()))
         # On a slow machine event time passes slowly, too: a copy has to take longer than any wait for windows.
-        runner.ask(running, "PATCH", "/spec", {"handover": {"bandwidth": "64Ki"}})
+        runner.ask(running, "PATCH", "/spec", {"handover": {"bandwidth": "64Ki", "atWindow": "auto"}})
         runner.ask(running, "POST", "/move", {"vnodes": [0, 1, 2, 3], "instance": "0.0"})
         running.await_that(lambda: back_at_rest({"0.0", "1.0"}), "what has waited for windows", 120)
         sent.append(sent_bytes(running.directory, time.time()))
@@ -109,7 +109,7 @@ def test_the_planner_waits_for_windows_where_a_copy_would_take_longer(tmp_path: 
     at = [f"epoch=50:begin move={vnode}:1.0" for vnode in (0, 2, 4, 6)]
     sets = [
         *runner.sets_of(args), "workers=2", "state.replicas=0", "state.virtualNodes=8", "epoch.maxRows=20000",
-        "epoch.interval=100ms", "handover.bandwidth=64Ki",
+        "epoch.interval=100ms", "handover.bandwidth=64Ki", "handover.atWindow=never",
     ]  # fmt: skip
     result = runner.run("nbq5", tmp_path, 5_000_000, sets, at, meanwhile)
     right(result, "nbq5", 5_000_000, args, tmp_path)

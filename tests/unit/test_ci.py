@@ -21,7 +21,7 @@ def test_the_exit_code_is_that_of_the_tests_also_after_everything_is_built(tmp_p
         if text is None:
             shutil.copy(REPOSITORY / name, path)
         else:
-            # What builds ahead has ended before the tests have.
+            # The build ahead of the tests ends before the tests do.
             path.write_text(f"#!/usr/bin/env bash\nsleep 0.2\n{text}\n")
             path.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}

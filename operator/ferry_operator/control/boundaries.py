@@ -40,8 +40,12 @@ def are_overdue(status: Status, asked: Sequence[int], chosen_before: Sequence[in
 
 
 def copy_seconds(status: Status, vnodes: Iterable[int]) -> float:
-    """How long it would take to copy these, each once; 0 as long as this driver has not measured what a byte takes."""
-    return sum(status.loads[v][1] for v in vnodes) * (status.move_costs[0] or 0.0)
+    """How long it would take to copy these, each once: as measured, and not faster than copies may be now.
+
+    0 as long as this driver has not measured what a byte takes, and no bandwidth limits copies.
+    """
+    allowed = 1.0 / status.bandwidth if status.bandwidth is not None and status.bandwidth > 0 else 0.0
+    return sum(status.loads[v][1] for v in vnodes) * max(status.move_costs[0] or 0.0, allowed)
 
 
 def _allowed(

@@ -13,15 +13,18 @@ from ferry.contract.errors import SpecRefused
 
 
 def require(settings: RunSettings, restores: bool) -> None:
-    """Raises SpecRefused for a folder that a new run cannot write to; one that `restores` takes it over from another run."""
-    if settings.output is None:
+    """Raises SpecRefused for a folder that a new run cannot write to.
+
+    A run that `restores` takes it over from another run, and waits for it where it is away.
+    """
+    if settings.output is None or restores:
         return
     output = Path(settings.output)
     with suppress(OSError):  # which the driver waits for
         there = next(one for one in (output, *output.parents) if one.exists())
         if not there.is_dir():
             raise SpecRefused(f"output {output}: {there} is a file; make it a folder, or choose another --output")
-        for file in () if restores else sorted(output.glob(f"*/{LIFE}")):
+        for file in sorted(output.glob(f"*/{LIFE}")):
             run = _run_of(file, settings.job)
             if run not in ("", settings.run) and any(file.parent.glob("epoch=*")):
                 raise SpecRefused(

@@ -50,8 +50,8 @@ _COMPILED = (".pyx", ".pxi")
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?:[ \t]+(?P<statement>(?!File ")[^\n]+))?'
 )
-_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
-"""A frame of a printed traceback, and the line with the error behind the last one."""
+_RAISED = re.compile(r'^([A-Za-z_][\w.]*(?:: [^\n]*(?:\n(?!\tat | SQLSTATE|  File ")[^\n]+)*)?)$', re.MULTILINE)
+"""A frame of a printed traceback, and the error behind the last one, whose words may have several lines."""
 _CAUSE = re.compile(_RAISED.pattern + r"\n\nThe above exception was the direct cause of the following", re.MULTILINE)
 """The error from which the next one of a printed traceback came."""
 _DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
@@ -263,8 +263,8 @@ def line_in_traceback(text: str, what: str) -> str | None:
     inside = "" if last["name"] == "<module>" else f" in {last['name']}"
     statement = f': "{_plain(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
     at = f"{Path(last['file']).name}:{last['line']}{inside}{statement}"
-    raised = _plain(error[1] if error else "an error", MESSAGE_MAX)
-    causes = _CAUSE.findall(text, 0, last.start())
+    raised = _plain(" ".join(error[1].split()) if error else "an error", MESSAGE_MAX)
+    causes = [" ".join(one.split()) for one in _CAUSE.findall(text, 0, last.start())]
     if causes and ((why := causes[-1].partition(": ")[2]) == "" or why not in raised):
         raised = f"{raised} (from {_plain(causes[-1], KEY_MAX)})"
     return f"{USER_CODE}{raised} ({at}), {what}"

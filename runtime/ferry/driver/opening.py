@@ -123,7 +123,7 @@ def _print(metrics: DriverMetrics, text: str) -> None:
 
 
 def _advice(error: Exception) -> str:
-    """What to do about an error that does not pass by itself."""
+    """The advice for an error that lasts until somebody acts; empty: there is none."""
     if not isinstance(error, NotADirectoryError | FileExistsError):
         return ""
     again = f"It is tried again, at last every {RETRY_SECONDS_MAX:g} s"

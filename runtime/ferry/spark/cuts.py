@@ -74,7 +74,7 @@ def by_file(source: Splits | None, split: dict[str, Any]) -> list[dict[str, Any]
 
 
 def place(source: Splits | None, split: dict[str, Any]) -> str:
-    """Where the records of a split, or of a part of it, lie, for people; empty: nobody knows."""
+    """File or offsets of a split, as the begin of a message; empty: the source does not say them."""
     if not is_ferrys(source) or not isinstance(source, RangeSplits):
         return ""
     return f"{source.place(split['split'] if CUT in split else split)}: "

@@ -52,7 +52,7 @@ class ParquetSplits(DirectorySplits):
             raise SpecRefused(f"parquet_files: schema {schema!r}; give a pyarrow.schema")
         self._schema = schema
         self._first = ""
-        """The file that the columns are taken from; empty: they are declared, or nobody has asked."""
+        """Path of the file whose columns are the schema; empty: the schema was declared, or is not known so far."""
 
     def encoded(self, columns: Sequence[str]) -> ParquetSplits:
         """The same files; these columns of text come as the files keep them, a number for each and a dictionary."""

@@ -141,7 +141,7 @@ def _judged(data: Bytes, starts: Ints, stops: Ints, columns: JsonColumns, of: st
 
 
 def _reason(fault: JsonFault, rest: Bytes, of: str) -> str:
-    """What is wrong, where the text goes on so; `of` says of what the place is."""
+    """The reason of a fault; `rest` is the text from its place on, and `of` says what the place is counted from."""
     begin = chr(rest[0]) if len(rest) else ""
     return VERDICTS[fault.verdict].format(
         byte=begin,

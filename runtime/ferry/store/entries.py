@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from ferry.kernels import columns
 from ferry.kernels.changes import EMIT, EVENT_TIMERS, PUT, REMOVE
 from ferry.kernels.grouping import Hashes, Ints
 from ferry.kernels.places import ints_of, ordered_int, parsed, texts
-from ferry.store import mapped
+from ferry.store import entry_file, mapped
 from ferry.store.entry_scan import EntryScan, keys_from
 from ferry.store.expiry import EntryRemainder, Untouched
 from ferry.store.inventory import Inventory
@@ -39,9 +39,6 @@ from ferry.store.sealing import sealed, unsealed
 
 MAP_BYTES = 1 << 38
 """Addresses, not bytes: the file is as large as what is in it. `require_room` looks at the disk."""
-
-VERIFY_ENTRIES = 2_000_000
-"""Entries that are looked at when the file is opened, some seconds; of all others damage is noticed when they are read."""
 
 WORK_ENTRIES = 2_000
 """EntryStore of a life that is over which one piece of work removes: some milliseconds."""
@@ -83,7 +80,7 @@ class EntryStore:
                 self._env.open_db(name) for name in (b"state", b"timers", b"emitted", b"removed", b"about", b"litter")
             )
             self._env.reader_check()
-            self._require_whole()
+            entry_file.require_whole(self._env, self._state, path)
             inventory.add(0)
         except lmdb.Error as e:
             raise StateUnavailable(f"{directory}: cannot be read ({e}); warm this instance again") from e
@@ -94,6 +91,7 @@ class EntryStore:
         self._learning = np.zeros(virtual_nodes, np.bool_)
         """dropped since it was held whole: chunks of a snapshot may come"""
         self._untouched = Untouched()
+        self._length = (directory / "data.mdb").stat().st_size
         self.released = -1
         """Rows of epochs up to this one are gone."""
         with self._env.begin() as txn:
@@ -103,21 +101,6 @@ class EntryStore:
                 else:
                     number = int.from_bytes(vnode)
                     self._lives[number], self._counts[number], self._used[number] = _ABOUT.unpack(about)
-
-    def _require_whole(self) -> None:
-        """Raises StateUnavailable when entries are not what was written, or the file is cut."""
-        path, pages = self._directory / "data.mdb", self._env.info()["last_pgno"] + 1
-        if (size := path.stat().st_size) < pages * self._env.stat()["psize"]:
-            raise StateUnavailable(f"{path}: it has {size} bytes, and {pages} pages; warm this instance again")
-        with self._env.begin(db=self._state) as txn, txn.cursor() as cursor:
-            before, count = b"", 0
-            for key, value in islice(cursor, VERIFY_ENTRIES):
-                unsealed(key[6:], value)
-                if key <= before:
-                    raise StateUnavailable(f"{path}: entries are not in order; warm this instance again")
-                before, count = key, count + 1
-            if count < min(VERIFY_ENTRIES, txn.stat(self._state)["entries"]):
-                raise StateUnavailable(f"{path}: entries are missing; warm this instance again")
 
     def close(self) -> None:
         """Nothing may be done with it afterwards."""
@@ -374,6 +357,7 @@ class EntryStore:
         """A change of the file, all of it or none. Raises Exhausted when there is no room; what forgets uses the reserve."""
         if needed:
             mapped.require_room(self._directory, needed)
+        self._length = entry_file.lengthened(self._env, self._length, self._directory / "data.mdb", needed)
         before = self._lives.copy(), self._counts.copy(), self._used.copy()
         try:
             with self._env.begin(write=True) as txn:

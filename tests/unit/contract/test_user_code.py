@@ -255,7 +255,17 @@ def test_the_place_is_the_users_innermost_statement(files: list[str], place: str
     assert line is not None and line.startswith(f"{USER_CODE}ValueError: 1 ({place} in made"), line
 
 
-@pytest.mark.parametrize("words", ["inner", "", "1"])
+@pytest.mark.parametrize("after", [" SQLSTATE: 38000\n\tat x.java", "\tat x.java", "\nDriver stacktrace:", ""])
+def test_a_printed_error_of_several_lines_is_named_whole(after: str) -> None:
+    try:
+        raise TypeError("two\n  lines\x1b[2J")
+    except TypeError as error:
+        text, known = traceback.format_exc(), line_of(error, "a task")
+    assert line_in_traceback(f"org.apache.spark: {text}{after}", "a task") == known
+    assert "TypeError: two lines" in known
+
+
+@pytest.mark.parametrize("words", ["inner", "", "1", "in\nner"])
 def test_a_printed_traceback_names_what_the_error_came_from(words: str) -> None:
     try:
         try:

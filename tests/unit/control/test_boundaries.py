@@ -40,6 +40,12 @@ def test_windows_end_where_they_are_when_that_is_sooner_than_a_copy() -> None:
     assert plan.at_window == moved(grows()) != ()
 
 
+@pytest.mark.parametrize("measured", [(None, None), (1e-12, 0.01)])
+def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, float | None]) -> None:
+    slow, fast = (submitted(grows(move_costs=measured, bandwidth=rate)).plan for rate in (10_000_000, 10_000_000_000))
+    assert slow.at_window and not fast.at_window
+
+
 @pytest.mark.parametrize(
     "observed",
     [

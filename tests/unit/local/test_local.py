@@ -213,6 +213,8 @@ def test_an_output_of_this_run_or_of_another_job_is_left_to_the_driver(tmp_path:
     other = {"job": "counts", "run": "counts-2", "output": str(tmp_path), **changes}
     outputs.require(cast(RunSettings, SimpleNamespace(**other)), restores=False)
     outputs.require(cast(RunSettings, SimpleNamespace(**{**other, **changes, "run": "counts-3"})), restores=True)
+    (tmp_path / "away").write_text("in the way")
+    outputs.require(cast(RunSettings, SimpleNamespace(**{**other, "output": str(tmp_path / "away")})), restores=True)
 
 
 def test_a_log_of_an_older_run_is_said_to_be_of_one(

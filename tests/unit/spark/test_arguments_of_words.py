@@ -1,4 +1,4 @@
-"""What a pipeline writes is judged where it is written: names that are no text, or empty, and numbers that are none."""
+"""Wrong arguments are refused at the call: names that are empty or no text, and numbers that are none."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -305,6 +306,24 @@ def test_a_killed_process_leaves_whole_deltas(tmp_path: Path) -> None:
     assert len(values) == 1
     assert int(values.pop()) >= max([30, *said])
     assert state.statistics()["entries"].sum() == 50
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_file_is_never_shorter_than_its_pages(tmp_path: Path, seed: int) -> None:
+    """LMDB does not write pages that a change takes and gives back, and a file that is too short is refused as cut."""
+    draw, state = random.Random(seed), EntryStore(tmp_path, VNODES)
+    for number in range(450):
+        match draw.choice(["put", "drop", "work"]):
+            case "put":
+                keys, sizes = draw.choices(range(3000), k=draw.randint(1, 40)), [50, 900, 1900]
+                state.apply(batch_of([(PUT, key, 0, 0, bytes(draw.choice(sizes))) for key in keys]))
+            case "drop":
+                state.drop(np.array([draw.randrange(VNODES)]))
+            case _:
+                state.work()
+        pages = (state._env.info()["last_pgno"] + 1) * state._env.stat()["psize"]
+        assert (tmp_path / "data.mdb").stat().st_size >= pages, f"after change {number}"
+    state.close()
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ class ProgressView:
         self._shown: tuple[object, ...] = ()
         """what the last line of progress was about"""
         self._causes: set[str] = set()
-        """texts of what was degraded: a halt of the same text is told by the end of the run"""
+        """texts of problems; a halt with one of these texts is not printed again"""
         self._problems: frozenset[str] = frozenset()
         """what is degraded, as far as a line has said it"""
 
