@@ -23,7 +23,7 @@ from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import settings_for
-from ferry_operator.local import environment, machine_limits, outputs, program
+from ferry_operator.local import check, environment, machine_limits, outputs, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.registry import Registry
@@ -88,14 +88,15 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
         remove = False
         with ProgressView(progress, request.quiet, PlainConsole(stderr=request.as_json)) as show:
-            outcome = supervisor.run(show)
+            refusal = check.refusal(settings) if not directory.resumed and programs == Programs() else ""
+            outcome = Outcome("refused", refusal) if refusal else supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)
         with suppress(OSError):  # on a full disk
             ended = {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
             append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
-        remove = well and not directory.given and not request.options.keep
+        remove = (well and not request.options.keep or bool(refusal)) and not directory.given
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
         if refused is not None and any(record.get("malformed") for record in records):

@@ -1,7 +1,8 @@
 """`python -m ferry.driver.check ASKED ANSWER`: build a pipeline as the driver of its job would, and begin nothing.
 
-ASKED is JSON, [module, file, arguments, output, events]; into the file ANSWER goes {"refused": why} or {"plan": ...}. A JVM
-is started when the program needs Spark itself (`spark.readStream`, `.transform`), and not before.
+ASKED is JSON, {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}; into
+the file ANSWER goes {"refused": why} or {"plan": ...}. Where the program needs Spark itself (`spark.readStream`,
+`.transform`), a JVM is started, or, without "spark", the answer is {}.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +26,57 @@ from ferry.spark import compile
 from ferry.spark.described import described
 
 
+class SparkNeeded(BaseException):
+    """The program uses Spark, which is not to be started. No `except Exception` of a user's takes it for an error."""
+
+
 class LateSession(SparkSession):
     """A session that starts when it is first used. From then on it is the session that has started."""
 
-    def __init__(self, folder: str) -> None:
-        object.__setattr__(self, "_folder", folder)
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        object.__setattr__(self, "_start", start)
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("__"):
-            folder = object.__getattribute__(self, "_folder")
+            start = object.__getattribute__(self, "_start")
             object.__setattr__(self, "__class__", SparkSession)
-            self.__dict__.update(vars(session.tried(folder)))
+            self.__dict__.update(vars(start()))
         return object.__getattribute__(self, name)
 
 
 def answer(asked: str, folder: str) -> dict[str, Any]:
-    """The plan of a pipeline, or why it is refused."""
-    module, file, *given = json.loads(asked)
+    """The plan of a pipeline, or why it is refused; {}: it takes Spark to tell, which is not to be started."""
+    given = json.loads(asked)
+
+    def start() -> SparkSession:
+        if not given["spark"]:
+            raise SparkNeeded
+        return session.tried(folder)
+
     try:
-        program = compile.load(module, file)
+        program = compile.load(*given["pipeline"])
         try:
-            plan = compile.build(LateSession(folder), program, *given)
+            plan = compile.build(LateSession(start), program, *given["arguments"])
         except SpecRefused as refused:
             if not _wants_session(refused):
                 raise
-            plan = compile.build(session.tried(folder), program, *given)
+            plan = compile.build(start(), program, *given["arguments"])
         return {"plan": described(plan)}
+    except SparkNeeded:
+        return {}
     except SpecRefused as refused:
-        return {"refused": str(refused)}
+        return {} if isinstance(refused.__cause__, SparkNeeded) else {"refused": str(refused)}
     except (FerryError, OSError) as error:
-        return {"refused": words_of(error)}
+        return {"refused": words_of(error)} if given["spark"] else {}
 
 
 def _wants_session(refused: BaseException) -> bool:
-    """PySpark itself has failed, as `col(...)` of pyspark.sql.functions does where no session has started."""
+    """Without a session PySpark itself has failed, as `col(...)` of its functions does; or what it gave was None."""
     first = refused.__cause__ or refused
     frames = traceback.extract_tb(first.__traceback__)
-    return SparkSession.getActiveSession() is None and frames[-1].filename.startswith(os.path.dirname(pyspark.__file__))
+    of_pyspark = frames[-1].filename.startswith(os.path.dirname(pyspark.__file__))
+    of_none = isinstance(first, AttributeError) and "'NoneType'" in str(first)
+    return SparkSession.getActiveSession() is None and (of_pyspark or of_none)
 
 
 def main() -> None:

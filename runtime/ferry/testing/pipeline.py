@@ -26,6 +26,7 @@ from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.tickets import Right
 from ferry.driver.check import LateSession
+from ferry.driver.session import tried
 from ferry.kernels.schemas import fired_schema
 from ferry.spark import compile, emit, feeds, late, sinks
 from ferry.spark.flight import Connections
@@ -169,7 +170,7 @@ class _InOneProcess:
         module = ModuleType(getattr(pipeline, "__module__", None) or "pipeline")
         module.sources = lambda spark, args: {name: _Pieces(mine) for name, mine in pieces.items()}  # type: ignore[attr-defined]
         module.pipeline = pipeline  # type: ignore[attr-defined]
-        self._spark: Any = LateSession(str(folder / "spark"))
+        self._spark: Any = LateSession(lambda: tried(str(folder / "spark")))
         self._plan = compile.build(self._spark, module, args)
         self._works = feeds.works_of(self._plan, None, None)
         self._operators = [one for one in self._plan.operators if one.inputs]

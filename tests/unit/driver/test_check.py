@@ -74,11 +74,11 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "tried", tried)
 
 
-def built(folder: Path, text: str, **args: Any) -> dict[str, Any]:
+def built(folder: Path, text: str, spark: bool = True) -> dict[str, Any]:
     file = folder / "job.py"
     file.write_text(text)
-    given = {"directory": str(folder), **args}
-    return check.answer(json.dumps([None, str(file), given, None, None]), str(folder))
+    arguments = [{"directory": str(folder)}, None, None]
+    return check.answer(json.dumps({"pipeline": [None, str(file), None], "arguments": arguments, "spark": spark}), "f")
 
 
 @pytest.mark.parametrize(("right", "wrong", "said", "line"), MISTAKES, ids=[one[1][:30] for one in MISTAKES])
@@ -104,7 +104,12 @@ def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
     assert operator["computes"] == ["n=count()", "cents=sum(cents)"]
 
 
-@pytest.mark.parametrize("expression", ['F.col("shop")', 'F.udf("int")(len)("shop")', "SparkSession.active()"])
+OF_SPARK = [
+    'F.col("shop")', 'F.udf("int")(len)("shop")', "SparkSession.active()", "SparkSession.getActiveSession().version",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", OF_SPARK)
 def test_a_session_starts_for_functions_of_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expression: str
 ) -> None:
@@ -115,6 +120,16 @@ def test_a_session_starts_for_functions_of_spark(
     )
     program = program.replace("    minutes =", f"    {expression}\n    minutes =", 1)
     assert "refused" in built(tmp_path, program) and begun
+    assert built(tmp_path, program, spark=False) == {} and len(begun) == 1
+
+
+@pytest.mark.parametrize("use", ["spark.readStream", "spark.sql('select 1')"])
+def test_nothing_is_said_of_a_program_that_uses_spark_before_there_is_any(tmp_path: Path, use: str) -> None:
+    program = PROGRAM.replace(
+        "    return {", f"    try:\n        {use}\n    except Exception:\n        pass\n    return {{", 1
+    )
+    assert built(tmp_path, program, spark=False) == {}
+    assert "no column 'shopp'" in built(tmp_path, PROGRAM.replace('"shop")', '"shopp")'), spark=False)["refused"]
 
 
 def test_a_session_starts_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +142,7 @@ def test_a_session_starts_when_it_is_used(tmp_path: Path, monkeypatch: pytest.Mo
             self.version_of = "4"
 
     monkeypatch.setattr(session, "tried", lambda folder: begun.append(folder) or Started())
-    late: Any = check.LateSession("f")
+    late: Any = check.LateSession(lambda: session.tried("f"))
     assert isinstance(late, SparkSession) and not begun
     assert late.version_of == "4" and begun == ["f"]
     assert type(late) is SparkSession and late.version_of == "4" and begun == ["f"]

@@ -36,7 +36,7 @@ from ferry_operator.local.driver import StatusWatch
 from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
-from ferry_operator.local.request import Request
+from ferry_operator.local.request import REFUSED, Request
 from ferry_operator.local.run import run
 from ferry_operator.local.rundir import RunDirectory
 
@@ -530,3 +530,18 @@ def test_an_answer_is_fresh_until_the_next_one_however_long_it_takes(
     assert known == [False, True, True, True, True] and watch.latest(1) is not None
     assert watch.silent is not None and watch.silent < 3
     assert watch.latest(2) is None and watch.silent is None, "another driver"
+
+
+def test_a_pipeline_is_built_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(PrivateRedis, "start", lambda self: pytest.fail("something was started"))
+    (tmp_path / "job.yaml").write_text(JOB)
+    program = (
+        "import ferry\n\ndef sources(spark, args):\n    return {}\n\ndef pipeline(streams, args):\n    streams['x']\n"
+    )
+    (tmp_path / "counts.py").write_text(program)
+    assert run(Request(tmp_path / "job.yaml")) == REFUSED
+    assert "counts: refused: " in (said := capsys.readouterr().err) and "counts.py" in said and "files of" not in said
+    assert list((tmp_path / "home" / "runs").iterdir()) == []
