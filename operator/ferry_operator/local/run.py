@@ -96,7 +96,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
             append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
-        remove = (well and not request.options.keep or bool(refusal)) and not directory.given
+        remove = ((well and not request.options.keep) or bool(refusal)) and not directory.given
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
         if refused is not None and any(record.get("malformed") for record in records):

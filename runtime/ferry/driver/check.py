@@ -1,7 +1,7 @@
 """`python -m ferry.driver.check ASKED ANSWER`: build a pipeline as the driver of its job would, and begin nothing.
 
-ASKED is JSON, {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}; into
-the file ANSWER goes {"refused": why} or {"plan": ...}. Where the program needs Spark itself (`spark.readStream`,
+ASKED is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}.
+Into the file ANSWER goes {"refused": why} or {"plan": ...}. Where the program needs Spark itself (`spark.readStream`,
 `.transform`), a JVM is started, or, without "spark", the answer is {}.
 """
 
