@@ -34,7 +34,7 @@ two windows in the input; q7: twenty), with the columns that the query reads, fo
 one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no chmod \
 processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, {cores} \
 shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a {larger}x larger \
-one, append mode to Parquet. Ferry: jobs of ferry.workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state \
+one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state \
 has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 workers. Of queries with two streams (q3, \
 nb11) a file of each is a batch, else a batch is several files. q11: session_window; cm: groupBy(window, job).agg; q3: \
 inner join of streams without a watermark; q7: the windowed maximum joined with the bids, two stateful operators in \
@@ -251,7 +251,7 @@ class Throughput:
         a, rows = self.a, batch or self.a.batch
         arguments = {"seed": a.seed, "rate": a.rate, "delay_ms": a.delay_ms}
         job = job_document(
-            query, {"module": f"ferry.workloads.jobs.{query}", "args": arguments}, workers=workers, cores=a.cores,
+            query, {"module": f"ferry_workloads.jobs.{query}", "args": arguments}, workers=workers, cores=a.cores,
             state={"virtualNodes": virtual_nodes, "replicas": replicas}, epoch={"maxRows": rows, "mode": a.mode},
         )  # fmt: skip
         events = min(a.events, rows * 60)

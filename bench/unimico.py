@@ -79,7 +79,7 @@ def asked(run: FerryJob) -> bool:
 
 def measured(a: argparse.Namespace, work: Path, query: str, moves: bool) -> Seen:
     """Run a query to its end. Raises RunFailed."""
-    pipeline = {"module": f"ferry.workloads.jobs.{query}", "args": {"pace": a.rate}}
+    pipeline = {"module": f"ferry_workloads.jobs.{query}", "args": {"pace": a.rate}}
     document = job_document(
         query, pipeline, workers=2, cores=a.cores, state={"virtualNodes": VNODES, "replicas": 0},
         epoch={"mode": "continuous", "interval": a.interval},

@@ -41,13 +41,13 @@ from ferry.store.rows import RowState
 from ferry.store.state import open_state
 from ferry.store.table_header import DIRTY
 from ferry.store.unbounded import UnboundedAggregateState
-from ferry.workloads.arrivals import Arrivals
-from ferry.workloads.cm import CmGenerator
-from ferry.workloads.keys import KeysGenerator
-from ferry.workloads.nexmark import NexmarkGenerator
-from ferry.workloads.smq import SmqGenerator
-from ferry.workloads.unimico import UnimicoGenerator
-from ferry.workloads.ysb import YsbGenerator
+from ferry_workloads.arrivals import Arrivals
+from ferry_workloads.cm import CmGenerator
+from ferry_workloads.keys import KeysGenerator
+from ferry_workloads.nexmark import NexmarkGenerator
+from ferry_workloads.smq import SmqGenerator
+from ferry_workloads.unimico import UnimicoGenerator
+from ferry_workloads.ysb import YsbGenerator
 
 MANY = 1 << 16
 """So many that tables grow and are sorted by radix."""

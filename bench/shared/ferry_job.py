@@ -37,9 +37,9 @@ class RunFailed(Exception):
 
 
 def environment() -> dict[str, str]:
-    """What every process of a benchmark gets: both packages, Java, Redis."""
+    """What every process of a benchmark gets: the packages, Java, Redis."""
     read_ferry_env()
-    paths = [str(ROOT / "runtime"), str(ROOT / "operator"), str(ROOT)]
+    paths = [*(str(ROOT / root) for root in ("runtime", "operator", "bench/workloads")), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 

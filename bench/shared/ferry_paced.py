@@ -15,7 +15,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "ysb": {"campaigns": 100, "ads_per_campaign": 10},
     "q11": {},
 }
-"""Arguments of the jobs of `ferry.workloads.jobs`: windows are the papers', and event time passes as the clock does."""
+"""Arguments of the jobs of `ferry_workloads.jobs`: windows are the papers', and event time passes as the clock does."""
 
 Step = tuple[float, LatencyHistogram]
 """When the sinks had some records (seconds since 1970), and how long these took."""

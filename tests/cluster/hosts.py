@@ -207,7 +207,12 @@ class Hosts:
         return str(replace(self.settings, directory=str(host.directory)).write())
 
     def _start(self, host: Host, command: list[str], more: dict[str, str]) -> None:
-        variables = {**os.environ, "PYTHONPATH": str(ROOT / "runtime"), MARK: str(host.directory), **more}
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "runtime"), str(ROOT / "bench" / "workloads"))),
+            MARK: str(host.directory),
+            **more,
+        }
         with open(host.directory / "log", "ab") as log:
             process = subprocess.Popen(
                 command,

@@ -18,7 +18,7 @@ CONTINUOUS = "epoch.mode=continuous"
 
 PLANNED = """
 import ferry
-from ferry.workloads.jobs import q5
+from ferry_workloads.jobs import q5
 
 sources = q5.sources
 

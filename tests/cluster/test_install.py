@@ -24,11 +24,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The distributions of this repository, by name."""
     folder = tmp_path_factory.mktemp("wheels")
     copy = tmp_path_factory.mktemp("sources")  # Builds leave files beside what they build.
-    for part in ("runtime", "operator"):
+    for part in ("runtime", "operator", "bench/workloads"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
-    for source in (copy, copy / "operator" / "client"):
+    for source in (copy, copy / "operator" / "client", copy / "bench" / "workloads"):
         pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), str(source))
     return {wheel.name.split("-")[0]: wheel for wheel in folder.iterdir()}
 
@@ -75,7 +75,8 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
     wheels: dict[str, Path], install: Install, tmp_path: Path
 ) -> None:
     """From nothing to a job that is scaled while it runs, as `ferry init` says."""
-    programs = install(str(wheels["ferry_stream"]), "pytest")
+    programs = install(str(wheels["ferry_stream"]), str(wheels["ferry_workloads"]), "pytest")
+    run(tmp_path, programs / "python", "-c", "import ferry_workloads.jobs.q5")
     ferry = programs / "ferry"
     assert "cd shop" in run(tmp_path, ferry, "init", "shop")
     shop = tmp_path / "shop"

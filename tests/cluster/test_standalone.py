@@ -28,7 +28,7 @@ VNODES = 16
 
 def settings(base: Path) -> RunSettings:
     return RunSettings(
-        job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry.workloads.jobs.nbq5",
+        job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry_workloads.jobs.nbq5",
         pipeline_file=None, pipeline_args=ARGS, virtual_nodes=VNODES, replicas=1, workers=2, instances_per_worker=1,
         memory_bytes=16 << 20, epoch_interval_ms=1000, tls="run", epoch_max_rows=8_000, cores=2, events=EVENTS,
         output=str(base / "out"), spark={f"spark.{role}.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" for role in ("driver", "executor")},

@@ -80,7 +80,7 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     kept = {"checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s"}}
     # By the clock, so that there are latencies; slower than epochs could be, so that no backlog stays.
     advised = {"max": 4}
-    paced = {"module": "ferry.workloads.jobs.nbq5", "args": {"seed": 7, "rate": 1000.0, "pace": 15_000}}
+    paced = {"module": "ferry_workloads.jobs.nbq5", "args": {"seed": 7, "rate": 1000.0, "pace": 15_000}}
     job = ferry.start(
         ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept, pipeline=paced, autoscale=advised)
     )

@@ -61,7 +61,7 @@ build_kernels() {
         die "the guest's kernels have to be compiled with Python $PYTHON: make setup with that one"
     say "compiling the sidecar's kernels for the guest"
     mkdir -p "$new"
-    NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$new PYTHONPATH=$ROOT/runtime \
+    NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$new PYTHONPATH=$ROOT/runtime:$ROOT/bench/workloads \
         "$ROOT/.venv/bin/python" "$ROOT/images/warm_kernels.py" >&2
     directory=$(echo "$new"/kernels_*)
     mv "$directory" "$new/kernels_$(printf %s /ferry/runtime/ferry/kernels | sha1sum | cut -d" " -f1)"

@@ -62,7 +62,7 @@ if [ -n "$peer" ]; then
 fi
 
 export FERRY_GUEST_ROLE=$role FERRY_GUEST_ADDRESS=${address%/*} FERRY_GUEST_PEER=$peer FERRY_GUEST_CARD=$card
-export PYTHONPATH=/ferry/runtime:/ferry:/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export PYTHONPATH=/ferry/runtime:/ferry/bench/workloads:/ferry:/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Compiling for an emulated processor takes minutes: build.sh has done it. Numba wants a directory that it can write.
 export NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=/tmp/kernels
 ulimit -n 65536

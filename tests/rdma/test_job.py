@@ -35,7 +35,7 @@ LOST = ("completer_retry_err", "duplicate_request", "rcvd_seq_err", "out_of_seq_
 
 def settings(base: Path) -> RunSettings:
     return RunSettings(
-        job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry.workloads.jobs.nbq5",
+        job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry_workloads.jobs.nbq5",
         pipeline_file=None, pipeline_args=ARGS, virtual_nodes=VNODES, replicas=1, workers=2, instances_per_worker=1,
         memory_bytes=16 << 20, epoch_interval_ms=1000, epoch_max_rows=3_000, cores=1, events=EVENTS, timeout_ms=6000,
         return_deadline_ms=120_000, output=str(base / "out"), transport=AUTO,

@@ -18,8 +18,8 @@ from bench.shared.ferry_job import FerryJob, RunFailed
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
 from ferry.spark.compile import build
-from ferry.workloads.pacing import ArrivalPace
 from ferry_operator.job import spec
+from ferry_workloads.pacing import ArrivalPace
 
 ASKED = 1_800_000_000.0
 

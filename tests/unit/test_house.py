@@ -86,8 +86,8 @@ def _is_numba(node: ast.expr) -> bool:
 
 
 def sources() -> list[Source]:
-    """All files of the two packages."""
-    files = [*(ROOT / "runtime").rglob("*.py"), *(ROOT / "operator").rglob("*.py")]
+    """All files of the packages that are installed."""
+    files = [file for root in ("runtime", "operator", "bench/workloads") for file in (ROOT / root).rglob("*.py")]
     return [Source(f.relative_to(ROOT).as_posix(), f.read_text("utf-8")) for f in sorted(files)]
 
 

@@ -46,6 +46,7 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
         *map(Path, ("runtime/ferry/__init__.py", "runtime/ferry/contract/names.py", "runtime/ferry/driver/job.py")),
         Path("operator/ferry_operator/control/decide.py"),
         Path("runtime/ferry/system/files.py"),
+        Path("bench/workloads/ferry_workloads/ranges.py"),
     ]
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +61,9 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
     assert digest(tmp_path, "operator") != before["operator"] and digest(tmp_path, "runtime") == before["runtime"]
     after = digest(tmp_path, "operator")
     (tmp_path / "runtime/ferry/driver/job.py").write_text("changed")
+    assert digest(tmp_path, "operator") == after and digest(tmp_path, "runtime") != before["runtime"]
+    before = {"runtime": digest(tmp_path, "runtime")}
+    (tmp_path / "bench/workloads/ferry_workloads/ranges.py").write_text("changed")
     assert digest(tmp_path, "operator") == after and digest(tmp_path, "runtime") != before["runtime"]
     (tmp_path / "runtime/ferry/contract/names.py").write_text("changed")
     assert digest(tmp_path, "operator") != after

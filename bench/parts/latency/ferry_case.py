@@ -23,7 +23,7 @@ WORKERS = ("0.0", "1.0")
 
 def measure(bench: Bench, query: str, rate: int, *, mode: str) -> list[Measured]:
     """Run it; `mode` of epochs."""
-    pipeline = {"module": f"ferry.workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}}
+    pipeline = {"module": f"ferry_workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}}
     return measure_job(bench, query, rate, pipeline, mode=mode)
 
 

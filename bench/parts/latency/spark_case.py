@@ -21,7 +21,7 @@ import numpy as np
 from bench.parts.latency.case import Bench, Measured, Start, aged
 from bench.shared.ferry_job import ROOT, RunFailed, environment
 from bench.shared.ferry_paced import QUERIES, Step
-from ferry.workloads.pacing import ArrivalPace
+from ferry_workloads.pacing import ArrivalPace
 
 SPARK = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """All batches stay in the checkpoint."""

@@ -43,7 +43,7 @@ class PacedReader(DataSourceStreamReader):  # type: ignore[misc]
         self._tasks = tasks
 
     def _source(self) -> Any:
-        job = importlib.import_module(f"ferry.workloads.jobs.{self._query}")
+        job = importlib.import_module(f"ferry_workloads.jobs.{self._query}")
         return job.sources(None, self._arguments)[STREAMS[self._query]]
 
     def initialOffset(self) -> dict[str, Any]:

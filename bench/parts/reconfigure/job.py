@@ -1,4 +1,4 @@
-"""A job of `ferry.workloads.jobs` whose clock begins at a given moment: each system has the same rate when the act comes."""
+"""A job of `ferry_workloads.jobs` whose clock begins at a given moment: each system has the same rate when the act comes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.parts.reconfigure import profile
 from ferry.spark.splits import Position
-from ferry.workloads.pacing import PacedSplits
+from ferry_workloads.pacing import PacedSplits
 
 OWN = ("query", "clock_us")
 """Arguments that the query's job does not know."""
@@ -36,7 +36,7 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
 
 
 def _job(args: dict[str, Any]) -> Any:
-    return import_module(f"ferry.workloads.jobs.{args['query']}")
+    return import_module(f"ferry_workloads.jobs.{args['query']}")
 
 
 def _rest(args: dict[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _used(process: psutil.Process) -> dict[str, float]:
 def measure(a: argparse.Namespace, console: Console, results: Results) -> bool:
     """Run it, or as much of it as one waits for; whether all was flat."""
     job = job_document(
-        "endurance", {"module": "ferry.workloads.jobs.nbq5", "args": {"pace": a.rate, "delay_ms": 0}},
+        "endurance", {"module": "ferry_workloads.jobs.nbq5", "args": {"pace": a.rate, "delay_ms": 0}},
         workers=2, cores=2, state={"virtualNodes": a.vnodes, "replicas": 1},
         epoch={"mode": "continuous", "interval": a.interval, "maxRows": 100_000},
     )  # fmt: skip

@@ -84,7 +84,7 @@ class Case:
             args = {"keys": self.keys, "rate": a.rate, "numbered": query == "key_count"}
             pipeline: dict[str, Any] = {"file": job.__file__, "args": args}
         else:
-            pipeline = {"module": f"ferry.workloads.jobs.{query}", "args": {**STREAMS[query], "pace": a.rate}}
+            pipeline = {"module": f"ferry_workloads.jobs.{query}", "args": {**STREAMS[query], "pace": a.rate}}
         document = job_document(
             "strategies", pipeline, workers=2, cores=a.cores, state={"virtualNodes": bins, "replicas": 0},
             epoch={"mode": "continuous", "interval": a.interval, "maxRows": bigstate.FILL_ROWS},

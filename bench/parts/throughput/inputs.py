@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.workloads.arrivals import KeyedArrivals
-from ferry.workloads.cm import CmGenerator
-from ferry.workloads.keys import KeysGenerator, PreloadedKeysSplits
-from ferry.workloads.nexmark import NexmarkGenerator
-from ferry.workloads.ranges import ArrivalSplits
-from ferry.workloads.ysb import YsbGenerator
+from ferry_workloads.arrivals import KeyedArrivals
+from ferry_workloads.cm import CmGenerator
+from ferry_workloads.keys import KeysGenerator, PreloadedKeysSplits
+from ferry_workloads.nexmark import NexmarkGenerator
+from ferry_workloads.ranges import ArrivalSplits
+from ferry_workloads.ysb import YsbGenerator
 
 ROW_GROUPS = 2
 """Per file, so that one file can be shared by two tasks."""
@@ -32,7 +32,7 @@ SPARK_TYPES = {pa.int64(): "long", pa.float32(): "float", pa.string(): "string"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One query: the job of `ferry.workloads.jobs`, what it reads, and what is compared of its result."""
+    """One query: the job of `ferry_workloads.jobs`, what it reads, and what is compared of its result."""
 
     generator: Any
     streams: dict[str, str]

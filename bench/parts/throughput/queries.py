@@ -1,4 +1,4 @@
-"""Ferry's side of the throughput benchmark: jobs of `ferry.workloads` over directories of Parquet files that end.
+"""Ferry's side of the throughput benchmark: jobs of `ferry_workloads` over directories of Parquet files that end.
 
 The same files are read by vanilla Spark (`bench/shared/spark_queries.py`).
 """
@@ -43,7 +43,7 @@ class Repartitioned:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """The query that `query` names; with `repartitioned`, as `Repartitioned` says."""
-    job = import_module(f"ferry.workloads.jobs.{args['query'].partition('-')[0]}")
+    job = import_module(f"ferry_workloads.jobs.{args['query'].partition('-')[0]}")
     if args.get("repartitioned"):
         streams = {name: Repartitioned(stream) for name, stream in streams.items()}
     own = ("directory", "query", "repartitioned")

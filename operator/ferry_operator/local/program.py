@@ -25,7 +25,7 @@ PROGRAM = "program"
 
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-OURS = ("ferry", "ferry_operator")
+OURS = ("ferry", "ferry_operator", "ferry_workloads")
 
 
 def copy(module: str | None, file: str | None, directory: Path) -> str:

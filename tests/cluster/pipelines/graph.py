@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ferry
-from ferry.workloads.jobs import arguments
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.jobs import arguments
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 import ferry
-from ferry.workloads.jobs import arguments, q5
-from ferry.workloads.nexmark import NexmarkGenerator
+from ferry_workloads.jobs import arguments, q5
+from ferry_workloads.nexmark import NexmarkGenerator
 
 BID = pa.schema([(name, pa.int64()) for name in ("seq", "ts", "auction", "bidder", "price")])
 

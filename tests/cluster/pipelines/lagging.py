@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferry.workloads.jobs import nbq5
-from ferry.workloads.jobs.nbq5 import pipeline as pipeline
+from ferry_workloads.jobs import nbq5
+from ferry_workloads.jobs.nbq5 import pipeline as pipeline
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

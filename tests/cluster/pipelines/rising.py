@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 import ferry
-from ferry import workloads
-from ferry.workloads.jobs import arguments, nbq5
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads import paced
+from ferry_workloads.jobs import arguments, nbq5
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 OWN = ("busy", "calm", "seconds", "each")
 
@@ -49,7 +49,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     bids = nbq5.sources(spark, of_generator(args))["bid"]
     assert isinstance(bids, NexmarkSplits)
     profile = [(args["seconds"], args["busy"]), (3600, args["calm"])]
-    return {"bid": workloads.paced(bids, profile=profile)}
+    return {"bid": paced(bids, profile=profile)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import ferry
-from ferry.workloads.jobs import arguments
-from ferry.workloads.keys import KeysGenerator, KeysSplits
+from ferry_workloads.jobs import arguments
+from ferry_workloads.keys import KeysGenerator, KeysSplits
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

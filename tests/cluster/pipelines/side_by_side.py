@@ -10,7 +10,7 @@ from typing import Any
 def _jobs(args: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
     """Modules of queries, and the arguments of each: its generator's and its own."""
     queries = json.loads(args["queries"])
-    found = [(importlib.import_module(f"ferry.workloads.jobs.{query}"), given) for query, given in queries.items()]
+    found = [(importlib.import_module(f"ferry_workloads.jobs.{query}"), given) for query, given in queries.items()]
     return [(job, {**given, "events": args["events"]}) for job, given in found]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import ferry
-from ferry.workloads.auctions import AUCTION, BID, WinningBids
-from ferry.workloads.jobs import arguments
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.auctions import AUCTION, BID, WinningBids
+from ferry_workloads.jobs import arguments
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ferry.process.aggregator import Functions
 from ferry.process.harness import ProcessHarness
 from ferry.process.row_windows import RowWindows
 from ferry.process.running import RunningAggregate
-from ferry.workloads.auctions import WinningBids
+from ferry_workloads.auctions import WinningBids
 from tests.unit.process.queries import fed, generated, rows_of, schema_of
 
 INPUTS: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark.arguments import Arguments, refuse_unbounded
-from ferry.workloads.jobs import nbq5
+from ferry_workloads.jobs import nbq5
 
 Read = Callable[[dict[str, Any]], Any]
 

@@ -17,7 +17,7 @@ from ferry.spark.ingest import timed
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Stream
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 from tests.unit.streams import RunningCount
 
 DAY = 86_400_000

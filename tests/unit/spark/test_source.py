@@ -19,7 +19,7 @@ from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.spark import source as spark_source
 from ferry.spark.source import FLOWS, PROBLEM, SplitsReader, WaitingReader
 from ferry.spark.splits import WHOLE
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
 @dataclass

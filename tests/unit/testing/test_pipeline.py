@@ -40,7 +40,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_papers_queries_equal_the_oracle(case: Case, query: str) -> None:
     args, options = QUERIES[query]
-    job: Any = importlib.import_module(f"ferry.workloads.jobs.{query}")
+    job: Any = importlib.import_module(f"ferry_workloads.jobs.{query}")
     names = job.sources(None, {})
     made = ferry.test(job.pipeline, {name: case.tables[name] for name in names}, 7, {"delay_ms": case.delay, **args})
     con, text, _ = importlib.import_module("oracle.expect").expect(query, str(case.directory), **options)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferry.contract.errors import SpecRefused
-from ferry.workloads.cm import CmGenerator, CmSplits
+from ferry_workloads.cm import CmGenerator, CmSplits
 from tests.unit.workloads.options import ORDER, assert_same, quick
 
 

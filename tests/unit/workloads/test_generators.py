@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferry.contract.errors import RowsGone, SpecRefused
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
-from ferry.workloads.ysb import YsbGenerator, YsbSplits
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.ysb import YsbGenerator, YsbSplits
 from tests.unit.workloads.options import KEYS, ORDER, assert_same, quick
 
 NEXMARK: dict[str, st.SearchStrategy[Any]] = {

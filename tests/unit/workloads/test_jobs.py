@@ -15,7 +15,7 @@ from ferry.spark.stream import Stream
 from tests.cluster.queries import JOBS, oracle, sinks_of
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ROOT / "runtime" / "ferry" / "workloads" / "jobs"
+MODULES = ROOT / "bench" / "workloads" / "ferry_workloads" / "jobs"
 
 
 def test_jobs_examples_and_random_runs_are_of_the_same_queries() -> None:
@@ -28,8 +28,8 @@ def test_jobs_examples_and_random_runs_are_of_the_same_queries() -> None:
 def test_an_example_runs_the_job_of_its_name(query: str) -> None:
     document = yaml.safe_load((ROOT / "examples" / f"{query}.yaml").read_text())
     assert document["metadata"]["name"] == query.replace("_", "-")
-    assert document["spec"]["pipeline"]["module"] == f"ferry.workloads.jobs.{query}"
-    job, build = importlib.import_module(f"ferry.workloads.jobs.{query}"), Build(lambda function, schema, where: schema)
+    assert document["spec"]["pipeline"]["module"] == f"ferry_workloads.jobs.{query}"
+    job, build = importlib.import_module(f"ferry_workloads.jobs.{query}"), Build(lambda function, schema, where: schema)
     read = {name: Input(name, (), made.schema(), None, 0) for name, made in job.sources(None, {}).items()}
     made = job.pipeline({name: Stream(build, one) for name, one in read.items()}, {})
     outputs = made if isinstance(made, list) else [made]

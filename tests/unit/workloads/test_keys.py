@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferry.contract.errors import SpecRefused
-from ferry.workloads.keys import KeysGenerator, KeysSplits, PreloadedKeysSplits
+from ferry_workloads.keys import KeysGenerator, KeysSplits, PreloadedKeysSplits
 from tests.unit.workloads.options import KEYS, ORDER, assert_same, quick
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ROOT / "runtime" / "ferry" / "workloads" / "jobs"
-PACKAGE = "ferry.workloads.jobs"
+MODULES = ROOT / "bench" / "workloads" / "ferry_workloads" / "jobs"
+PACKAGE = "ferry_workloads.jobs"
 SHARED = {"arguments"}
 PROCESSES = {"auctions"}
 """Modules beside the generators that hold a process of some queries."""
@@ -90,9 +90,9 @@ def test_what_is_a_line_of_code() -> None:
 
 
 def test_lines_of_another_job_that_is_imported_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import ferry\nfrom ferry.workloads.jobs import arguments, b\n")
-    (tmp_path / "b.py").write_text("from ferry.workloads.jobs.c import pipeline\n")
-    (tmp_path / "c.py").write_text("from ferry.workloads.jobs.arguments import delay\n")
+    (tmp_path / "a.py").write_text("import ferry\nfrom ferry_workloads.jobs import arguments, b\n")
+    (tmp_path / "b.py").write_text("from ferry_workloads.jobs.c import pipeline\n")
+    (tmp_path / "c.py").write_text("from ferry_workloads.jobs.arguments import delay\n")
     assert modules("a", tmp_path) == {"a", "b", "c"}
 
 

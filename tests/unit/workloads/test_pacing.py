@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark.splits import Splits
-from ferry.workloads import pacing
-from ferry.workloads.jobs import arguments
-from ferry.workloads.keys import KeysGenerator, KeysSplits
-from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
-from ferry.workloads.pacing import ArrivalPace, PacedSplits, paced
+from ferry_workloads import pacing
+from ferry_workloads.jobs import arguments
+from ferry_workloads.keys import KeysGenerator, KeysSplits
+from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from ferry_workloads.pacing import ArrivalPace, PacedSplits, paced
 
 TRIANGLE = [(2.0, 0.0, 1000.0), (2.0, 1000.0, 0.0)]
 STEPS = st.tuples(st.floats(0.1, 30), st.floats(0, 1e5), st.floats(0, 1e5)).filter(lambda one: one[1] + one[2] >= 1)

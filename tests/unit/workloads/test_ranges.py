@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import ferry.workloads
+import ferry_workloads
 from ferry.contract.errors import SpecRefused
 from ferry.spark.splits import Flow
-from ferry.workloads.arrivals import Arrivals
-from ferry.workloads.cm import CmGenerator
-from ferry.workloads.keys import KeysGenerator, KeysSplits
-from ferry.workloads.nexmark import NexmarkGenerator
-from ferry.workloads.smq import SmqGenerator
-from ferry.workloads.unimico import UnimicoGenerator
-from ferry.workloads.ysb import YsbGenerator
+from ferry_workloads.arrivals import Arrivals
+from ferry_workloads.cm import CmGenerator
+from ferry_workloads.keys import KeysGenerator, KeysSplits
+from ferry_workloads.nexmark import NexmarkGenerator
+from ferry_workloads.smq import SmqGenerator
+from ferry_workloads.unimico import UnimicoGenerator
+from ferry_workloads.ysb import YsbGenerator
 from images import warm_kernels
 
 DISORDER: dict[str, Any] = {"group": 50, "delay_prob": 0.2, "delay_ms": 30}
@@ -37,8 +37,8 @@ KINDS = sorted({kind for kind, _ in GENERATORS}, key=str)
 def every_generator() -> set[type[Arrivals]]:
     """All workloads that come with Ferry."""
     modules = [
-        importlib.import_module(f"ferry.workloads.{one.name}")
-        for one in pkgutil.iter_modules(ferry.workloads.__path__)
+        importlib.import_module(f"ferry_workloads.{one.name}")
+        for one in pkgutil.iter_modules(ferry_workloads.__path__)
         if not one.ispkg
     ]
     found = {v for m in modules for v in vars(m).values() if isinstance(v, type) and issubclass(v, Arrivals)}

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferry.contract.errors import RowsGone, SpecRefused
-from ferry.workloads.jobs import arguments
-from ferry.workloads.keys import KeysGenerator
-from ferry.workloads.smq import SmqGenerator, SmqSplits
+from ferry_workloads.jobs import arguments
+from ferry_workloads.keys import KeysGenerator
+from ferry_workloads.smq import SmqGenerator, SmqSplits
 from tests.unit.workloads.options import ORDER, assert_same, quick
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferry.contract.errors import RowsGone, SpecRefused
-from ferry.workloads.unimico import UnimicoGenerator, UnimicoSplits
+from ferry_workloads.unimico import UnimicoGenerator, UnimicoSplits
 from tests.unit.workloads.options import ORDER, assert_same, quick
 
 

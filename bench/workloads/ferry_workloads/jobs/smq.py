@@ -1,0 +1,46 @@
+"""SMQ (on-the-fly reconfiguration): each number with how many the map instance that it goes to has received so far.
+
+Output: seq, ts, instance, num.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import ferry
+from ferry_workloads.jobs import arguments
+from ferry_workloads.smq import SmqGenerator, SmqSplits
+
+
+def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """The numbers."""
+    return {"smq": arguments.paced(SmqSplits(arguments.generator(SmqGenerator, args)), args)}
+
+
+def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:
+    """Numbers dealt out to `parallelism` map instances in turn, whose counters are kept by an operator of this name."""
+    made = arguments.generator(SmqGenerator, args)
+    instances = arguments.whole(args, "parallelism", 80, 1)
+    dealt = numbers.map_batches(dealing(instances)).event_time("ts", delay=arguments.delay(args, made))
+    each = ferry.records("seq", "ts", "instance", order="seq")
+    return dealt.key_by("instance").aggregate(name, emit=each, num=ferry.count())
+
+
+def dealing(instances: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Which map instance each number goes to."""
+
+    def deal(numbers: pa.RecordBatch) -> pa.RecordBatch:
+        seq = numbers.column("seq")
+        instance = pc.subtract(seq, pc.multiply(pc.divide(seq, instances), instances))
+        return numbers.append_column("instance", instance)
+
+    return deal
+
+
+def pipeline(streams: Any, args: dict[str, Any]) -> Any:
+    """A counter for each map instance."""
+    return counted("smq_counters", streams["smq"], args).sink(ferry.parquet("smq"))
