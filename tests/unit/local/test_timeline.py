@@ -58,6 +58,13 @@ def test_totals() -> None:
     json.dumps(found.to_wire())
 
 
+def test_of_a_few_epochs_the_first_is_told_apart() -> None:
+    compiled = [epoch(0, 0, 9), epoch(1, 9, 9.1), epoch(2, 9.1, 9.2)]
+    assert show.epoch_text(timeline.summarize(compiled)) == "9.00 s the first, which loads the kernels; median 100 ms"
+    assert show.epoch_text(timeline.summarize(compiled[:1])) == "9.00 s the first, which loads the kernels"
+    assert show.epoch_text(timeline.summarize(STEADY)) == "median 900 ms, p90 900 ms, p99 900 ms, longest 900 ms"
+
+
 def latency(t: float, counts: dict[float, int]) -> timeline.Record:
     made = LatencyHistogram()
     for seconds, count in counts.items():

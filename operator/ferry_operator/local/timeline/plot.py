@@ -114,8 +114,11 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
         axis.stairs(values, [0.0, *times], color=color, linewidth=1.2, baseline=None, zorder=3)
         axis.stairs(values, [0.0, *times], color=color, alpha=0.13, fill=True, zorder=2)
         axis.set_ylabel(label)
+    if len(epochs) < timeline.FEW_EPOCHS:  # of which each is worth a look
+        for axis, values, color in zip(axes, (gaps, latencies, rates), (LINE, LINE, FAST)):
+            axis.plot(times, values, "o", color=color, markersize=4, clip_on=False, zorder=3)
     # Nothing was waited for before the first epoch: its rate says nothing of the others, and would make them flat.
-    axes[2].set_ylim(top=1.08 * max(rates[1:] or rates) or 1.0)
+    axes[2].set_ylim(top=1.08 * (max(rates[1:], default=0.0) or rates[0]) or 1.0)
     axes[2].yaxis.set_major_formatter(EngFormatter(sep=" "))
 
 
@@ -192,10 +195,10 @@ def _labels(axis: Any, marks: Sequence[tuple[float, str, bool]], last: float) ->
 
 
 def _title(job: str, summary: timeline.Summary) -> str:
-    return (
-        f"{job}: {summary.epochs:,} epochs, {summary.rows:,} records, {summary.rows_per_second:,.0f} records/s, "
-        f"median epoch {summary.epoch_median:.3g} s"
-    )
+    epochs = f"{summary.epochs:,} {'epoch' if summary.epochs == 1 else 'epochs'}"
+    few = summary.epochs < timeline.FEW_EPOCHS
+    took = f"first epoch {summary.epoch_first:.3g} s" if few else f"median epoch {summary.epoch_median:.3g} s"
+    return f"{job}: {epochs}, {summary.rows:,} records, {summary.rows_per_second:,.0f} records/s, {took}"
 
 
 def _legend(figure: Any, summary: timeline.Summary, marks: Sequence[tuple[float, str, bool]]) -> None:

@@ -21,7 +21,7 @@ from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.one_line import one_line
 from ferry_operator.local.timeline.console import PlainConsole
-from ferry_operator.local.timeline.timeline import Summary
+from ferry_operator.local.timeline.timeline import FEW_EPOCHS, Summary
 from ferry_operator.local.view import RunView
 
 Record = dict[str, Any]
@@ -273,11 +273,7 @@ def summary_table(summary: Summary, job: str) -> Table:
     table.add_row("epochs", f"{summary.epochs:,} in {summary.seconds:.1f} s")
     table.add_row("rows", f"{summary.rows:,} ({summary.rows_per_second:,.0f} rows/s)")
     table.add_row("late, malformed", f"{summary.late:,}, {summary.malformed:,}")
-    table.add_row(
-        "epoch time",
-        f"median {_seconds(summary.epoch_median)}, p90 {_seconds(summary.epoch_p90)}, "
-        f"p99 {_seconds(summary.epoch_p99)}, longest {_seconds(summary.epoch_max)}",
-    )
+    table.add_row("epoch time", epoch_text(summary))
     if summary.latency is not None:
         table.add_row("record latency", latency_text(summary.latency))
     for move in summary.moves[:MOVES_SHOWN]:
@@ -300,6 +296,17 @@ def summary_table(summary: Summary, job: str) -> Table:
     for text in summary.warnings:
         table.add_row("warning", text)
     return table
+
+
+def epoch_text(summary: Summary) -> str:
+    """How long epochs took. Quantiles of a few epochs would say how long the first took, and be read as something else."""
+    if summary.epochs >= FEW_EPOCHS:
+        return (
+            f"median {_seconds(summary.epoch_median)}, p90 {_seconds(summary.epoch_p90)}, "
+            f"p99 {_seconds(summary.epoch_p99)}, longest {_seconds(summary.epoch_max)}"
+        )
+    first = f"{_seconds(summary.epoch_first)} the first, which loads the kernels"
+    return first if summary.epochs < 2 else f"{first}; median {_seconds(summary.epoch_median)}"
 
 
 def latency_text(one: LatencyQuantiles) -> str:

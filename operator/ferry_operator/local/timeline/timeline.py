@@ -28,6 +28,9 @@ FOLLOW_UP_SECONDS = 5.0
 HEAD_BYTES = 256
 """Bytes of a part of the timeline that tell it from another part: its first record begins with the time."""
 
+FEW_EPOCHS = 10
+"""Of fewer, quantiles say nothing, and the first epoch, which loads kernels, hides the others."""
+
 FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 """Actions that a recovery follows."""
 
@@ -131,6 +134,8 @@ class Summary:
     late: int
     malformed: int
     fired: int
+    epoch_first: float
+    """in which kernels are loaded or compiled, and all that lay there is read: it says little of the others"""
     epoch_median: float
     epoch_p90: float
     epoch_p99: float
@@ -169,6 +174,7 @@ def summarize(records: Sequence[Record]) -> Summary:
         late=sum(r.get("late", 0) for r in epochs),
         malformed=sum(r.get("malformed", 0) for r in epochs),
         fired=sum(r.get("fired", 0) for r in epochs),
+        epoch_first=lengths[0] if lengths else 0.0,
         epoch_median=percentile(lengths, 0.5),
         epoch_p90=percentile(lengths, 0.9),
         epoch_p99=percentile(lengths, 0.99),
