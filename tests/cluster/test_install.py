@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+UV = Path(sys.executable).with_name("uv")
 ROOT = Path(__file__).resolve().parents[2]
 
 Install = Callable[..., Path]
@@ -34,7 +35,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def pip(python: Path, *arguments: str) -> None:
-    done = subprocess.run([python, "-m", "pip", "-q", *arguments], cwd=ROOT, capture_output=True, text=True)
+    told([python, "-m", "pip", "-q", *arguments])
+
+
+def told(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -43,9 +48,14 @@ def install(tmp_path: Path) -> Iterator[Install]:
     """Installs into an empty environment, and returns the folder of its programs."""
     folder = tmp_path / "venv"
 
-    def installed(*wanted: str) -> Path:
+    def installed(*wanted: str, by: str = "uv", options: Sequence[str] = ()) -> Path:
+        """uv links the files of libraries that it has; pip is what users have."""
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip(folder / "bin" / "python", "install", "--no-compile", *wanted)
+        python = folder / "bin" / "python"
+        if by == "pip":
+            pip(python, "install", "--no-compile", *options, *wanted)
+        else:
+            told([UV, "pip", "install", "-q", "--python", python, *options, *wanted])
         return folder / "bin"
 
     yield installed
@@ -75,7 +85,7 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
     wheels: dict[str, Path], install: Install, tmp_path: Path
 ) -> None:
     """From nothing to a job that is scaled while it runs, as `ferry init` says."""
-    programs = install(str(wheels["ferry_stream"]), str(wheels["ferry_workloads"]), "pytest")
+    programs = install(str(wheels["ferry_stream"]), str(wheels["ferry_workloads"]), "pytest", by="pip")
     run(tmp_path, programs / "python", "-c", "import ferry_workloads.jobs.q5")
     ferry = programs / "ferry"
     assert "cd shop" in run(tmp_path, ferry, "init", "shop")
@@ -125,20 +135,31 @@ def test_the_client_needs_no_spark(wheels: dict[str, Path], install: Install, tm
     assert "pip install ferry-stream" in run(tmp_path, programs / "ferry", "run", "shop/shop.yaml", code=2)
 
 
+EXTRAS = {
+    "kafka": "import confluent_kafka, fastavro, ferry.spark.kafka_client",
+    "client": "import ferry_operator.kube.api.client, ferry_operator.cli.remote.remote",
+    "operator": "import runpy; runpy.run_module('ferry_operator.kube', run_name='ferry_operator.kube')",
+}
+"""What each is for."""
+
+
 @pytest.mark.turns
-@pytest.mark.parametrize(
-    ("extra", "code"),
-    [
-        (
-            "kafka",
-            "import confluent_kafka, fastavro, ferry.spark.kafka_client",
-        ),
-        ("client", "import ferry_operator.kube.api.client, ferry_operator.cli.remote.remote"),
-        ("operator", "import runpy; runpy.run_module('ferry_operator.kube', run_name='ferry_operator.kube')"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "code"), EXTRAS.items(), ids=EXTRAS)
 def test_an_extra_brings_what_it_is_for(
     wheels: dict[str, Path], install: Install, tmp_path: Path, extra: str, code: str
 ) -> None:
     programs = install(f"{wheels['ferry_stream']}[{extra}]")
     run(tmp_path, programs / "python", "-c", code)
+
+
+@pytest.mark.turns
+def test_the_lowest_versions_that_are_allowed_work(wheels: dict[str, Path], install: Install, tmp_path: Path) -> None:
+    wheel, lowest = f"{wheels['ferry_stream']}[kafka,operator]", ("--resolution", "lowest-direct")
+    programs = install(wheel, "pytest", options=lowest)
+    run(tmp_path, programs / "ferry", "init", "shop")
+    shop = tmp_path / "shop"
+    assert "1 passed" in run(shop, programs / "pytest", "-q")
+    run(shop, programs / "ferry", "run", "shop.yaml", "--set", "pipeline.args.finite=true")
+    assert rows_of(shop, programs) == 3 * 12
+    for code in EXTRAS.values():
+        run(tmp_path, programs / "python", "-c", code)
