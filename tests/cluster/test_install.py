@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,18 +88,16 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
     """From nothing to a job that is scaled while it runs, as `ferry init` says."""
     programs = install(str(wheels["ferry_stream"]), str(wheels["ferry_workloads"]), "pytest", by="pip")
     run(tmp_path, programs / "python", "-c", "import ferry_workloads.jobs.q5")
-    ferry = programs / "ferry"
-    assert "cd shop" in run(tmp_path, ferry, "init", "shop")
-    shop = tmp_path / "shop"
-    assert "1 passed" in run(shop, programs / "pytest", "-q")
-    assert run(shop, ferry, "validate", "shop.yaml").strip() == "shop: valid"
-    run(shop, ferry, "run", "shop.yaml", "--set", "pipeline.args.finite=true")
-    assert rows_of(shop, programs) == 3 * 12
-    shutil.rmtree(shop / "output")
-    with subprocess.Popen(
-        [ferry, "run", "shop.yaml"], cwd=shop, env=surroundings(shop), stderr=subprocess.DEVNULL
-    ) as job:
-        await_that(lambda: rows_of(shop, programs) > 0, job)
+    ferry, shop = programs / "ferry", tmp_path / "shop"
+    said = run(tmp_path, ferry, "init", "shop")
+    folder, *steps, live = [line.strip() for line in said.splitlines() if re.match("  [^#]", line)]
+    assert folder == "cd shop"
+    shown = [run(shop, "bash", "-c", f"PATH={programs}:$PATH; {step}") for step in steps]
+    assert [text in one for text, one in zip(("1 passed", "shop: valid", "sales"), shown)] == [True] * 3, shown
+    assert "2023-11-14 22:15:10 south" in shown[-1] and rows_of(shop, programs) == 3 * 12, shown[-1]
+    command = ["bash", "-c", f"exec {programs}/{live}"]
+    with subprocess.Popen(command, cwd=shop, env=surroundings(shop), stderr=subprocess.DEVNULL) as job:
+        await_that(lambda: rows_of(shop, programs, "live") > 0, job)
         assert "3" in run(shop, ferry, "scale", "shop", "--workers", "3")
         assert "driver" in run(shop, ferry, "logs", "shop", "--driver")
         assert "shop" in run(shop, ferry, "status", "shop")
@@ -106,15 +105,12 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
         assert job.wait(60) == 0
 
 
-def rows_of(shop: Path, programs: Path) -> int:
+def rows_of(shop: Path, programs: Path, output: str = "output") -> int:
     """How many rows the job has written."""
-    if not list(shop.glob("output/sales/*/*.parquet")):
+    if not list(shop.glob(f"{output}/sales/*/*.parquet")):
         return 0
-    return int(
-        run(
-            shop, programs / "python", "-c", "import pyarrow.parquet as p; print(p.read_table('output/sales').num_rows)"
-        )
-    )
+    count = f"import pyarrow.parquet as p; print(p.read_table('{output}/sales').num_rows)"
+    return int(run(shop, programs / "python", "-c", count))
 
 
 def await_that(true: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:

@@ -63,16 +63,29 @@ spec:
   output: output
 """
 
-NEXT = """{name}/ has a job, its program, some orders and a test.
+READ = '''"""Shows the last of what the job has written: `python read.py OUTPUT`."""
+
+import sys
+
+import pandas
+
+sales = pandas.read_parquet(f"{sys.argv[1]}/sales").sort_values(["window_start", "shop"])
+sales["window_start"] = pandas.to_datetime(sales["window_start"], unit="ms")
+print(sales[["window_start", "shop", "orders", "cents"]].tail(6).to_string(index=False))
+'''
+
+NEXT = """{name}/ has a job, its program, some orders, a test, and a look at the output.
 
   cd {name}
-  pytest                                                        the pipeline without a cluster
-  ferry validate {name}.yaml                                    its mistakes, without a run
-  ferry run {name}.yaml --set pipeline.args.finite=true         all orders that are there
-  ferry run {name}.yaml                                         and those that come, until Ctrl-C
-
-Its rows are Parquet files below output/sales:
-  python -c "import pyarrow.parquet as p; print(p.read_table('output/sales').to_pandas())"
+  # The pipeline without a cluster; its mistakes, without a run; what it does:
+  pytest -q
+  ferry validate {name}.yaml
+  ferry explain {name}.yaml
+  # All orders that are there, and what each shop has sold:
+  ferry run {name}.yaml --set pipeline.args.finite=true
+  python read.py output
+  # Orders that come, too, until Ctrl-C; put other files into orders/:
+  ferry run {name}.yaml --output live
 """
 
 
@@ -92,6 +105,7 @@ def init(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the job, a
         f"{module}.py": PROGRAM,
         f"{name}.yaml": JOB.format(name=name, module=module),
         f"test_{module}.py": TEST.format(module=module),
+        "read.py": READ,
         "orders/1.json": "".join(json.dumps(order) + "\n" for order in orders),
     }
     try:
