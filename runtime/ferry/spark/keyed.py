@@ -261,8 +261,8 @@ class KeyedStream:
             where: further conditions on output columns, such as ("price", ">=", "reserve").
             late: a pair of sinks, for records of the left and of the right stream that come when nothing is kept any more
                 that they could match, as for windows. Without `within` nothing is late.
-            how: "inner", or "left", "right" or "full": of which streams records without a partner are there, with nulls, once,
-                when the watermark says that none can come any more. Not without `within`.
+            how: "inner", or "left", "right" or "full": of which streams records without a partner come, with nulls, when the
+                watermark says that none can come any more. Not without `within`.
         Returns: a stream of the left columns, and the right columns. Call `.event_time(column, delay=...)` before another
             operator: a pair comes with its later record, a record without a partner when its time and `within` have passed.
         Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, the bounds
