@@ -243,6 +243,8 @@ class OuterIntervalJoin(IntervalJoin):
             self._alone(work, side, _bare(over.at(~_marks(over))))
 
     def _alone(self, work: Work, side: int, rows: Entries) -> None:
+        if not rows.key.size:
+            return
         mine, count = rows.values.columns[1:], rows.key.size
         kinds = self.output.types[len(self.left) :] if side == 0 else self.output.types[: len(self.left)]
         nulls = [pa.nulls(count, kind) for kind in kinds]
