@@ -194,9 +194,12 @@ class OuterIntervalJoin(IntervalJoin):
         super().open(key, inputs)
         if MATCHED in self.output.names:
             raise SpecRefused(f"output column {MATCHED!r} has a name of Ferry's own; rename with {{output: column}}")
-        for side in filter(self._is_preserved, (0, 1)):
-            values = self.tables[SIDES[side]].values.append(pa.field(MATCHED, pa.bool_()))
-            self.tables[SIDES[side]] = StateTable(values, pa.int64())
+        marked = {SIDES[side] for side in (0, 1) if self._is_preserved(side)}
+        mark = pa.field(MATCHED, pa.bool_())
+        self.tables = {
+            name: StateTable(table.values.append(mark), table.entry) if name in marked else table
+            for name, table in self.tables.items()
+        }
 
     def process(self, work: Work) -> None:
         """The same, and marks of rows that have a partner now."""
