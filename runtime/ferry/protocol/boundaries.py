@@ -106,6 +106,7 @@ def begins_at_target(window: Window, end: int) -> int:
 
 ENDING = {
     "ferry.process.interval:IntervalJoin": "lower_ms",
+    "ferry.process.interval:OuterIntervalJoin": None,
     "ferry.process.row_windows:RowWindows": None,
     "ferry.process.sessions:SessionAggregate": None,
     "ferry.process.sessions:SessionJoin": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,9 +68,11 @@ def _operator(operator: Operator, names: dict[int, str]) -> dict[str, Any]:
 
 
 def _computes(shape: OperatorDescriptor) -> list[str]:
-    """Its aggregates, or the name of its class."""
+    """Its aggregates, or the name of its class, and of a join rows of which side are there without a partner."""
     if shape.process is not None:
-        return [shape.process.made_of.partition(":")[2]]
+        room, _, name = shape.process.made_of.partition(":")
+        how = json.loads(shape.process.arguments).get("how") if room.startswith("ferry.process.") else None
+        return [f"{name} ({how})" if how else name]
     return [
         f"{one.name}={one.function}({', '.join(name for name in (one.column, one.by) if name)})"
         for one in shape.aggregates

@@ -18,7 +18,7 @@ from ferry.kernels.declared import keeps_texts
 from ferry.kernels.schemas import fired_schema
 from ferry.process.aggregator import Aggregator
 from ferry.process.api import Process
-from ferry.process.interval import IntervalJoin
+from ferry.process.interval import IntervalJoin, OuterIntervalJoin
 from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
@@ -247,6 +247,7 @@ class KeyedStream:
         within: Duration | tuple[Duration, Duration] | None = None,
         where: Sequence[tuple[str, str, str]] = (),
         late: tuple[Sink | None, Sink | None] | None = None,
+        how: str = "inner",
     ) -> Stream:
         """Pairs of records of both streams with the same key, emitted when the later one arrives.
 
@@ -260,17 +261,24 @@ class KeyedStream:
             where: further conditions on output columns, such as ("price", ">=", "reserve").
             late: a pair of sinks, for records of the left and of the right stream that come when nothing is kept any more
                 that they could match, as for windows. Without `within` nothing is late.
-        Returns: a stream of the left columns, and the right columns. Call `.event_time(column)` before another operator.
+            how: "inner", or "left", "right" or "full": of which streams records without a partner come, with nulls, when the
+                watermark says that none can come any more. Not without `within`.
+        Returns: a stream of the left columns, and the right columns. Call `.event_time(column, delay=...)` before another
+            operator: a pair comes with its later record, a record without a partner when its time and `within` have passed.
         Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, the bounds
-            leave no time, or `late` is given without any.
+            leave no time, or `late` or another `how` is given without any.
         Example:
             >>> sellers = auctions.event_time("ts").key_by("seller")
             >>> near = people.event_time("ts").key_by("id").join("near", sellers, ["name"], {"auction": "id"}, within="12h")
             >>> near.columns
             ['name', 'auction']
+            >>> idle = people.event_time("ts").key_by("id").join("idle", sellers, ["name"], ["reserve"], "12h", how="left")
         """
         lower, upper = bounds_of(within)
-        join = IntervalJoin(kept(left), kept(right), lower, upper, [list(one) for one in where])
+        columns, conditions = (kept(left), kept(right)), [list(one) for one in where]
+        join = IntervalJoin(*columns, lower, upper, conditions)
+        if how != "inner":
+            join = OuterIntervalJoin(*columns, lower, upper, conditions, how)
         fired = join_of(self, name, self._other(f"join {name!r}", other), join)
         if lower is None or upper is None:
             if late is not None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ferry
+from ferry.process.joins import HOW
 from ferry_workloads.jobs import arguments
 from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
@@ -28,13 +29,36 @@ def named(column: str) -> Any:
     return lambda batch: batch.select([column, "ts"]).rename_columns(["who", "ts"])
 
 
+def above(bids: pa.RecordBatch) -> pa.RecordBatch:
+    """The highest prices."""
+    return bids.filter(pc.greater_equal(bids["price"], 50_000_000))
+
+
+def below(bids: pa.RecordBatch) -> pa.RecordBatch:
+    """The lowest."""
+    return bids.filter(pc.less(bids["price"], 200))
+
+
+def placed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """With a time, of an auction or of a bid that has none."""
+    return rows.append_column("at", pc.coalesce(rows["opened"], rows["offered"]))
+
+
 def cheap(rows: Any) -> Any:
     """Only what was cheap, by SQL."""
     return rows.where("top < 50000000")
 
 
+def cheap_batches(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same without Spark, which then plans no epoch."""
+    return rows.filter(pc.less(rows["top"], 50_000_000))
+
+
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Seven operators, of which only one reads nothing but the operator before it, and the third reads three sources."""
+    """Nine operators, of which two read nothing but the operator before them, and the third reads three sources.
+
+    The seed says of which side of the join by time rows are there without a partner, and whether epochs may be continuous.
+    """
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     people, auctions, bids = (streams[name].event_time("ts", delay=delay) for name in ("person", "auction", "bid"))
     minute = ferry.tumbling("60s")
@@ -47,7 +71,8 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     )
     busy = bids.key_by("bidder").window(ferry.tumbling("20s")).aggregate("busy", num=ferry.count())
     seen = first.union(*others).key_by("who").window(minute).aggregate("seen", num=ferry.count())
-    wide = short.transform(cheap).key_by("auction").window(minute).aggregate("wide", total=ferry.sum("num"))
+    less = short.transform(cheap) if args["seed"] % 2 else short.map_batches(cheap_batches)
+    wide = less.key_by("auction").window(minute).aggregate("wide", total=ferry.sum("num"))
     pairs = (
         short.key_by("auction")
         .window(minute)
@@ -63,6 +88,19 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         .window(minute)
         .join("sold", people.key_by("id"), {"auction": "auction", "top": "top"}, {"seller": "id", "name": "name"})
     )
+    how = HOW[1:][args["seed"] % 3]
+    near = auctions.key_by("id").join(
+        "near",
+        bids.map_batches(above).union(bids.map_batches(below)).key_by("auction"),
+        {"auction": "id", "opened": "ts", "reserve": "reserve"},
+        {"bidder": "bidder", "offered": "ts", "price": "price"},
+        within=("-1s", "2s"),
+        where=[("reserve", "<=", "price")],
+        how=how,
+    )
+    times = near.map_batches(placed).event_time("at", delay="2s")
+    tally = times.key_by("bidder").window(ferry.tumbling("10s")).aggregate("tally", num=ferry.count())
     operators = {"short": short, "busy": busy, "seen": seen, "wide": wide, "pairs": pairs, "owned": owned, "sold": sold}
+    operators |= {"near": near, "tally": tally}
     ends = [stream.sink(ferry.parquet(name)) for name, stream in operators.items()]
     return [*ends, people.map_batches(of_oregon).sink(ferry.parquet("people"))]

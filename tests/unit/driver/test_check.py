@@ -47,6 +47,12 @@ MISTAKES = [
     ('ferry.sum("cents")', 'ferry.sum("shop")', "column 'shop' is string, and sum takes integers", 15),
     ('"sales", n=', "n=", "missing 1 required positional argument: 'name'", 15),
     ('n=ferry.count(), cents=', 'shop=ferry.count(), cents=', "'shop' is already an output column", 15),
+    (
+        'minutes.aggregate("sales", n=ferry.count(), cents=ferry.sum("cents"))',
+        'minutes.keyed.join("sales", minutes.keyed, ["shop"], {"n": "cents"}, how="left")',
+        "operator 'sales': how='left' needs within=",
+        15,
+    ),
     ("minutes.aggregate", "minutes.agregate", "did you mean 'aggregate'?", 15),
     ("sales.sink(", "sales.write(", "here it is .sink(ferry.parquet(directory)), or another sink", 16),
     ('sales.sink(ferry.parquet("sales"))', "sales", "not <stream of operator 'sales': shop string", 12),
@@ -102,6 +108,14 @@ def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
     assert output["reads"][0]["from"] == "sales" and re.fullmatch(r"parquet\('sales'\)", output["sink"])
     assert plan["planned"] == "" and operator["window"] == {"size_ms": 10_000, "slide_ms": 10_000}
     assert operator["computes"] == ["n=count()", "cents=sum(cents)"]
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_the_plan_says_what_is_there_without_a_partner(tmp_path: Path) -> None:
+    join = 'minutes.keyed.join("sales", minutes.keyed, ["shop"], {"n": "cents"}, within="1m", how="left")'
+    line = 'minutes.aggregate("sales", n=ferry.count(), cents=ferry.sum("cents"))'
+    (operator,) = built(tmp_path, PROGRAM.replace(line, join, 1))["plan"]["operators"]
+    assert operator["computes"] == ["OuterIntervalJoin (left)"] and [*operator["columns"]] == ["shop", "n"]
 
 
 OF_SPARK = [

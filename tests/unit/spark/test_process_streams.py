@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.contract.differences import differences
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.schemas import process_inputs
+from ferry.kernels.schemas import from_text, process_inputs
 from ferry.process.aggregator import Functions
-from ferry.process.interval import IntervalJoin
+from ferry.process.interval import IntervalJoin, OuterIntervalJoin
 from ferry.process.row_windows import RowWindows
 from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate, SessionJoin
@@ -73,6 +74,11 @@ STEPS: list[tuple[Callable[[Any, Any, Any], Any], Any, list[tuple[str, ...]]]] =
         lambda b, p, a: p.join("x", a, {"p": "id"}, ["id", "ts"], within=("-10s", "500ms"), where=[("p", "<", "id")]),
         IntervalJoin({"p": "id"}, {"id": "id", "ts": "ts"}, -10_000, 500, [["p", "<", "id"]]),
         [("id",), ("id", "ts")],
+    ),
+    (
+        lambda b, p, a: p.join("x", a, *SIDES, within="12h", how="left"),
+        OuterIntervalJoin({"name": "name"}, {"auction": "id"}, 0, 43_200_000, [], "left"),
+        [("name",), ("id",)],
     ),
     (
         lambda b, p, a: p.join("x", a, *SIDES),
@@ -145,6 +151,8 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", v=ferry.max("prize")), "no column 'prize'"),
     (lambda b, p, a: p.window(ferry.session("5ms")).join("x", sources()["bids"], *SIDES), "needs .key_by(...)"),
     (lambda b, p, a: p.window(MINUTE).join("x", a, *SIDES, how="outer"), "how='outer'"),
+    (lambda b, p, a: p.join("x", a, *SIDES, within="1h", how="outer"), "how='outer': a join is one of inner, left"),
+    (lambda b, p, a: p.join("x", a, *SIDES, how="left"), "operator 'x': how='left' needs within="),
     (lambda b, p, a: p.join("x", a, ["name"], ["nome"]), "no column 'nome'"),
     (lambda b, p, a: p.join("x", a, *SIDES, within=("5ms", "5ms")), "nothing would match"),
     (lambda b, p, a: p.join("x", a, *SIDES, within="soon"), "within: 'soon' is not a duration"),
@@ -157,6 +165,24 @@ def test_mistakes_are_refused(step: Any, text: str) -> None:
     with pytest.raises(SpecRefused) as refused:
         declared(step)
     assert text in str(refused.value)
+
+
+def test_state_of_an_inner_join_is_taken_over_by_no_outer_one_and_from_before_there_were_any() -> None:
+    """Rows of a checkpoint of it have no marks, and nobody could say which of them have had a partner."""
+    inner, left, full = (
+        declared(lambda b, p, a, how=how: p.join("x", a, *SIDES, within="12h", how=how))[0]
+        for how in ("inner", "left", "full")
+    )
+    assert inner.shape.made_of == "ferry.process.interval:IntervalJoin"
+    assert inner.shape.arguments == (
+        '{"left": {"name": "name"}, "right": {"auction": "id"}, "lower_ms": 0, "upper_ms": 43200000, "where": []}'
+    )
+    kept = [pa.schema([("_time", pa.int64()), column]) for column in (("name", pa.string()), ("auction", pa.int64()))]
+    assert [from_text(text) for _, text, _ in inner.shape.tables] == kept
+    (changed_class, *_) = differences([inner], [left])
+    assert changed_class.endswith("IntervalJoin, and is ferry.process.interval:OuterIntervalJoin")
+    assert "the arguments of ferry.process.interval:OuterIntervalJoin were" in differences([left], [full])[0]
+    assert not differences([left], [left])
 
 
 def test_a_step_needs_an_event_time() -> None:

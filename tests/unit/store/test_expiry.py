@@ -18,7 +18,7 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Wind
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.process.aggregator import Functions
-from ferry.process.interval import IntervalJoin
+from ferry.process.interval import IntervalJoin, OuterIntervalJoin
 from ferry.process.row_windows import RowWindows
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
@@ -44,6 +44,7 @@ KINDS = {
     "sliding": OperatorDescriptor("a", 0, "aggregate", KEY, Window(30, 10), (Aggregate("n", "count"),)),
     "join": OperatorDescriptor("j", 0, "join", KEY, Window(20, 20), (), Side((("l", "v", "int64"),)), Side((("r", "v", "int64"),))),
     "interval": process(IntervalJoin({"a": "v"}, {"b": "v"}, -20, 20), 2),
+    "outer": process(OuterIntervalJoin({"a": "v"}, {"b": "v"}, -20, 20), 2),
     "rows": process(RowWindows(3, Functions({"n": ferry.count()}), {"v": "v"})),
     "sessions": process(SessionAggregate(10, Functions({"n": ferry.count()}))),
 }  # fmt: skip
