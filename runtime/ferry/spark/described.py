@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels.schemas import fired_schema
+from ferry.spark.bounds import WindowBounds
 from ferry.spark.compile import CompiledPipeline, source_schema
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
@@ -62,7 +63,7 @@ def _operator(operator: Operator, names: dict[int, str]) -> dict[str, Any]:
         "emit": shape.emit,
         "reads": _reads(operator.inputs, names),
         "computes": _computes(shape),
-        "columns": _columns(fired_schema(shape)),
+        "columns": _columns(operator.gives or fired_schema(shape)),
     }
 
 
@@ -87,7 +88,7 @@ def _reads(inputs: Iterable[Input], names: dict[int, str]) -> list[dict[str, Any
     return [
         {
             "from": one.origin if isinstance(one.origin, str) else names[one.origin],
-            "steps": [_step(step) for step in one.steps],
+            "steps": [_step(step) for step in one.steps if not isinstance(step.function, WindowBounds)],
             "time": one.time,
             "delay_ms": one.delay_ms if one.time is not None else None,
         }

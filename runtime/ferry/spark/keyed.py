@@ -23,6 +23,7 @@ from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.bounds import bounds_type
 from ferry.spark.pipeline import (
     Input,
     Operator,
@@ -67,23 +68,33 @@ class KeyedStream:
         return f"{self.stream!r} by {', '.join(self.stream.input.key)}"
 
     @overload
-    def window(self, window: Window) -> WindowedStream: ...
+    def window(self, window: Window, bounds: pa.DataType | None = None) -> WindowedStream: ...
 
     @overload
-    def window(self, window: SessionGap) -> SessionStream: ...
+    def window(self, window: SessionGap, bounds: pa.DataType | None = None) -> SessionStream: ...
 
     @overload
     def window(self, window: LastRows) -> RowStream: ...
 
-    def window(self, window: Window | SessionGap | LastRows) -> WindowedStream | SessionStream | RowStream:
+    def window(
+        self, window: Window | SessionGap | LastRows, bounds: pa.DataType | None = None
+    ) -> WindowedStream | SessionStream | RowStream:
         """Cut the event time into windows.
 
         Parameters:
             window: `ferry.tumbling("60s")`, `ferry.sliding("60s", "10s")`, `ferry.session("10s")` or `ferry.rows(5)`.
+            bounds: type of `window_start` and `window_end` in the rows: `pyarrow.int64()`, milliseconds since 1970, or a
+                timestamp, such as `pyarrow.timestamp("us", "UTC")`. None: that of the event time, with its zone and unit (of
+                seconds milliseconds, of nanoseconds microseconds); of a join that of this stream. State stays the same.
         Returns: a windowed stream, which is aggregated or joined.
-        Raises: SpecRefused, if it is no window, or the stream has no event time.
+        Raises: SpecRefused, if it is no window, the stream has no event time, or the bounds cannot have this type.
         Example:
             >>> minutes = bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
+            >>> import pyarrow as pa
+            >>> utc = pa.timestamp("ms", "UTC")
+            >>> hours = bids.event_time("ts").key_by("auction").window(ferry.tumbling("1h"), bounds=utc)
+            >>> hours.bounds
+            TimestampType(timestamp[ms, tz=UTC])
         """
         if not isinstance(window, Window | SessionGap | LastRows):
             raise SpecRefused(
@@ -92,11 +103,13 @@ class KeyedStream:
         self.stream._require_time("window")
         match window:
             case SessionGap():
-                return SessionStream(self, window)
+                return SessionStream(self, window, bounds_type(self.stream, bounds))
             case LastRows():
+                if bounds is not None:
+                    raise SpecRefused(f"window: {window!r} is of rows, which have no window_start; leave bounds= out")
                 return RowStream(self, window)
             case _:
-                return WindowedStream(self, window)
+                return WindowedStream(self, window, bounds_type(self.stream, bounds))
 
     def aggregate(
         self,

@@ -22,6 +22,7 @@ from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.bounds import MILLISECONDS, with_bounds
 from ferry.spark.frames import require_types
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
@@ -43,6 +44,8 @@ class WindowedStream:
 
     keyed: KeyedStream
     window: Window
+    bounds: pa.DataType = MILLISECONDS
+    """Type of the bounds."""
 
     def __repr__(self) -> str:
         return f"{self.keyed!r} in {self.window}"
@@ -79,7 +82,7 @@ class WindowedStream:
             read = AggregateInput(keyed.stream.input.schema, keyed._key(name))
             place = len(keyed.stream.build.operators)
             fired = keyed._declare(aggregate_descriptor(name, place, read, window, aggregates))
-        return with_late(fired, window, (late,))
+        return with_bounds(with_late(fired, window, (late,)), self.bounds)
 
     def join(
         self,
@@ -112,7 +115,7 @@ class WindowedStream:
         other.window(self.window)
         if how != "inner":
             outer = WindowJoin(self.window.size_ms, self.window.slide_ms, kept(left), kept(right), how)
-            return with_late(join_of(keyed, name, other, outer), self.window, late)
+            return with_bounds(with_late(join_of(keyed, name, other, outer), self.window, late), self.bounds)
         key, theirs = keyed._key(name), other._key(name)
         if [t for _, t in key] != [t for _, t in theirs]:
             raise SpecRefused(
@@ -127,7 +130,7 @@ class WindowedStream:
                 f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
             )
         descriptor = OperatorDescriptor(name, len(keyed.stream.build.operators), "join", key, self.window, (), *sides)
-        return with_late(keyed._declare(descriptor, other), self.window, late)
+        return with_bounds(with_late(keyed._declare(descriptor, other), self.window, late), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,8 @@ class SessionStream:
 
     keyed: KeyedStream
     window: SessionGap
+    bounds: pa.DataType = MILLISECONDS
+    """Type of the bounds."""
 
     def aggregate(
         self,
@@ -162,7 +167,7 @@ class SessionStream:
         made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
         sessions = SessionAggregate(self.window.gap_ms, made)
         fired = self.keyed._processed(name, sessions, columns=[read_by(self.keyed, made)])
-        return with_late(fired, self.window.alone, (late,))
+        return with_bounds(with_late(fired, self.window.alone, (late,)), self.bounds)
 
     def join(
         self,
@@ -193,7 +198,8 @@ class SessionStream:
         """
         other = self.keyed._other(f"join {name!r}", other)
         sessions = SessionJoin(self.window.gap_ms, kept(left), kept(right), how)
-        return with_late(join_of(self.keyed, name, other, sessions), self.window.alone, late)
+        joined = join_of(self.keyed, name, other, sessions)
+        return with_bounds(with_late(joined, self.window.alone, late), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
