@@ -24,6 +24,7 @@ from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
 from ferry.spark.bounds import bounds_type
+from ferry.spark.distinct import distinct
 from ferry.spark.pipeline import (
     Input,
     Operator,
@@ -180,6 +181,39 @@ class KeyedStream:
         if not 0 < ttl_ms <= WATERMARK_END:
             raise SpecRefused(f"aggregate {name!r}: ttl={ttl!r} is no time that a key could be kept for")
         return ttl_ms
+
+    def distinct(
+        self,
+        *columns: str,
+        within: Duration,
+        name: str | None = None,
+        order: str | None = None,
+        late: Sink | None = None,
+    ) -> Stream:
+        """The first record of each key within some event time goes on, at once; its repeats are dropped.
+
+        A record is a repeat if a record of its key that went on is less than `within` before or after it. The records that
+        an epoch has of a key are taken by event time. State is a time for each record that went on, until the watermark is
+        twice `within` beyond it.
+
+        Parameters:
+            columns: more columns of the key, which tell records apart here.
+            within: how far apart two records of a key are that both go on: "10 minutes".
+            name: of the operator; its state belongs to this name. None: "distinct_" and the columns of the key.
+            order: an integer or timestamp column: of records of one time the least goes on. None: any of them.
+            late: a sink for the records that come when the watermark is `within` beyond them: what they would repeat may be
+                forgotten. They are counted, do not go on, and go there as they came.
+        Returns: a stream of the same columns, with the same event time.
+        Raises: SpecRefused, if a column is missing or cannot be kept, the stream has no event time, `within` is no time, or
+            the name is taken.
+        Example:
+            >>> bids.event_time("ts").key_by("auction").distinct("bidder", within="10 minutes").columns
+            ['seq', 'ts', 'auction', 'bidder', 'price']
+        """
+        stream, key = self.stream, self.stream.input.key
+        if columns:
+            stream = stream.key_by(*key, *columns).stream
+        return distinct(KeyedStream(stream), within, name, order, late)
 
     def process(
         self,
