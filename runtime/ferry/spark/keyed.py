@@ -13,8 +13,8 @@ import pyarrow as pa
 from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, KeyType, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
-from ferry.kernels.aggregates import reads_times
-from ferry.kernels.declared import keeps_texts
+from ferry.kernels.aggregates import gathers, reads_times
+from ferry.kernels.declared import needs_process
 from ferry.kernels.schemas import fired_schema
 from ferry.process.aggregator import Aggregator
 from ferry.process.api import Process
@@ -131,7 +131,7 @@ class KeyedStream:
             ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
                 epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
                 nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, with
-                strings or bytes that are kept, nor with `ferry.records`. None: keys are kept for ever.
+                strings, bytes or distinct values that are kept, nor with `ferry.records`. None: keys are kept for ever.
             aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
         Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken; or if there is a
@@ -142,11 +142,16 @@ class KeyedStream:
             >>> counts = recent.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl="1h")
         """
         aggregator, aggregates = outputs_of(name, aggregator, aggregates)
-        texts = keeps_texts(aggregates, self.stream.input.schema)
-        simple = aggregator is None and not texts and not isinstance(emit, EachRecord)
+        processed = needs_process(aggregates, self.stream.input.schema)
+        simple = aggregator is None and not processed and not isinstance(emit, EachRecord)
         ttl_ms = None if ttl is None else self._ttl(name, ttl, simple)
         if isinstance(emit, EachRecord):
             made = chosen_aggregator(name, aggregator, aggregates)
+            if sets := [out for out, a in aggregates.items() if gathers(a)]:
+                raise SpecRefused(
+                    f"aggregate {name!r}: {sets[0]}={aggregates[sets[0]].function}(...) would keep a set of values for each "
+                    "record; emit ferry.changes(), or count in a window"
+                )
             running = RunningAggregate(made, emit.columns, emit.order)
             return self._processed(name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
         if isinstance(emit, Aggregate):
@@ -162,7 +167,7 @@ class KeyedStream:
                     f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
                     "before key_by"
                 )
-        if aggregator is not None or texts:
+        if aggregator is not None or processed:
             made = chosen_aggregator(name, aggregator, aggregates)
             process = KeyAggregate(made, "changes" if emit == "changes" else "end")
             return self._processed(name, process, columns=[read_by(self, made)], needs_time=False)
@@ -174,7 +179,7 @@ class KeyedStream:
         if not possible:
             raise SpecRefused(
                 f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and "
-                "not of strings or bytes; otherwise write a process, which sets timers"
+                "not of strings or bytes, nor for count_distinct; otherwise write a process, which sets timers"
             )
         self.stream._require_time(f"aggregate {name!r} with ttl=")
         ttl_ms = milliseconds(ttl, f"aggregate {name!r}: ttl")

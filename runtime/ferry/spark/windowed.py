@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.declared import keeps_texts
+from ferry.kernels.declared import needs_process
 from ferry.kernels.kinds import plain_type
 from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
+from ferry.process.distinct_values import functions_of
 from ferry.process.interval import IntervalJoin
 from ferry.process.row_windows import RowWindows
 from ferry.process.sessions import SessionAggregate, SessionJoin
@@ -74,7 +75,7 @@ class WindowedStream:
         """
         keyed, window = self.keyed, self.window
         aggregator, aggregates = outputs_of(name, aggregator, aggregates)
-        if aggregator is not None or keeps_texts(aggregates, keyed.stream.input.schema):
+        if aggregator is not None or needs_process(aggregates, keyed.stream.input.schema):
             made = chosen_aggregator(name, aggregator, aggregates)
             process = WindowAggregate(window.size_ms, window.slide_ms, made)
             fired = keyed._processed(name, process, columns=[read_by(keyed, made)])
@@ -291,7 +292,7 @@ def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapp
         if not isinstance(one, Aggregate):
             given = f"the function {one.__name__}" if inspect.isfunction(one) else repr(one)
             raise SpecRefused(f"aggregate {name!r}: {out}={given} is not an aggregate; use count(), sum(column), ...")
-    return aggregator if aggregator is not None else Functions(dict(aggregates))
+    return aggregator if aggregator is not None else functions_of(aggregates)
 
 
 def read_by(keyed: KeyedStream, aggregator: Aggregator, more: Sequence[str] = ()) -> list[str] | None:

@@ -17,7 +17,10 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.process.api import Process
 from ferry.process.distinct import Distinct
+from ferry.process.distinct_values import functions_of
+from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
+from ferry.process.windowed import KeyAggregate, WindowAggregate
 from tests.unit.store.test_process import (
     EVERY,
     INPUT,
@@ -36,8 +39,12 @@ from tests.unit.store.test_process import epochs as drawn
 KEY = (("k", "int"),)
 READ = pa.schema([INPUT.field(name) for name in ("k", "t", "seq", "n", "text")])
 
+SETS = functions_of({"texts": ferry.count_distinct("text"), "d": ferry.count_distinct("n"), "most": ferry.max("n")})
 WORDS: dict[str, tuple[Process, str | None]] = {
     "distinct": (Distinct(7), "seq"),
+    "count_distinct in windows": (WindowAggregate(20, 5, SETS), None),
+    "count_distinct in sessions": (SessionAggregate(6, SETS), None),
+    "count_distinct": (KeyAggregate(SETS), None),
 }
 """Each with the order of its records."""
 
@@ -83,5 +90,8 @@ def test_as_in_dictionaries(tmp_path_factory: pytest.TempPathFactory, word: str,
         low = high
         for state in states:
             state.release(epoch, low)
-    assert not sum(state.statistics()["entries"].sum() for state in states), "all of it is over"
+    left = sum(state.statistics()["entries"].sum() for state in states)
+    assert left == 2 * len(harness.rows("state")) if isinstance(process, KeyAggregate) else not left, (
+        "all of it is over"
+    )
     close(states)
