@@ -27,6 +27,7 @@ from ferry.spark.bounds import MILLISECONDS, with_bounds
 from ferry.spark.frames import require_types
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
+from ferry.spark.top import top_rows
 from ferry.spark.words import Duration, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
@@ -132,6 +133,40 @@ class WindowedStream:
             )
         descriptor = OperatorDescriptor(name, len(keyed.stream.build.operators), "join", key, self.window, (), *sides)
         return with_bounds(with_late(keyed._declare(descriptor, other), self.window, late), self.bounds)
+
+    def top_n(
+        self,
+        name: str,
+        n: int,
+        by: str | Sequence[str],
+        columns: dict[str, str] | Sequence[str] | None = None,
+        descending: bool = True,
+        rank: str | None = "rank",
+        late: Sink | None = None,
+    ) -> Stream:
+        """The `n` greatest rows of each key and window, a row each, when the watermark has passed the window's end.
+
+        Rows with equal `by` are in the order of their event times, and then of what is kept of them, so that the same
+        records give the same rows, however they come. A row in which `by` is null is left out; NaN is the greatest.
+
+        Parameters:
+            name: of the operator; its state belongs to this name. It keeps `n` rows of each key and slice.
+            n: how many, 1000 at most. Windows with fewer records have fewer.
+            by: the column that orders rows, or several, of which the first counts most.
+            columns: which columns there are: names, or {output name: column}. None: all but the key's and bounds of
+                windows.
+            descending: False: the least rows.
+            rank: name of the column for the row's place, from 1 on, as SQL's ROW_NUMBER; None: there is none.
+            late: a sink for the records that come too late, as of `aggregate`.
+        Returns: a stream of the key columns, window_start, window_end, the rank, and the columns.
+        Raises: SpecRefused, if a column is missing or cannot be kept, a name is there twice, or `n` is no such number.
+        Example:
+            >>> per_auction.top_n("dearest", 3, by="price", columns=["bidder", "price"]).columns
+            ['auction', 'window_start', 'window_end', 'rank', 'bidder', 'price']
+        """
+        chosen = None if columns is None else kept(columns)
+        fired = top_rows(self, name, n, by, chosen, descending, rank)
+        return with_bounds(with_late(fired, self.window, (late,)), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def cheap(rows: Any) -> Any:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Seven operators, of which only one reads nothing but the operator before it, and the third reads three sources."""
+    """Ten operators: some read nothing but the operator before them, and some read three sources."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     people, auctions, bids = (streams[name].event_time("ts", delay=delay) for name in ("person", "auction", "bid"))
     minute = ferry.tumbling("60s")
@@ -46,7 +46,16 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         .aggregate("short", num=ferry.count(), top=ferry.max("price"))
     )
     busy = bids.key_by("bidder").window(ferry.tumbling("20s")).aggregate("busy", num=ferry.count())
-    seen = first.union(*others).key_by("who").window(minute).aggregate("seen", num=ferry.count())
+    seen = (
+        first.union(*others)
+        .key_by("who")
+        .window(minute)
+        .aggregate("seen", num=ferry.count(), times=ferry.count_distinct("ts"))
+    )
+    once = first.union(first, *others).distinct("who", "ts", within="60s")
+    times = once.key_by("who").window(ferry.sliding("60s", "30s")).aggregate("times", num=ferry.count())
+    dear = bids.key_by("bidder").window(ferry.sliding("20s", "10s"))
+    dearest = dear.top_n("dearest", 3, by="price", columns=["seq", "price"])
     wide = short.transform(cheap).key_by("auction").window(minute).aggregate("wide", total=ferry.sum("num"))
     pairs = (
         short.key_by("auction")
@@ -63,6 +72,17 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         .window(minute)
         .join("sold", people.key_by("id"), {"auction": "auction", "top": "top"}, {"seller": "id", "name": "name"})
     )
-    operators = {"short": short, "busy": busy, "seen": seen, "wide": wide, "pairs": pairs, "owned": owned, "sold": sold}
+    operators = {
+        "short": short,
+        "busy": busy,
+        "seen": seen,
+        "wide": wide,
+        "pairs": pairs,
+        "owned": owned,
+        "sold": sold,
+        "once": once,
+        "times": times,
+        "dearest": dearest,
+    }
     ends = [stream.sink(ferry.parquet(name)) for name, stream in operators.items()]
     return [*ends, people.map_batches(of_oregon).sink(ferry.parquet("people"))]

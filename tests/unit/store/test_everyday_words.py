@@ -20,6 +20,7 @@ from ferry.process.distinct import Distinct
 from ferry.process.distinct_values import functions_of
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
+from ferry.process.top import TopRows
 from ferry.process.windowed import KeyAggregate, WindowAggregate
 from tests.unit.store.test_process import (
     EVERY,
@@ -45,6 +46,7 @@ WORDS: dict[str, tuple[Process, str | None]] = {
     "count_distinct in windows": (WindowAggregate(20, 5, SETS), None),
     "count_distinct in sessions": (SessionAggregate(6, SETS), None),
     "count_distinct": (KeyAggregate(SETS), None),
+    "top_n": (TopRows(20, 5, 2, ["n"], {"n": "n", "text": "text"}), None),
 }
 """Each with the order of its records."""
 
