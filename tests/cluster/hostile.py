@@ -145,7 +145,7 @@ def _columns(draw: random.Random, shape: Shape) -> tuple[dict[str, Kind], Plan]:
     time_kind = Kind(draw.choice(TIMES), LONG.draw, LONG.text, ('"x"', "true", "[]", '""'))
     columns = {"id": LONG, "mark": LONG, "ts": time_kind, **keys, **values, **carried}
     kept = tuple(name for name, kind in carried.items() if kind.ordered and kind.code != "pa.binary(3)")
-    return columns, Plan(tuple(keys), aggregates_of(draw, values), kept)
+    return columns, Plan(tuple(keys), aggregates_of(draw, values, shape.name != "records"), kept)
 
 
 def _program(draw: random.Random, case: Case, framed: bool) -> str:

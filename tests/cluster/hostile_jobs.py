@@ -25,11 +25,11 @@ OWN: Aggregates = {"n": ("count", None), "mark": ("max", "mark")}
 """What the program's own aggregator gives."""
 
 
-def aggregates_of(draw: random.Random, values: dict[str, Kind]) -> Aggregates:
-    """Some functions of these columns."""
+def aggregates_of(draw: random.Random, values: dict[str, Kind], sets: bool) -> Aggregates:
+    """Some functions of these columns; `sets`: also those that keep a set of values."""
     made = dict(OWN)
     for name, kind in values.items():
-        known = ["count"]
+        known = ["count", *["count_distinct"] * sets]
         if kind.code != "pa.uint64()":
             known += ["min", "max", "first", "last", "arg_max"] + ["sum", "mean"] * (kind.tame is not None)
         for function in draw.sample(known, draw.randint(1, min(3, len(known)))):
@@ -59,6 +59,8 @@ def _value(function: str, column: str | None, rows: Sequence[Row]) -> Any:
     values = [row[column] for row in known]
     if function == "count":
         return len(values)
+    if function == "count_distinct":
+        return len({*values})
     if not values:
         return None
     match function:
@@ -161,6 +163,21 @@ def _split(rows: list[Row]) -> list[list[Row]]:
     return found
 
 
+def _top(n: int) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
+    def rows_of(plan: Plan, rows: list[Row], _: list[Row]) -> list[Row]:
+        found = []
+        for key, some in plan.grouped(rows).items():
+            for start in {row["ts"] // SIZE * SIZE for row in some}:
+                mine = [row for row in some if row["ts"] // SIZE * SIZE == start]
+                for rank, row in enumerate(sorted(mine, key=lambda row: -row["id"])[:n], 1):
+                    kept = {name: row[name] for name in ("id", "mark", *plan.kept)}
+                    bounds = {"window_start": start, "window_end": start + SIZE, "rank": rank}
+                    found.append({**dict(zip(plan.keys, key, strict=True)), **bounds, **kept})
+        return found
+
+    return rows_of
+
+
 def _sessions(own: bool = False) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
     def groups(rows: list[Row]) -> list[tuple[Row, list[Row]]]:
         return [({"window_start": s[0]["ts"], "window_end": s[-1]["ts"] + GAP}, s) for s in _split(rows)]
@@ -243,6 +260,7 @@ SHAPES = [
           _windows(SIZE, SLIDE), windowed=True),
     Shape("sessions", f'.key_by({{keys}}).window(ferry.session("{GAP}ms")).aggregate("op", {{aggregates}})', _sessions(),
           windowed=True),
+    Shape("top", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms")).top_n("op", {LAST}, by="id", columns={{joined}})', _top(LAST)),
     Shape("all", '.key_by({keys}).aggregate("op", emit=ferry.at_end(), {aggregates})', _all()),
     Shape("changes", '.key_by({keys}).aggregate("op", emit=ferry.changes(), {aggregates})', _all()),
     Shape("rows", f'.key_by({{keys}}).window(ferry.rows({LAST})).aggregate("op", ["id", {{kept}}], order="id", {{aggregates}})',
