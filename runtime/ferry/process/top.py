@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ferry.contract.descriptors import Window
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.columns import same_floats
 from ferry.kernels.grouping import Ints
 from ferry.kernels.panes import last_ends
 from ferry.process.api import Process, Work
@@ -156,9 +157,7 @@ def entries(panes: Ints, place: Ints) -> pa.Array:
 def ranks(column: pa.Array) -> Ints:
     """A number for each value, in their order: equal ones have one, NaN is the greatest, and a null comes after all."""
     if pa.types.is_floating(column.type):
-        column = pc.if_else(
-            pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type))
-        )
+        column = same_floats(column.cast(pa.float64()))
     codes = column.dictionary_encode()
     order = pc.sort_indices(codes.dictionary).to_numpy(zero_copy_only=False)
     place = np.empty(order.size, np.int64)
