@@ -22,14 +22,17 @@ from ferry.contract.descriptors import GLOBAL, Aggregate, KeyType, OperatorDescr
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import Attempt, CommitId, Step
-from ferry.kernels.aggregates import count
+from ferry.kernels.aggregates import count, count_distinct
 from ferry.kernels.aggregates import max as greatest
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.process.aggregator import Functions
 from ferry.process.api import Process
+from ferry.process.distinct import Distinct
+from ferry.process.distinct_values import functions_of
 from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
+from ferry.process.windowed import WindowAggregate
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.json_lines import checked, parse, parse_each
 from ferry.spark.json_text import json_text, plain_text
@@ -225,7 +228,13 @@ def main() -> None:
         for number, descriptor in enumerate(descriptors()):
             instance(descriptor, Path(directory) / str(number))
         functions = Functions({"n": count(), "top": greatest("t")})
-        processes = RunningAggregate(functions, {"at": "ts"}, ["ts"]), SessionAggregate(10, functions)
+        sets = functions_of({"texts": count_distinct("t"), "numbers": count_distinct("v")})
+        processes = (
+            RunningAggregate(functions, {"at": "ts"}, ["ts"]),
+            SessionAggregate(10, functions),
+            WindowAggregate(10, 5, sets),
+            Distinct(10),
+        )
         for number, (made, key) in enumerate(product(processes, KEYS)):
             process(made, key, Path(directory) / f"process-{number}")
     json()

@@ -106,7 +106,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
-    "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
+    "count_distinct": ("countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""

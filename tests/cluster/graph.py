@@ -20,8 +20,14 @@ TABLES = """
            FROM '{input}/bid.parquet' GROUP BY bidder, ts // 20000),
   who AS (SELECT id AS who, ts FROM '{input}/person.parquet' UNION ALL SELECT seller, ts FROM '{input}/auction.parquet'
           UNION ALL SELECT bidder, ts FROM '{input}/bid.parquet'),
-  seen AS (SELECT who, ts // 60000 * 60000 AS window_start, window_start + 60000 AS window_end, count(*) AS num
-           FROM who GROUP BY who, ts // 60000),
+  seen AS (SELECT who, ts // 60000 * 60000 AS window_start, window_start + 60000 AS window_end, count(*) AS num,
+                  count(DISTINCT ts) AS times FROM who GROUP BY who, ts // 60000),
+  once AS (SELECT DISTINCT who, ts FROM who),
+  times AS (SELECT who, ts // 30000 * 30000 - k * 30000 AS window_start, window_start + 60000 AS window_end, count(*) AS num
+            FROM once, range(2) AS r(k) GROUP BY ALL),
+  dearest AS (SELECT bidder, ts // 10000 * 10000 - k * 10000 AS window_start, window_start + 20000 AS window_end,
+                     row_number() OVER (PARTITION BY bidder, window_start ORDER BY price DESC, ts, seq) AS rank, seq, price
+              FROM '{input}/bid.parquet', range(2) AS r(k) QUALIFY rank <= 3),
   placed AS (SELECT auction, num, top, (window_end - 1) // 60000 * 60000 AS w FROM short),
   wide AS (SELECT auction, w AS window_start, w + 60000 AS window_end, sum(num)::BIGINT AS total FROM placed
            WHERE top < 50000000 GROUP BY auction, w),
@@ -39,7 +45,9 @@ TABLES = """
                    count(*) AS num FROM near GROUP BY ALL),
   people AS (SELECT seq, id, name FROM '{input}/person.parquet' WHERE state = 'OR')"""
 
-NAMES = ("short", "busy", "seen", "wide", "pairs", "owned", "sold", "near", "tally", "people")
+NAMES = (
+    "short", "busy", "seen", "wide", "pairs", "owned", "sold", "near", "tally", "once", "times", "dearest", "people",
+)  # fmt: skip
 
 
 def job(directory: Path, args: dict[str, Any]) -> Path:

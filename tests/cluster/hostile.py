@@ -145,7 +145,7 @@ def _columns(draw: random.Random, shape: Shape) -> tuple[dict[str, Kind], Plan]:
     time_kind = Kind(draw.choice(TIMES), LONG.draw, LONG.text, ('"x"', "true", "[]", '""'))
     columns = {"id": LONG, "mark": LONG, "ts": time_kind, **keys, **values, **carried}
     kept = tuple(name for name, kind in carried.items() if kind.ordered and kind.code != "pa.binary(3)")
-    return columns, Plan(tuple(keys), aggregates_of(draw, values), kept)
+    return columns, Plan(tuple(keys), aggregates_of(draw, values, shape.name != "records"), kept)
 
 
 def _program(draw: random.Random, case: Case, framed: bool) -> str:
@@ -260,6 +260,10 @@ def _other_rows(case: Case, rows: list[Row], output: Path) -> list[str]:
     found: list[Row] = []
     for file in sorted(folder.glob("epoch=*/*.parquet"), key=lambda one: int(one.parent.name[6:])):
         table = pq.ParquetFile(file).read()
+        for name in {"window_start", "window_end"} & {*table.column_names}:
+            at, kind = table.schema.get_field_index(name), table.schema.field(name).type
+            bounds = table.column(name).cast(pa.timestamp("ms", getattr(kind, "tz", None))).cast(pa.int64())
+            table = table.set_column(at, name, bounds)
         parts = {name: plain(table.column(name).combine_chunks(), case.through_spark) for name in table.column_names}
         found += [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
     if case.shape.name == "changes":

@@ -25,11 +25,11 @@ OWN: Aggregates = {"n": ("count", None), "mark": ("max", "mark")}
 """What the program's own aggregator gives."""
 
 
-def aggregates_of(draw: random.Random, values: dict[str, Kind]) -> Aggregates:
-    """Some functions of these columns."""
+def aggregates_of(draw: random.Random, values: dict[str, Kind], sets: bool) -> Aggregates:
+    """Some functions of these columns; `sets`: also those that keep a set of values."""
     made = dict(OWN)
     for name, kind in values.items():
-        known = ["count"]
+        known = ["count", *["count_distinct"] * sets]
         if kind.code != "pa.uint64()":
             known += ["min", "max", "first", "last", "arg_max"] + ["sum", "mean"] * (kind.tame is not None)
         for function in draw.sample(known, draw.randint(1, min(3, len(known)))):
@@ -59,6 +59,8 @@ def _value(function: str, column: str | None, rows: Sequence[Row]) -> Any:
     values = [row[column] for row in known]
     if function == "count":
         return len(values)
+    if function == "count_distinct":
+        return len({*values})
     if not values:
         return None
     match function:
@@ -161,6 +163,21 @@ def _split(rows: list[Row]) -> list[list[Row]]:
     return found
 
 
+def _top(n: int) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
+    def rows_of(plan: Plan, rows: list[Row], _: list[Row]) -> list[Row]:
+        found = []
+        for key, some in plan.grouped(rows).items():
+            for start in {row["ts"] // SIZE * SIZE for row in some}:
+                mine = [row for row in some if row["ts"] // SIZE * SIZE == start]
+                for rank, row in enumerate(sorted(mine, key=lambda row: -row["id"])[:n], 1):
+                    kept = {name: row[name] for name in ("id", "mark", *plan.kept)}
+                    bounds = {"window_start": start, "window_end": start + SIZE, "rank": rank}
+                    found.append({**dict(zip(plan.keys, key, strict=True)), **bounds, **kept})
+        return found
+
+    return rows_of
+
+
 def _sessions(own: bool = False) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
     def groups(rows: list[Row]) -> list[tuple[Row, list[Row]]]:
         return [({"window_start": s[0]["ts"], "window_end": s[-1]["ts"] + GAP}, s) for s in _split(rows)]
@@ -237,24 +254,25 @@ def _counted(plan: Plan, rows: list[Row], _: list[Row]) -> list[Row]:
 JOINED = '.join("op", o.key_by({keys}){window}, {joined}, {{"other": "id"}}'
 SHAPES = [
     Shape("straight", "", lambda plan, rows, _: rows, timed=False),
-    Shape("tumbling", f'.key_by({{keys}}).window(ferry.tumbling({SIZE})).aggregate("op", {{aggregates}})', _windows(SIZE, SIZE),
+    Shape("tumbling", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms")).aggregate("op", {{aggregates}})', _windows(SIZE, SIZE),
           windowed=True),
-    Shape("sliding", f'.key_by({{keys}}).window(ferry.sliding({SIZE}, {SLIDE})).aggregate("op", {{aggregates}})',
+    Shape("sliding", f'.key_by({{keys}}).window(ferry.sliding("{SIZE}ms", "{SLIDE}ms")).aggregate("op", {{aggregates}})',
           _windows(SIZE, SLIDE), windowed=True),
-    Shape("sessions", f'.key_by({{keys}}).window(ferry.session({GAP})).aggregate("op", {{aggregates}})', _sessions(),
+    Shape("sessions", f'.key_by({{keys}}).window(ferry.session("{GAP}ms")).aggregate("op", {{aggregates}})', _sessions(),
           windowed=True),
+    Shape("top", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms")).top_n("op", {LAST}, by="id", columns={{joined}})', _top(LAST)),
     Shape("all", '.key_by({keys}).aggregate("op", emit=ferry.at_end(), {aggregates})', _all()),
     Shape("changes", '.key_by({keys}).aggregate("op", emit=ferry.changes(), {aggregates})', _all()),
     Shape("rows", f'.key_by({{keys}}).window(ferry.rows({LAST})).aggregate("op", ["id", {{kept}}], order="id", {{aggregates}})',
           _last(LAST), ordered=True),
     Shape("records", '.key_by({keys}).aggregate("op", emit=ferry.records("id", {kept} order="id"), {aggregates})',
           _last(10**9), ordered=True),
-    *(Shape(f"{how} join", f".key_by({{keys}}).window(ferry.tumbling({SIZE}))" + JOINED.replace("{window}", "") + f', how="{how}")',
+    *(Shape(f"{how} join", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms"))' + JOINED.replace("{window}", "") + f', how="{how}")',
             _window_join(how), other=True) for how in ("inner", "left", "right", "full")),
-    Shape("near", ".key_by({keys})" + JOINED.replace("{window}", "") + f", within=(-{WITHIN}, {WITHIN}))", _near, other=True),
-    Shape("own windows", f'.key_by({{keys}}).window(ferry.tumbling({SIZE})).aggregate("op", Own())', _windows(SIZE, SIZE, True),
+    Shape("near", ".key_by({keys})" + JOINED.replace("{window}", "") + f', within=("-{WITHIN}ms", "{WITHIN}ms"))', _near, other=True),
+    Shape("own windows", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms")).aggregate("op", Own())', _windows(SIZE, SIZE, True),
           windowed=True, sites=("update", "result")),
-    Shape("own sessions", f'.key_by({{keys}}).window(ferry.session({GAP})).aggregate("op", Own())', _sessions(True),
+    Shape("own sessions", f'.key_by({{keys}}).window(ferry.session("{GAP}ms")).aggregate("op", Own())', _sessions(True),
           windowed=True, sites=("update", "result")),
     Shape("own", '.key_by({keys}).aggregate("op", aggregator=Own(), emit=ferry.at_end())', _all(True), sites=("update", "result")),
     Shape("process", '.key_by({keys}).process("op", Counting(10_000_000))', _counted, sites=("process", "timer")),

@@ -75,7 +75,12 @@ def run(sales: Path, keys: list[str], again: bool, directory: Path, **more: Any)
     result = runner.run(job, directory, **more)
     assert result.code == 0 and not result.left, result.story()
     assert not any(r.get("malformed") for r in result.kinds("epoch")), result.story()
-    return pa.concat_tables([pq.read_table(p) for p in sorted(result.output.glob("sales/*/*.parquet"))])
+    table = pa.concat_tables([pq.read_table(p) for p in sorted(result.output.glob("sales/*/*.parquet"))])
+    for name in ("window_start", "window_end"):
+        assert table.schema.field(name).type == pa.timestamp("us" if again else "ms", "UTC"), "that of the event time"
+        bounds = table[name].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        table = table.set_column(table.schema.get_field_index(name), name, bounds)
+    return table
 
 
 def groups(sales: Path, keys: list[str], size_ms: int) -> list[tuple]:

@@ -155,7 +155,7 @@ def texts_are_right(tables: dict[str, pa.Table], rows: list[Row]) -> None:
         assert {table.schema.field(c).type for c in ("low", "high", "dearest")} == {pa.string()}
         assert table.schema.field("total").type == pa.decimal128(22, 2) and table.num_rows == len(right), name
         for row in table.to_pylist():
-            at = row.get("window_start", millis(row["at"]) if "at" in row else None)
+            at = next((millis(row[name]) for name in ("window_start", "at") if name in row), None)
             wanted = right[(row["shop"],) if at is None else (row["shop"], at)]
             assert row["spread"] == pytest.approx(wanted.pop("spread")), (name, row)
             assert {column: row[column] for column in wanted} == wanted, (name, row)

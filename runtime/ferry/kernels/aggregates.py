@@ -26,7 +26,8 @@ from ferry.kernels.kept import Keeps, Result, Source, StateColumn
 from ferry.kernels.means import plain_sums
 
 __all__ = [
-    "approx_count_distinct", "arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance",
+    "approx_count_distinct", "arg_max", "count", "count_distinct", "first", "last", "max", "mean", "min", "stddev", "sum",
+    "variance",
 ]  # fmt: skip
 
 NUMBERS = ("integers", "floats", "decimals")
@@ -62,6 +63,8 @@ class Function:
     """Families of values that its column may be of."""
     nullable: bool = True
     """Without a value there is no result; False: there is one always."""
+    gathers: bool = False
+    """It keeps all distinct values of its column, in no words of a fixed number: a process does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,13 @@ def reads_values(aggregate: Aggregate) -> bool:
 
 
 def hashes_values(aggregate: Aggregate) -> bool:
-    """True when values of its column are told from each other by their hashes (`ferry.kernels.columns.value_hashes`)."""
-    return _takes(aggregate, "sketch")
+    """True when values of its column are told from each other (`ferry.kernels.columns.hashable`)."""
+    return gathers(aggregate) or _takes(aggregate, "sketch")
+
+
+def gathers(aggregate: Aggregate) -> bool:
+    """True when it keeps all distinct values of its column."""
+    return FUNCTIONS[aggregate.function].gathers
 
 
 def _takes(aggregate: Aggregate, *sources: Source) -> bool:
@@ -321,3 +329,17 @@ def approx_count_distinct(column: str) -> Aggregate:
     >>> audience = per_auction.aggregate("audience", bidders=ferry.approx_count_distinct("bidder"))
     """
     return _of("approx_count_distinct", column)
+
+
+@_keeps(lambda _: (), kept.distinct_of, kept.int_type, nullable=False, gathers=True)
+def count_distinct(column: str) -> Aggregate:
+    """How many distinct values `column` has, exactly; 0 where all are null. -0.0 is 0.0, and NaN one value.
+
+    State grows with the values: it keeps each of them (8 bytes of a number or time, 16 of a decimal, a text and 4 bytes) by
+    key and slice, 16 MiB at most, and an epoch that adds some writes them all. Every record goes to the instance of its key.
+    Where about right will do, use `approx_count_distinct`.
+
+    Parameters: `column` as of `approx_count_distinct`.
+    >>> audience = per_auction.aggregate("audience", bidders=ferry.count_distinct("bidder"))
+    """
+    return _of("count_distinct", column)

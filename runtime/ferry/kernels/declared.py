@@ -14,6 +14,7 @@ from ferry.kernels.aggregates import (
     FUNCTIONS,
     ORDERED,
     STATE_BYTES_MAX,
+    gathers,
     hashes_values,
     places,
     reads_values,
@@ -31,10 +32,11 @@ def typed(out: str, aggregate: Aggregate, schema: pa.Schema) -> Aggregate:
     return replace(aggregate, name=out, number=value, by_number=by)
 
 
-def keeps_texts(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> bool:
-    """Whether one of them keeps strings or bytes, which tables of words cannot: a process does."""
-    read = (c for a in aggregates.values() if isinstance(a, Aggregate) and reads_values(a) for c in (a.column, a.by))
-    return any(value_type(schema.field(c).type) in TEXTS for c in read if c in schema.names)
+def needs_process(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> bool:
+    """Whether one of them keeps strings, bytes or sets of values, which tables of words cannot: a process does."""
+    own = [a for a in aggregates.values() if isinstance(a, Aggregate)]
+    read = (c for a in own if reads_values(a) for c in (a.column, a.by))
+    return any(map(gathers, own)) or any(value_type(schema.field(c).type) in TEXTS for c in read if c in schema.names)
 
 
 def _value(out: str, column: str | None, aggregate: Aggregate, takes: Sequence[str], schema: pa.Schema) -> ValueType:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +12,18 @@ from pyspark.sql import DataFrame
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels.schemas import fired_schema
+from ferry.process.users import is_users_class
+from ferry.spark.bounds import WindowBounds
 from ferry.spark.compile import CompiledPipeline, source_schema
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
 from ferry.spark.pipeline import name_of as function_name
+
+BOUNDS = ("size_ms", "slide_ms")
+"""What processes call the size and the slide of their windows."""
+
+SHOWN = (int, str, list)
+"""Of what a process was given."""
 
 
 def described(plan: CompiledPipeline) -> dict[str, Any]:
@@ -63,34 +72,51 @@ def _operator(operator: Operator, names: dict[int, str]) -> dict[str, Any]:
         "emit": shape.emit,
         "reads": _reads(operator.inputs, names),
         "computes": _computes(shape),
-        "columns": _columns(fired_schema(shape)),
+        "columns": _columns(operator.gives or fired_schema(shape)),
     }
 
 
 def _computes(shape: OperatorDescriptor) -> list[str]:
-    """Its aggregates, or the name of its class, and of a join rows of which side are there without a partner."""
-    if shape.process is not None:
-        room, _, name = shape.process.made_of.partition(":")
-        how = json.loads(shape.process.arguments).get("how") if room.startswith("ferry.process.") else None
-        return [f"{name} ({how})" if how else name]
+    """Its aggregates, or the name of its class; of Ferry's own classes with what it was given, and their aggregates."""
+    if shape.process is None:
+        return [_call(one.name, asdict(one)) for one in shape.aggregates]
+    name, given = shape.process.made_of.partition(":")[2], _given(shape)
+    functions = given.get("aggregator", {}).get("arguments", {}).get("aggregates", {})
+    plain = [
+        f"{key}={value}"
+        for key, value in given.items()
+        if key not in BOUNDS and value != [] and isinstance(value, SHOWN)
+    ]
     return [
-        f"{one.name}={one.function}({', '.join(name for name in (one.column, one.by) if name)})"
-        for one in shape.aggregates
+        f"{name}({', '.join(plain)})" if plain else name,
+        *(_call(out, one["arguments"]) for out, one in functions.items()),
     ]
 
 
+def _call(out: str, aggregate: Mapping[str, Any]) -> str:
+    columns = ", ".join(name for name in (aggregate["column"], aggregate["by"]) if name)
+    return f"{out}={aggregate['function']}({columns})"
+
+
+def _given(shape: OperatorDescriptor) -> dict[str, Any]:
+    """What a class of Ferry's was given; nothing of a user's."""
+    process = shape.shape
+    return {} if is_users_class(process.made_of) else dict(json.loads(process.arguments))
+
+
 def _window(shape: OperatorDescriptor) -> dict[str, int] | None:
-    """Milliseconds; None: it has none, or a process keeps its own."""
-    if not shape.windowed or shape.kind == "process":
-        return None
-    return {"size_ms": shape.window.size_ms, "slide_ms": shape.window.slide_ms}
+    """Milliseconds; None: it has none, or a process of the user's keeps its own."""
+    if shape.kind == "process":
+        given = _given(shape)
+        return {key: given[key] for key in BOUNDS} if given.keys() >= {*BOUNDS} else None
+    return {"size_ms": shape.window.size_ms, "slide_ms": shape.window.slide_ms} if shape.windowed else None
 
 
 def _reads(inputs: Iterable[Input], names: dict[int, str]) -> list[dict[str, Any]]:
     return [
         {
             "from": one.origin if isinstance(one.origin, str) else names[one.origin],
-            "steps": [_step(step) for step in one.steps],
+            "steps": [_step(step) for step in one.steps if not isinstance(step.function, WindowBounds)],
             "time": one.time,
             "delay_ms": one.delay_ms if one.time is not None else None,
         }

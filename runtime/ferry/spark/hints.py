@@ -19,6 +19,12 @@ STEPS = {
     ),
     ".map_batches(ferry.filter(pyarrow.compute.field(...) > 0))": ("filter", "where"),
     '.map_batches(ferry.select("column", ...))': ("select", "drop", "rename", "withColumnRenamed"),
+    '.distinct("column", within="10 minutes")': (
+        "dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark", "deduplicate", "unique",
+    ),
+    '.top_n(name, 3, by="column"), behind .key_by(...).window(ferry.tumbling(...))': (
+        "top_n", "topN", "top", "nlargest", "nsmallest", "limit", "rank", "row_number",
+    ),
     ".transform(function), which gets and returns a DataFrame of Spark": ("sql", "selectExpr"),
     ".aggregate(name, n=ferry.count(), ...), behind .key_by(...)": ("agg", "reduce", "count", "sum", "groupByKey"),
     ".sink(ferry.parquet(directory)), or another sink": (
@@ -55,7 +61,7 @@ def _of_stream(thing: Any, name: str) -> str:
     if not isinstance(thing, tuple(kind for kinds, _ in STAGES for kind in kinds)):
         return ""
     for kinds, where in STAGES:
-        if any(hasattr(kind, name) for kind in kinds):
+        if any(hasattr(kind, name) for kind in kinds) and not isinstance(thing, kinds):
             return f"; it is {where}"
     return next((f"; here it is {step}" for step, names in STEPS.items() if name in names), "")
 

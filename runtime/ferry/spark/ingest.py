@@ -310,7 +310,8 @@ def timed(
     """Records with their event time, and its column: of fired rows without one it is just before their window's end."""
     if time is not None or not descriptor.timed:
         return records, time
-    ends = pc.subtract(records.column("window_end"), 1)
+    ends = records.column("window_end")
+    ends = pc.subtract(ends.cast(pa.int64()), 1).view(ends.type)
     return pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, EVENT_TIME]), EVENT_TIME
 
 

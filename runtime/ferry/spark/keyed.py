@@ -13,8 +13,8 @@ import pyarrow as pa
 from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, KeyType, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
-from ferry.kernels.aggregates import reads_times
-from ferry.kernels.declared import keeps_texts
+from ferry.kernels.aggregates import gathers, reads_times
+from ferry.kernels.declared import needs_process
 from ferry.kernels.schemas import fired_schema
 from ferry.process.aggregator import Aggregator
 from ferry.process.api import Process
@@ -23,6 +23,8 @@ from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
 from ferry.process.windowed import KeyAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.bounds import bounds_type
+from ferry.spark.distinct import distinct
 from ferry.spark.pipeline import (
     Input,
     Operator,
@@ -67,23 +69,33 @@ class KeyedStream:
         return f"{self.stream!r} by {', '.join(self.stream.input.key)}"
 
     @overload
-    def window(self, window: Window) -> WindowedStream: ...
+    def window(self, window: Window, bounds: pa.DataType | None = None) -> WindowedStream: ...
 
     @overload
-    def window(self, window: SessionGap) -> SessionStream: ...
+    def window(self, window: SessionGap, bounds: pa.DataType | None = None) -> SessionStream: ...
 
     @overload
     def window(self, window: LastRows) -> RowStream: ...
 
-    def window(self, window: Window | SessionGap | LastRows) -> WindowedStream | SessionStream | RowStream:
+    def window(
+        self, window: Window | SessionGap | LastRows, bounds: pa.DataType | None = None
+    ) -> WindowedStream | SessionStream | RowStream:
         """Cut the event time into windows.
 
         Parameters:
             window: `ferry.tumbling("60s")`, `ferry.sliding("60s", "10s")`, `ferry.session("10s")` or `ferry.rows(5)`.
+            bounds: type of `window_start` and `window_end` in the rows: `pyarrow.int64()`, milliseconds since 1970, or a
+                timestamp, such as `pyarrow.timestamp("us", "UTC")`. None: that of the event time, with its zone and unit (of
+                seconds milliseconds, of nanoseconds microseconds); of a join that of this stream. State stays the same.
         Returns: a windowed stream, which is aggregated or joined.
-        Raises: SpecRefused, if it is no window, or the stream has no event time.
+        Raises: SpecRefused, if it is no window, the stream has no event time, or the bounds cannot have this type.
         Example:
             >>> minutes = bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
+            >>> import pyarrow as pa
+            >>> utc = pa.timestamp("ms", "UTC")
+            >>> hours = bids.event_time("ts").key_by("auction").window(ferry.tumbling("1h"), bounds=utc)
+            >>> hours.bounds
+            TimestampType(timestamp[ms, tz=UTC])
         """
         if not isinstance(window, Window | SessionGap | LastRows):
             raise SpecRefused(
@@ -92,11 +104,13 @@ class KeyedStream:
         self.stream._require_time("window")
         match window:
             case SessionGap():
-                return SessionStream(self, window)
+                return SessionStream(self, window, bounds_type(self.stream, bounds))
             case LastRows():
+                if bounds is not None:
+                    raise SpecRefused(f"window: {window!r} is of rows, which have no window_start; leave bounds= out")
                 return RowStream(self, window)
             case _:
-                return WindowedStream(self, window)
+                return WindowedStream(self, window, bounds_type(self.stream, bounds))
 
     def aggregate(
         self,
@@ -117,7 +131,7 @@ class KeyedStream:
             ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
                 epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
                 nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, with
-                strings or bytes that are kept, nor with `ferry.records`. None: keys are kept for ever.
+                strings, bytes or distinct values that are kept, nor with `ferry.records`. None: keys are kept for ever.
             aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
         Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken; or if there is a
@@ -128,11 +142,16 @@ class KeyedStream:
             >>> counts = recent.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl="1h")
         """
         aggregator, aggregates = outputs_of(name, aggregator, aggregates)
-        texts = keeps_texts(aggregates, self.stream.input.schema)
-        simple = aggregator is None and not texts and not isinstance(emit, EachRecord)
+        processed = needs_process(aggregates, self.stream.input.schema)
+        simple = aggregator is None and not processed and not isinstance(emit, EachRecord)
         ttl_ms = None if ttl is None else self._ttl(name, ttl, simple)
         if isinstance(emit, EachRecord):
             made = chosen_aggregator(name, aggregator, aggregates)
+            if sets := [out for out, a in aggregates.items() if gathers(a)]:
+                raise SpecRefused(
+                    f"aggregate {name!r}: {sets[0]}={aggregates[sets[0]].function}(...) would keep a set of values for each "
+                    "record; emit ferry.changes(), or count in a window"
+                )
             running = RunningAggregate(made, emit.columns, emit.order)
             return self._processed(name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
         if isinstance(emit, Aggregate):
@@ -148,7 +167,7 @@ class KeyedStream:
                     f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
                     "before key_by"
                 )
-        if aggregator is not None or texts:
+        if aggregator is not None or processed:
             made = chosen_aggregator(name, aggregator, aggregates)
             process = KeyAggregate(made, "changes" if emit == "changes" else "end")
             return self._processed(name, process, columns=[read_by(self, made)], needs_time=False)
@@ -160,13 +179,46 @@ class KeyedStream:
         if not possible:
             raise SpecRefused(
                 f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and "
-                "not of strings or bytes; otherwise write a process, which sets timers"
+                "not of strings or bytes, nor for count_distinct; otherwise write a process, which sets timers"
             )
         self.stream._require_time(f"aggregate {name!r} with ttl=")
         ttl_ms = milliseconds(ttl, f"aggregate {name!r}: ttl")
         if not 0 < ttl_ms <= WATERMARK_END:
             raise SpecRefused(f"aggregate {name!r}: ttl={ttl!r} is no time that a key could be kept for")
         return ttl_ms
+
+    def distinct(
+        self,
+        *columns: str,
+        within: Duration,
+        name: str | None = None,
+        order: str | None = None,
+        late: Sink | None = None,
+    ) -> Stream:
+        """The first record of each key within some event time goes on, at once; its repeats are dropped.
+
+        A record is a repeat if a record of its key that went on is less than `within` before or after it. The records that
+        an epoch has of a key are taken by event time. State is a time for each record that went on, until the watermark is
+        twice `within` beyond it.
+
+        Parameters:
+            columns: more columns of the key, which tell records apart here.
+            within: how far apart two records of a key are that both go on: "10 minutes".
+            name: of the operator; its state belongs to this name. None: "distinct_" and the columns of the key.
+            order: an integer or timestamp column: of records of one time the least goes on. None: any of them.
+            late: a sink for the records that come when the watermark is `within` beyond them: what they would repeat may be
+                forgotten. They are counted, do not go on, and go there as they came.
+        Returns: a stream of the same columns, with the same event time.
+        Raises: SpecRefused, if a column is missing or cannot be kept, the stream has no event time, `within` is no time, or
+            the name is taken.
+        Example:
+            >>> bids.event_time("ts").key_by("auction").distinct("bidder", within="10 minutes").columns
+            ['seq', 'ts', 'auction', 'bidder', 'price']
+        """
+        stream, key = self.stream, self.stream.input.key
+        if columns:
+            stream = stream.key_by(*key, *columns).stream
+        return distinct(KeyedStream(stream), within, name, order, late)
 
     def process(
         self,

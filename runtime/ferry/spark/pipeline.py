@@ -73,7 +73,8 @@ class Input:
     def timed(self) -> bool:
         """Whether its records have event times: said, or the end of the window that they were fired for."""
         ends = [field.type for field in self.schema if field.name == "window_end"]
-        return self.time is not None or (isinstance(self.origin, int) and ends == [pa.int64()])
+        known = len(ends) == 1 and (pa.types.is_int64(ends[0]) or pa.types.is_timestamp(ends[0]))
+        return self.time is not None or (isinstance(self.origin, int) and known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Operator:
 
     descriptor: OperatorDescriptor
     inputs: tuple[Input, ...]
+    gives: pa.Schema | None = None
+    """Its rows as all that read them see them; None: as they are fired."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,30 @@ class Stream:
             key_type(self.input.schema.field(column), "key_by")
         return KeyedStream(self._each(lambda one: replace(one, key=columns)))
 
+    def distinct(
+        self,
+        *columns: str,
+        within: Duration,
+        name: str | None = None,
+        order: str | None = None,
+        late: Sink | None = None,
+    ) -> Stream:
+        """The first record of each key within some event time goes on, and its repeats are dropped: `key_by(...).distinct`.
+
+        Parameters:
+            columns: the key.
+            within: how far apart two records of a key are that both go on: "10 minutes".
+            name: of the operator; its state belongs to this name. None: "distinct_" and the columns of the key.
+            order: an integer or timestamp column: of records of one time the least goes on. None: any of them.
+            late: a sink for the records that come too late to say whether they are repeats.
+        Returns: a stream of the same columns, with the same event time.
+        Raises: SpecRefused, as `KeyedStream.distinct`.
+        Example:
+            >>> bids.event_time("ts", delay="3s").distinct("auction", "bidder", within="10 minutes").columns
+            ['seq', 'ts', 'auction', 'bidder', 'price']
+        """
+        return self.key_by(*columns).distinct(within=within, name=name, order=order, late=late)
+
     def sink(self, sink: Sink) -> Output:
         """End of the pipeline, behind an operator or straight behind a source. A stream may have several.
 

@@ -12,19 +12,22 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.declared import keeps_texts
+from ferry.kernels.declared import needs_process
 from ferry.kernels.kinds import plain_type
 from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
+from ferry.process.distinct_values import functions_of
 from ferry.process.interval import IntervalJoin
 from ferry.process.row_windows import RowWindows
 from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.bounds import MILLISECONDS, with_bounds
 from ferry.spark.frames import require_types
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
+from ferry.spark.top import top_rows
 from ferry.spark.words import Duration, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class WindowedStream:
 
     keyed: KeyedStream
     window: Window
+    bounds: pa.DataType = MILLISECONDS
+    """Type of the bounds."""
 
     def __repr__(self) -> str:
         return f"{self.keyed!r} in {self.window}"
@@ -71,7 +76,7 @@ class WindowedStream:
         """
         keyed, window = self.keyed, self.window
         aggregator, aggregates = outputs_of(name, aggregator, aggregates)
-        if aggregator is not None or keeps_texts(aggregates, keyed.stream.input.schema):
+        if aggregator is not None or needs_process(aggregates, keyed.stream.input.schema):
             made = chosen_aggregator(name, aggregator, aggregates)
             process = WindowAggregate(window.size_ms, window.slide_ms, made)
             fired = keyed._processed(name, process, columns=[read_by(keyed, made)])
@@ -79,7 +84,7 @@ class WindowedStream:
             read = AggregateInput(keyed.stream.input.schema, keyed._key(name))
             place = len(keyed.stream.build.operators)
             fired = keyed._declare(aggregate_descriptor(name, place, read, window, aggregates))
-        return with_late(fired, window, (late,))
+        return with_bounds(with_late(fired, window, (late,)), self.bounds)
 
     def join(
         self,
@@ -112,7 +117,7 @@ class WindowedStream:
         other.window(self.window)
         if how != "inner":
             outer = WindowJoin(self.window.size_ms, self.window.slide_ms, kept(left), kept(right), how)
-            return with_late(join_of(keyed, name, other, outer), self.window, late)
+            return with_bounds(with_late(join_of(keyed, name, other, outer), self.window, late), self.bounds)
         key, theirs = keyed._key(name), other._key(name)
         if [t for _, t in key] != [t for _, t in theirs]:
             raise SpecRefused(
@@ -127,7 +132,41 @@ class WindowedStream:
                 f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
             )
         descriptor = OperatorDescriptor(name, len(keyed.stream.build.operators), "join", key, self.window, (), *sides)
-        return with_late(keyed._declare(descriptor, other), self.window, late)
+        return with_bounds(with_late(keyed._declare(descriptor, other), self.window, late), self.bounds)
+
+    def top_n(
+        self,
+        name: str,
+        n: int,
+        by: str | Sequence[str],
+        columns: dict[str, str] | Sequence[str] | None = None,
+        descending: bool = True,
+        rank: str | None = "rank",
+        late: Sink | None = None,
+    ) -> Stream:
+        """The `n` greatest rows of each key and window, a row each, when the watermark has passed the window's end.
+
+        Rows with equal `by` are in the order of their event times, and then of what is kept of them, so that the same
+        records give the same rows, however they come. A row in which `by` is null is left out; NaN is the greatest.
+
+        Parameters:
+            name: of the operator; its state belongs to this name. It keeps `n` rows of each key and slice.
+            n: how many, 1000 at most. Windows with fewer records have fewer.
+            by: the column that orders rows, or several, of which the first counts most.
+            columns: which columns there are: names, or {output name: column}. None: all but the key's and bounds of
+                windows.
+            descending: False: the least rows.
+            rank: name of the column for the row's place, from 1 on, as SQL's ROW_NUMBER; None: there is none.
+            late: a sink for the records that come too late, as of `aggregate`.
+        Returns: a stream of the key columns, window_start, window_end, the rank, and the columns.
+        Raises: SpecRefused, if a column is missing or cannot be kept, a name is there twice, or `n` is no such number.
+        Example:
+            >>> per_auction.top_n("dearest", 3, by="price", columns=["bidder", "price"]).columns
+            ['auction', 'window_start', 'window_end', 'rank', 'bidder', 'price']
+        """
+        chosen = None if columns is None else kept(columns)
+        fired = top_rows(self, name, n, by, chosen, descending, rank)
+        return with_bounds(with_late(fired, self.window, (late,)), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +175,8 @@ class SessionStream:
 
     keyed: KeyedStream
     window: SessionGap
+    bounds: pa.DataType = MILLISECONDS
+    """Type of the bounds."""
 
     def aggregate(
         self,
@@ -162,7 +203,7 @@ class SessionStream:
         made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
         sessions = SessionAggregate(self.window.gap_ms, made)
         fired = self.keyed._processed(name, sessions, columns=[read_by(self.keyed, made)])
-        return with_late(fired, self.window.alone, (late,))
+        return with_bounds(with_late(fired, self.window.alone, (late,)), self.bounds)
 
     def join(
         self,
@@ -193,7 +234,8 @@ class SessionStream:
         """
         other = self.keyed._other(f"join {name!r}", other)
         sessions = SessionJoin(self.window.gap_ms, kept(left), kept(right), how)
-        return with_late(join_of(self.keyed, name, other, sessions), self.window.alone, late)
+        joined = join_of(self.keyed, name, other, sessions)
+        return with_bounds(with_late(joined, self.window.alone, late), self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +327,7 @@ def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapp
         if not isinstance(one, Aggregate):
             given = f"the function {one.__name__}" if inspect.isfunction(one) else repr(one)
             raise SpecRefused(f"aggregate {name!r}: {out}={given} is not an aggregate; use count(), sum(column), ...")
-    return aggregator if aggregator is not None else Functions(dict(aggregates))
+    return aggregator if aggregator is not None else functions_of(aggregates)
 
 
 def read_by(keyed: KeyedStream, aggregator: Aggregator, more: Sequence[str] = ()) -> list[str] | None:

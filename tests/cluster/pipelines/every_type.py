@@ -91,7 +91,7 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         timed = streams[name].event_time("at", delay="0s", ahead=None)
         grouped = timed.key_by(*keys).window(ferry.tumbling("1h")).aggregate(f"{name}_keys", rows=ferry.count())
         outputs.append(grouped.sink(ferry.parquet(f"{name}_keys")))
-        windows = timed.key_by("k").window(ferry.tumbling("1h"))
+        windows = timed.key_by("k").window(ferry.tumbling("1h"), bounds=pa.int64())
         for held, what in plan["held"].items():
             if held.startswith(f"{name}_"):
                 outputs.append(aggregated(windows, held, what).sink(ferry.parquet(held)))

@@ -55,7 +55,7 @@ def cheap_batches(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Nine operators, of which two read nothing but the operator before them, and the third reads three sources.
+    """Twelve operators: some read nothing but the operator before them, and some read three sources.
 
     The seed says of which side of the join by time rows are there without a partner, and whether epochs may be continuous.
     """
@@ -70,7 +70,16 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         .aggregate("short", num=ferry.count(), top=ferry.max("price"))
     )
     busy = bids.key_by("bidder").window(ferry.tumbling("20s")).aggregate("busy", num=ferry.count())
-    seen = first.union(*others).key_by("who").window(minute).aggregate("seen", num=ferry.count())
+    seen = (
+        first.union(*others)
+        .key_by("who")
+        .window(minute)
+        .aggregate("seen", num=ferry.count(), times=ferry.count_distinct("ts"))
+    )
+    once = first.union(first, *others).distinct("who", "ts", within="60s")
+    times = once.key_by("who").window(ferry.sliding("60s", "30s")).aggregate("times", num=ferry.count())
+    dear = bids.key_by("bidder").window(ferry.sliding("20s", "10s"))
+    dearest = dear.top_n("dearest", 3, by="price", columns=["seq", "price"])
     less = short.transform(cheap) if args["seed"] % 2 else short.map_batches(cheap_batches)
     wide = less.key_by("auction").window(minute).aggregate("wide", total=ferry.sum("num"))
     pairs = (
@@ -98,9 +107,11 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         where=[("reserve", "<=", "price")],
         how=how,
     )
-    times = near.map_batches(placed).event_time("at", delay="2s")
-    tally = times.key_by("bidder").window(ferry.tumbling("10s")).aggregate("tally", num=ferry.count())
-    operators = {"short": short, "busy": busy, "seen": seen, "wide": wide, "pairs": pairs, "owned": owned, "sold": sold}
-    operators |= {"near": near, "tally": tally}
+    moments = near.map_batches(placed).event_time("at", delay="2s")
+    tally = moments.key_by("bidder").window(ferry.tumbling("10s")).aggregate("tally", num=ferry.count())
+    operators = {
+        "short": short, "busy": busy, "seen": seen, "wide": wide, "pairs": pairs, "owned": owned, "sold": sold, "near": near,
+        "tally": tally, "once": once, "times": times, "dearest": dearest,
+    }  # fmt: skip
     ends = [stream.sink(ferry.parquet(name)) for name, stream in operators.items()]
     return [*ends, people.map_batches(of_oregon).sink(ferry.parquet("people"))]

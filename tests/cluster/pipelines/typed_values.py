@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 import ferry
 
 
@@ -21,7 +23,7 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """By shop and 10 s; with `again` all shops together by 20 s."""
     again = all_of if args["again"] else None
     sales = streams["sales"].transform(all_of) if again else streams["sales"]
-    keyed = sales.event_time("at", delay="5s").key_by("shop").window(ferry.tumbling("10s"))
+    keyed = sales.event_time("at", delay="5s").key_by("shop").window(ferry.tumbling("10s"), bounds=pa.int64())
     fired = keyed.aggregate(
         "sales", total=ferry.sum("price"), usual=ferry.mean("price"), low=ferry.min("price"), high=ferry.max("price"),
         since=ferry.min("at"), until=ferry.max("at"), day=ferry.last("day"), member=ferry.max("member"),
@@ -60,6 +62,4 @@ def texts_of(sales: Any) -> list[Any]:
 
 def one_key(rows: Any) -> Any:
     """The same for all."""
-    import pyarrow as pa
-
     return pa.table(rows).append_column("one", pa.array([0] * rows.num_rows, pa.int64()))

@@ -67,6 +67,15 @@ MISTAKES = [
     ("def pipeline(streams, args):", "def pipeline(streams, args)", "expected ':'", 12),
     ("def sources(spark, args)", "def sources(spark)", "write sources(spark, args); as it is", 8),
     ("    minutes =", "    {}['x']\n    minutes =", "KeyError: 'x'", 14),
+    ('event_time("ts", delay="3s")', 'event_time("ts").distinct("shop", within=5)', 'within: 5 has no unit; write "5ms"', 13),
+    ('event_time("ts", delay="3s")', 'event_time("ts").distinct("shop")', "required keyword-only argument: 'within'", 13),
+    ("orders.key_by", "orders.dropDuplicates", 'here it is .distinct("column", within="10 minutes")', 14),
+    ('"10 seconds")', '"10 seconds"), bounds="us"', "bounds='us' is no type of window_start and window_end", 14),
+    ('aggregate("sales", n=ferry.count(), ', 'top_n("sales", 0, by="cents", ', "unexpected keyword argument 'cents'", 15),
+    ('aggregate("sales", n=ferry.count(), cents=ferry.sum("cents"))', 'top_n("sales", 0, by="cents")', "0 is no number of rows", 15),
+    ('ferry.tumbling("10 seconds"))', 'ferry.session("9s")).top_n("top", 3, by="cents")', "here it is .top_n(name, 3", 14),
+    ("ferry.count()", 'ferry.count_distinct("day")', "no column 'day'; there are shop, ts, cents", 15),
+    ("ferry.count()", "ferry.countDistinct", "use ferry.count_distinct", 15),
     ("orders = streams", 'batches = lambda rows: rows.select(["centz"])\n    orders = streams', "", 0),
 ]  # fmt: skip
 """What is written for what, what is said of it, and in which line; no text: nothing is wrong."""
@@ -115,7 +124,9 @@ def test_the_plan_says_what_is_there_without_a_partner(tmp_path: Path) -> None:
     join = 'minutes.keyed.join("sales", minutes.keyed, ["shop"], {"n": "cents"}, within="1m", how="left")'
     line = 'minutes.aggregate("sales", n=ferry.count(), cents=ferry.sum("cents"))'
     (operator,) = built(tmp_path, PROGRAM.replace(line, join, 1))["plan"]["operators"]
-    assert operator["computes"] == ["OuterIntervalJoin (left)"] and [*operator["columns"]] == ["shop", "n"]
+    assert operator["computes"] == ["OuterIntervalJoin(lower_ms=0, upper_ms=60000, how=left)"] and [
+        *operator["columns"]
+    ] == ["shop", "n"]
 
 
 OF_SPARK = [

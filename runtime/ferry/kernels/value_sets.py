@@ -1,0 +1,144 @@
+"""Sets of values as bytes: what an exact count of distinct values keeps of a group.
+
+A set is its values one after the other, in no certain order: of 8 or 16 bytes, or those of texts with their lengths before
+them, uint32. State is made of them, so the bytes of a value never change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from ferry.kernels import values
+from ferry.kernels.columns import binary, binary_array, hashable, is_text, same_floats
+from ferry.kernels.grouping import Ints
+
+SET_BYTES_MAX = 16 * 1024 * 1024
+"""Of one set: two million numbers. An epoch sends the whole set when it adds to it."""
+
+
+class TooManyValues(OverflowError):
+    """A set is larger than SET_BYTES_MAX; `row` says which one."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"more than {SET_BYTES_MAX >> 20} MiB of distinct values")
+        self.row = row
+
+
+def element_type(kind: pa.DataType) -> pa.DataType:
+    """As what values of this type are told apart: int64, or binary, of 16 bytes for decimals."""
+    assert hashable(kind), kind
+    if pa.types.is_dictionary(kind):
+        return element_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        return pa.binary(16)
+    numbers = values.value_type(kind) not in (None, *values.TEXTS) or pa.types.is_date(kind)
+    return pa.int64() if numbers else pa.binary()
+
+
+def elements(column: pa.Array) -> pa.Array:
+    """Values as they are told apart: -0.0 is 0.0, and NaN one value. Nulls stay."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return elements(column.dictionary_decode())
+    if pa.types.is_floating(kind):
+        return same_floats(column.cast(pa.float64())).view(pa.int64())
+    if pa.types.is_decimal(kind):
+        wide = column.cast(pa.decimal128(values.DIGITS_MAX, kind.scale))
+        return pa.Array.from_buffers(pa.binary(16), len(wide), wide.buffers(), wide.null_count, wide.offset)
+    if element_type(kind) == pa.binary():
+        return column.cast(pa.binary())
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    return column.cast(pa.int64(), safe=False)
+
+
+def united(found: pa.Array, group: Ints, groups: int) -> pa.Array:
+    """A set for each group, of elements and their groups. Raises TooManyValues."""
+    if found.null_count:
+        valid = found.is_valid()
+        found, group = found.filter(valid), group[valid.to_numpy(zero_copy_only=False)]
+    codes = found.dictionary_encode()
+    words = max(1, len(codes.dictionary))
+    once = np.unique(group * words + codes.indices.to_numpy(zero_copy_only=False))
+    begins = np.searchsorted(once, np.arange(groups + 1) * words)
+    taken = codes.dictionary.take(pa.array(once % words))
+    if is_text(taken.type):
+        offsets, data = binary(taken)
+        ends, packed = _packed(np.ascontiguousarray(offsets), data)
+    else:
+        width = taken.type.bit_width // 8
+        ends = np.arange(len(taken) + 1) * width
+        packed = np.frombuffer(taken.buffers()[1], np.uint8, len(taken) * width, taken.offset * width)
+    sets = ends[begins]
+    if (too_many := np.diff(sets) > SET_BYTES_MAX).any():
+        raise TooManyValues(int(too_many.argmax()))
+    return binary_array(sets, packed, pa.binary())
+
+
+def values_of(sets: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Ints]:
+    """Inverse of `united`: elements of this type, and the group of each."""
+    offsets, data = binary(sets)
+    offsets = np.ascontiguousarray(offsets)
+    if is_text(kind):
+        sizes, ends, unpacked = _unpacked(offsets, data)
+        found = binary_array(ends, unpacked, kind)
+    else:
+        width = kind.bit_width // 8
+        sizes = np.diff(offsets) // width
+        data = np.ascontiguousarray(data[offsets[0] : offsets[-1]])
+        found = pa.Array.from_buffers(kind, int(sizes.sum()), [None, pa.py_buffer(data)])
+    return found, np.repeat(np.arange(sizes.size), sizes)
+
+
+def sizes(sets: pa.Array, kind: pa.DataType) -> Ints:
+    """How many values each has."""
+    if not is_text(kind):
+        found: Ints = np.diff(binary(sets)[0]) // (kind.bit_width // 8)
+        return found
+    return np.bincount(values_of(sets, kind)[1], minlength=len(sets)).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _packed(offsets, data):  # type: ignore[no-untyped-def]
+    """Texts with their lengths before them: (where each ends, bytes)."""
+    count = offsets.size - 1
+    ends = np.empty(count + 1, np.int64)
+    ends[0] = 0
+    for i in range(count):
+        ends[i + 1] = ends[i] + 4 + offsets[i + 1] - offsets[i]
+    out = np.empty(ends[count], np.uint8)
+    for i in range(count):
+        at, size = ends[i], offsets[i + 1] - offsets[i]
+        for byte in range(4):
+            out[at + byte] = (size >> (8 * byte)) & 255
+        out[at + 4 : at + 4 + size] = data[offsets[i] : offsets[i + 1]]
+    return ends, out
+
+
+@njit(cache=True, nogil=True)
+def _unpacked(offsets, data):  # type: ignore[no-untyped-def]
+    """Inverse: (number of texts of each set, where they end, bytes)."""
+    sizes = np.zeros(offsets.size - 1, np.int64)
+    for group in range(sizes.size):
+        at = offsets[group]
+        while at < offsets[group + 1]:
+            at += 4 + _length(data, at)
+            sizes[group] += 1
+    ends = np.zeros(sizes.sum() + 1, np.int64)
+    out = np.empty(offsets[-1] - offsets[0] - 4 * (ends.size - 1), np.uint8)
+    at = offsets[0]
+    for i in range(ends.size - 1):
+        size = _length(data, at)
+        ends[i + 1] = ends[i] + size
+        out[ends[i] : ends[i + 1]] = data[at + 4 : at + 4 + size]
+        at += 4 + size
+    return sizes, ends, out
+
+
+@njit(cache=True, nogil=True)
+def _length(data, at):  # type: ignore[no-untyped-def]
+    return (
+        np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
+    )
