@@ -123,6 +123,8 @@ class ParquetSplits(DirectorySplits):
 class JsonSplits(DirectorySplits):
     """See `json_files`."""
 
+    sets_aside = True
+
     def __init__(
         self,
         directory: str | os.PathLike[str],

@@ -123,3 +123,17 @@ def test_what_leaves_out_when_records_were_created_is_refused() -> None:
     _refuse_uncreated(build.created, build.operators[:2])
     with pytest.raises(SpecRefused, match="transform on source 'bid' leaves out 'ts'"):
         _refuse_uncreated(build.created, build.operators)
+
+
+def test_records_that_may_be_malformed_are_judged_apart_from_those_that_go_through_sql(tmp_path: Path) -> None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0))
+    through = stream.transform(lambda frame: frame).event_time("ts")
+    through.key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    counted = {}
+    for source in (ferry.json_files(tmp_path, BID), ferry.parquet_files(tmp_path, schema=BID)):
+        feeds = feeds_of(build.operators[0], CompiledPipeline({"bid": source}, tuple(build.operators), ()))
+        counted[source] = {name: [(feed.counted, feed.splits) for feed in some] for name, some in feeds.items()}
+    json, parquet = counted
+    assert counted[json] == {"bid#0": [(False, None)], "bid": [(True, json)]}
+    assert counted[parquet] == {"bid#0": [(True, None)]}
