@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
+    from ferry.spark.csv_files import csv_files
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.kafka import kafka
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         "at_end",
         "changes",
         "console",
+        "csv_files",
         "filter",
         "foreach_epoch",
         "json_files",
@@ -89,6 +91,7 @@ _HOMES = {
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
+    "ferry.spark.csv_files": ("csv_files",),
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
@@ -105,9 +108,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
-    "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
+    "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",), "csv_files": ("read_csv", "csv"),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
-    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
+    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "jdbc"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"
