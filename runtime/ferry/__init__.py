@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
+    from ferry.spark.polling import poll
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
+    from ferry.spark.tables import table
     from ferry.spark.windowed import WindowedStream
     from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
     from ferry.testing.pipeline import test
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         "kafka_sink",
         "parquet",
         "parquet_files",
+        "poll",
         "read_state",
         "records",
         "rows",
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
         "select",
         "session",
         "sliding",
+        "table",
         "test",
         "tumbling",
         "write_state",
@@ -96,10 +100,12 @@ _HOMES = {
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
+    "ferry.spark.polling": ("poll",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.keyed": ("KeyedStream",),
     "ferry.spark.stream": ("Stream",),
+    "ferry.spark.tables": ("table",),
     "ferry.spark.windowed": ("WindowedStream",),
     "ferry.testing.pipeline": ("test",),
     "ferry.testing.runs": ("RunFailed", "run"),
@@ -109,6 +115,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",), "csv_files": ("read_csv", "csv"),
+    "table": ("read_sql", "read_table", "postgres_table", "jdbc_table"),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "jdbc"),
 }  # fmt: skip

@@ -39,6 +39,7 @@ from ferry.spark.pipeline import (
     name_of,
     refuse_same,
 )
+from ferry.spark.polling import PollSplits
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
 from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
@@ -198,7 +199,8 @@ def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> 
 
 def _refuse_unsendable(plan: CompiledPipeline) -> None:
     """Sources and functions go to tasks as pickles."""
-    own: dict[str, Any] = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    splits = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    own: dict[str, Any] = {what: source.function if isinstance(source, PollSplits) else source for what, source in splits.items()}
     inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
     late = (one for output in plan.late for one in output.inputs)
     for function in (step.function for one in (*inputs, *late) for step in one.steps):

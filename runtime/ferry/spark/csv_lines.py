@@ -111,7 +111,7 @@ class CsvFields:
         columns, wrong = [], dict[int, str]()
         for field in self.schema:
             node, mine = JsonNode(field.name, field, (), UNITS.get(units.get(field.name, ""), 0)), texts[field.name]
-            made, unfit = _column(node, mine)
+            made, unfit = column_of(node, mine)
             columns.append(made)
             for i in np.flatnonzero(unfit):
                 wrong.setdefault(int(i), _unfit(node, mine[int(i)].as_py()))
@@ -172,7 +172,7 @@ def refuse_columns(what: str, schema: pa.Schema) -> None:
             raise SpecRefused(f"{what}: column {field.name!r} is {field.type}; a field of CSV is a plain value")
 
 
-def _column(node: JsonNode, texts: pa.Array) -> tuple[pa.Array, Flags]:
+def column_of(node: JsonNode, texts: pa.Array) -> tuple[pa.Array, Flags]:
     """The values of a column, and which do not fit it."""
     whole = node.field.type
     kind = whole.value_type if types.is_dictionary(whole) else whole
