@@ -114,8 +114,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
-    "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",), "csv_files": ("read_csv", "csv"),
-    "table": ("read_sql", "read_table", "postgres_table", "jdbc_table"),
+    "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
+    "csv_files": ("read_csv", "csv"), "table": ("read_sql", "read_table", "postgres_table", "jdbc_table"),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "jdbc"),
 }  # fmt: skip

@@ -41,10 +41,14 @@ def test_a_table_of_postgres_is_read_in_order_and_waited_for(
     )
     row = """('50%', '2024-03-10 02:30:00.123456+01', 12.5, '00000000-0000-0000-0000-000000000007', '{"a": [1]}', true, 'hi', '0044-03-15')"""
     server.sql(f'INSERT INTO orders ("Shop", at, cents, whose, more, paid, data, day) VALUES {row}')
-    server.sql("INSERT INTO orders (at) SELECT '2024-03-11'::timestamptz + n * interval '1 s' FROM generate_series(1, 9) AS n")
+    server.sql(
+        "INSERT INTO orders (at) SELECT '2024-03-11'::timestamptz + n * interval '1 s' FROM generate_series(1, 9) AS n"
+    )
 
     def orders(**more: Any) -> Any:
-        return ferry.table(server.dsn, **{"table": "public.orders", "schema": SCHEMA, "column": "id", "every": 0, "settle": 0, **more})
+        return ferry.table(
+            server.dsn, **{"table": "public.orders", "schema": SCHEMA, "column": "id", "every": 0, "settle": 0, **more}
+        )
 
     source = orders()
     start = source.start()

@@ -200,7 +200,7 @@ def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> 
 def _refuse_unsendable(plan: CompiledPipeline) -> None:
     """Sources and functions go to tasks as pickles."""
     splits = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
-    own: dict[str, Any] = {what: source.function if isinstance(source, PollSplits) else source for what, source in splits.items()}
+    own: dict[str, Any] = {what: s.function if isinstance(s, PollSplits) else s for what, s in splits.items()}
     inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
     late = (one for output in plan.late for one in output.inputs)
     for function in (step.function for one in (*inputs, *late) for step in one.steps):

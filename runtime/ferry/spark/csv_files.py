@@ -39,7 +39,9 @@ class CsvSplits(LineSplits):
         if not isinstance(header, bool):
             raise SpecRefused(f"csv_files: header={header!r}; it is True or False: whether each file names its columns")
         if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-            raise SpecRefused(f"csv_files: delimiter={delimiter!r}; give one character of ASCII, such as ',', ';' or '\\t'")
+            raise SpecRefused(
+                f"csv_files: delimiter={delimiter!r}; give one character of ASCII, such as ',', ';' or '\\t'"
+            )
         if not isinstance(null, str):
             raise SpecRefused(f"csv_files: null={null!r}; give the text that stands for null, such as 'NA'")
         self._header = header
@@ -72,7 +74,8 @@ class CsvSplits(LineSplits):
                 if twice := [one for one in schema.names if names.count(one) > 1]:
                     raise SpecRefused(f"its first line names column {twice[0]!r} twice")
             except SpecRefused as refused:
-                why = hint(path, line).removesuffix("; ") or f"{refused}; give header=False if it is a record, or another delimiter="
+                remedy = "give header=False if it is a record, or another delimiter="
+                why = hint(path, line).removesuffix("; ") or f"{refused}; {remedy}"
                 raise SpecRefused(f"{path} cannot be read: {why}") from refused
         return CsvFields(self._shape, schema, self._epochs, names)
 

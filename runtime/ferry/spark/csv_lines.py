@@ -1,6 +1,6 @@
 """Lines of CSV to records of a schema. A line is judged by its own bytes, and one that is no record has its own reason.
 
-    lines -> those whose quotes, ends and fields are in order -> Arrow's reader, as texts -> values as JSON's (`json_columns`)
+    lines -> those with quotes, ends and fields in order -> Arrow's reader, as texts -> values as JSON's (`json_columns`)
 
 Arrow's reader goes on in the next line where a quote is open, so it must never see a line that was not judged.
 """
@@ -81,9 +81,7 @@ class CsvFields:
         if b'"' in data:
             quoted = np.asarray(pc.match_substring(lines, '"'))
             some = pa.array(np.flatnonzero(quoted))
-            verdicts[quoted] = np.where(
-                _matches(lines.take(some), rf"^{field}({split}{field})*\r?\n?$"), 0, QUOTES
-            )
+            verdicts[quoted] = np.where(_matches(lines.take(some), rf"^{field}({split}{field})*\r?\n?$"), 0, QUOTES)
             plain = pc.replace_substring_regex(lines, r'"([^"]|"")*"', "")
         many = np.asarray(pc.count_substring(plain, self.shape.delimiter)) + 1
         verdicts[(verdicts == 0) & (many != len(self.names))] = FIELDS
@@ -186,7 +184,9 @@ def column_of(node: JsonNode, texts: pa.Array) -> tuple[pa.Array, Flags]:
         texts = pc.ascii_lower(texts)
     _, edges, data = texts.buffers()
     held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    offsets = np.frombuffer(edges, np.int32)[texts.offset : texts.offset + len(texts) + 1] if len(texts) else np.zeros(1, np.int32)
+    offsets = np.zeros(1, np.int32)
+    if len(texts):
+        offsets = np.frombuffer(edges, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     kinds = np.where(np.asarray(texts.is_valid()), json_grammar.STRING, json_grammar.NULL).astype(np.int32)
     starts, stops = offsets[:-1].copy(), offsets[1:].copy()
     if not is_bytes(kind):

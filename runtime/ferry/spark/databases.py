@@ -21,6 +21,16 @@ SQLITE, POSTGRES = "sqlite:///", ("postgresql://", "postgres://")
 ANSWER_SECONDS = 10
 """A database that does not answer within this time counts as unreachable."""
 
+DEFAULTS = {
+    "connect_timeout": ANSWER_SECONDS,
+    "application_name": "ferry",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Of a connection to Postgres, unless the user says otherwise: a server that does not answer is known to be away."""
+
 FETCHED_ROWS = 10_000
 """Rows that are taken over at once."""
 
@@ -129,8 +139,8 @@ class _Connection:
             if self._postgres:
                 import psycopg
 
-                given = {name: environment.filled(value) for name, value in psycopg.conninfo.conninfo_to_dict(dsn).items()}
-                self._own: Any = psycopg.connect(**{"connect_timeout": ANSWER_SECONDS, "application_name": "ferry", **given})
+                given = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(dsn)}
+                self._own: Any = psycopg.connect(**{name: environment.filled(value) for name, value in given.items()})
                 self._own.read_only = True
                 return
             path = dsn.removeprefix("sqlite:///")

@@ -116,7 +116,9 @@ class PollSplits:
         if isinstance(rows, list):
             rows = pa.Table.from_pylist(rows, schema=self._schema)
         if not isinstance(rows, pa.Table):
-            raise TypeError(f"it returned {type(rows).__name__} for rows; a list of dicts, a RecordBatch or a Table is needed")
+            raise TypeError(
+                f"it returned {type(rows).__name__} for rows; give a list of dicts, a RecordBatch or a Table"
+            )
         if rows.schema.names != self._schema.names:
             raise TypeError(f"it returned columns {rows.schema.names}; its schema has {self._schema.names}")
         if lacking := [f.name for f in self._schema if not f.nullable and rows.column(f.name).null_count]:
@@ -146,8 +148,8 @@ class PollSplits:
         if stop["number"] != start["number"] + 1 or stop["life"] != start["life"]:
             raise RowsGone(f"{self!r}: answer {stop['number']} does not follow {start['number']}: epochs were lost")
         batches = self._opened(stop["life"], stop["number"]).num_record_batches
-        shares = [{"life": stop["life"], "number": stop["number"], "batches": [*range(i, batches, tasks)]} for i in range(tasks)]
-        return [share for share in shares if share["batches"]]
+        shares = [[*range(i, batches, tasks)] for i in range(tasks)]
+        return [{"life": stop["life"], "number": stop["number"], "batches": share} for share in shares if share]
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """These batches. Raises RowsGone when the file is not there."""
@@ -163,8 +165,8 @@ class PollSplits:
                 return pa.ipc.open_file(pa.BufferReader(file.read_bytes()))
         except FileNotFoundError as gone:
             raise RowsGone(
-                f"{self!r}: {file} is not there: journal= is a folder that driver and workers see under the same path; it keeps "
-                f"answers for {self._keep:g} s. Put the file back"
+                f"{self!r}: {file} is not there: journal= is a folder that driver and workers see under the same path, and "
+                f"keeps answers for {self._keep:g} s. Put the file back"
             ) from gone
 
 

@@ -80,10 +80,10 @@ class Splits(Protocol):
     """A source whose records are made or read inside the ingest task.
 
     Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
-    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. One that gives `Malformed`
-    says so by an attribute `sets_aside` that is true, if a `transform` is behind it: it is read twice then. Sources whose attributes
+    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
     `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together. One whose records say
-    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does.
+    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does. One that
+    gives `Malformed` before a `transform` says so by an attribute `sets_aside` that is true, and is read twice then.
 
     Example:
         >>> import pyarrow as pa

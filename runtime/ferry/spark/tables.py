@@ -1,6 +1,6 @@
 """A table of a database as a source: rows in the order of a column whose values grow, read inside the ingest tasks.
 
-    greatest value now -> `settle` later -> rows up to it, about as many as an epoch may have -> their number is in the position
+    greatest value now -> `settle` later -> about as many rows as an epoch may have -> their number is in the position
 
 A position has the value up to which rows were read, and how many of them are of its epoch: whoever plans or reads that range
 again counts them, and none may be missing or new. Must never pass over a row that was visible when its value was reached.
@@ -39,9 +39,7 @@ class TableSplits:
 
     sets_aside = True
 
-    def __init__(
-        self, rows: Ordered, schema: pa.Schema, finite: bool, every: Duration, settle: Duration
-    ) -> None:
+    def __init__(self, rows: Ordered, schema: pa.Schema, finite: bool, every: Duration, settle: Duration) -> None:
         self._rows = rows
         self._schema = schema
         self.finite = finite
@@ -138,8 +136,14 @@ class TableSplits:
             batch, bad = records(rows, self._schema)
             if bad:
                 yield malformed(
-                    [json.dumps(dict(zip(self._schema.names, rows[i], strict=True)), default=str).encode() for i in bad],
-                    [f"{self._rows.table}, row with {self._rows.column} in ({low}, {high}]: {why}" for why in bad.values()],
+                    [
+                        json.dumps(dict(zip(self._schema.names, rows[i], strict=True)), default=str).encode()
+                        for i in bad
+                    ],
+                    [
+                        f"{self._rows.table}, row with {self._rows.column} in ({low}, {high}]: {why}"
+                        for why in bad.values()
+                    ],
                 )
             yield batch if columns is None else batch.select(wanted.names)
         self._require(low, high, found, split["rows"])

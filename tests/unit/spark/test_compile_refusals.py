@@ -152,9 +152,14 @@ def test_sql_behind_a_source_of_flows_needs_a_column_that_says_them(
 ) -> None:
     monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
     sql = ('event_time("ts")', 'transform(\n        lambda frame: frame).event_time("ts")')
-    flows = (f"parquet_files({str(tmp_path)!r}, schema=ROWS)", f'json_files({str(tmp_path)!r}, ROWS, flow="{{flow}}/*")')
+    flows = (
+        f"parquet_files({str(tmp_path)!r}, schema=ROWS)",
+        f'json_files({str(tmp_path)!r}, ROWS, flow="{{flow}}/*")',
+    )
     text = refused(tmp_path, flows, sql)
-    assert text.startswith("transform on source 'a': of which flow a record is would not be known behind it; name a column")
+    assert text.startswith(
+        "transform on source 'a': of which flow a record is would not be known behind it; name a column"
+    )
     assert text.endswith("or make the source one flow (job.py:12)")
     compiled(tmp_path, flows, (sql[0], sql[1].replace('"ts")', '"ts", flow="k")')))
     assert "leave one of both out" in refused(tmp_path, flows, ('event_time("ts")', 'event_time("ts", flow="k")'))
@@ -164,7 +169,10 @@ def test_a_sink_and_sql_may_be_straight_behind_records_that_may_be_malformed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
-    straight = (LAST, 'return [counts.sink(ferry.console()), streams["a"].transform(lambda rows: rows).sink(ferry.parquet("a"))]')
+    straight = (
+        LAST,
+        'return [counts.sink(ferry.console()), streams["a"].transform(lambda rows: rows).sink(ferry.parquet("a"))]',
+    )
     for source in (f"json_files({str(tmp_path)!r}, ROWS)", 'kafka("broker:9092", "topic", ROWS)'):
         plan = compiled(tmp_path, (f"parquet_files({str(tmp_path)!r}, schema=ROWS)", source), straight)
         assert [one.input.origin for one in plan.outputs] == [0, "a"]

@@ -27,7 +27,9 @@ from tests.unit.spark.test_files import smallest, take, values, write_lines
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("s", pa.string()), ("f", pa.float64())])
 
 
-def parse(data: bytes, schema: pa.Schema = SCHEMA, names: Sequence[str] = (), **more: Any) -> tuple[pa.Table, list[BadLine]]:
+def parse(
+    data: bytes, schema: pa.Schema = SCHEMA, names: Sequence[str] = (), **more: Any
+) -> tuple[pa.Table, list[BadLine]]:
     shape = CsvShape(more.pop("delimiter", ","), more.pop("null", ""))
     return CsvFields(shape, schema, tuple(more.get("epoch", {}).items()), names or schema.names).parse(data)
 
@@ -98,9 +100,7 @@ def alone(line: bytes) -> tuple[list[Any], list[str]]:
 
 @settings(max_examples=300, deadline=None)
 @given(LINES, st.randoms(use_true_random=False), st.booleans())
-def test_a_line_is_judged_the_same_among_any_neighbours(
-    lines: list[bytes], chance: random.Random, ends: bool
-) -> None:
+def test_a_line_is_judged_the_same_among_any_neighbours(lines: list[bytes], chance: random.Random, ends: bool) -> None:
     verdicts = [alone(line) for line in lines]
     order = list(range(len(lines)))
     chance.shuffle(order)
@@ -130,7 +130,9 @@ def test_fields_are_those_that_others_write(fields: list[str]) -> None:
         style = csv.QUOTE_ALL if "\r" in "".join(fields) else csv.QUOTE_MINIMAL
         csv.writer(kept := Kept(), delimiter=delimiter, lineterminator="\n", quoting=style).writerow(fields)
         table, bad = parse(kept.text.encode(), TEXTS, delimiter=delimiter)
-        assert not bad and list(table.to_pylist()[0].values()) == [one or (None if style == csv.QUOTE_MINIMAL else "") for one in fields]
+        assert not bad and list(table.to_pylist()[0].values()) == [
+            one or (None if style == csv.QUOTE_MINIMAL else "") for one in fields
+        ]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,11 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("data", "more", "words"),
     [
-        (b"a,f\n1,2\n", {}, "/f cannot be read: its first line names no column 's'; it names a, f; give header=False if"),
+        (
+            b"a,f\n1,2\n",
+            {},
+            "/f cannot be read: its first line names no column 's'; it names a, f; give header=False if",
+        ),
         (b"a,s,a,f\n", {}, "names column 'a' twice"),
         (b"\n1,x,2\n", {}, "names no columns"),
         ("a,s,f\n".encode("utf-16"), {}, "the file is UTF-16: write it as UTF-8$"),
@@ -240,7 +246,11 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
         (b"", {"header": "a,b"}, "header='a,b'; it is True or False"),
         (b"", {"null": None}, "null=None"),
         (b"", {"epoch": {"s": "ms"}}, "the column is string, no timestamp"),
-        (b"", {"schema": pa.schema([("l", pa.list_(pa.int64()))])}, "column 'l' is list.*a field of CSV is a plain value"),
+        (
+            b"",
+            {"schema": pa.schema([("l", pa.list_(pa.int64()))])},
+            "column 'l' is list.*a field of CSV is a plain value",
+        ),
         (b"", {"schema": {"a": "int"}}, "give a pyarrow.schema"),
     ],
     ids=str,

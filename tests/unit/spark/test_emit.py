@@ -146,25 +146,6 @@ def test_where_spark_has_something_to_do_it_gets_a_frame(tmp_path: Path) -> None
     assert not emit.is_parted(output)
 
 
-class Tasks:
-    """In place of Spark: tasks run here, one after the other."""
-
-    def __init__(self) -> None:
-        self.sparkContext, self.given = self, list[Any]()
-
-    def parallelize(self, shares: Any, tasks: int) -> Tasks:
-        self.given = [*shares]
-        assert tasks == len(self.given)
-        return self
-
-    def mapPartitions(self, task: Any) -> Tasks:
-        self.made = [one for share in self.given for one in task(iter([share]))]
-        return self
-
-    def collect(self) -> list[Any]:
-        return self.made
-
-
 def shares(folder: Path, lines: list[str]) -> tuple[Any, Any, Batch]:
     """(source, plan, what an epoch has) of a sink straight behind files of a line each."""
     for i, line in enumerate(lines):
@@ -173,7 +154,8 @@ def shares(folder: Path, lines: list[str]) -> tuple[Any, Any, Batch]:
     start = source.start()
     splits = source.plan(start, source.latest(start, 100), 2)
     plan = CompiledPipeline({"in": source, "other": source}, (), ())
-    return source, plan, Batch(Tasks(), [[("in", json.dumps(one)), ("", "tick")] for one in splits] + [[("other", "{}")]])  # type: ignore[arg-type]
+    spark: Any = SimpleNamespace(sparkContext=Tasks())
+    return source, plan, Batch(spark, [[("in", json.dumps(one)), ("", "tick")] for one in splits] + [[("other", "{}")]])
 
 
 def double(batch: pa.RecordBatch) -> pa.Table:

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import ferry
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable, UserCodeFailed
 from ferry.spark import polling
+from ferry.spark.source import SplitsReader
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("shop", pa.string())])
 calls: list[Any] = []
@@ -98,7 +101,7 @@ def test_a_finite_input_ends_with_the_first_answer_without_rows(tmp_path: Path) 
     ("answer", "words"),
     [
         ([{"id": 1}], "TypeError: it returned list; return (rows, next state)"),
-        (("rows", 1), "TypeError: it returned str for rows; a list of dicts"),
+        (("rows", 1), "TypeError: it returned str for rows; give a list of dicts"),
         ((pa.table({"id": [1]}), 1), "it returned columns ['id']; its schema has ['id', 'shop']"),
         (([{"id": "x"}], 1), "Arrow"),
         (([{"id": None}], 1), "a null in column 'id'"),
@@ -126,7 +129,7 @@ def test_what_is_away_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="ConnectionError: no shop"):
         source.latest(start, 10)
     (tmp_path / "file").touch()
-    with pytest.raises(Unreachable, match="the journal .*file/journal: NotADirectoryError"):
+    with pytest.raises(Unreachable, match=r"the journal .*file/journal: NotADirectoryError"):
         polled(tmp_path / "file").start()
 
 
@@ -160,3 +163,17 @@ def test_answers_are_kept_for_as_long_as_checkpoints_may_need_them(tmp_path: Pat
 def test_what_cannot_be_polled_is_refused(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecRefused, match=words):
         ferry.poll(**{"function": orders, "schema": SCHEMA, "journal": tmp_path, **given})
+
+
+def test_how_long_the_function_runs_is_known(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    @contextmanager
+    def running(text: str) -> Iterator[None]:
+        texts.append(text)
+        yield
+
+    answers["a"] = [{"id": 1}], "b"
+    reader = SplitsReader({"s": polled(tmp_path)}, 90, 2, tmp_path, False, running=running)
+    assert reader.latestOffset(reader.initialOffset(), None)["positions"]["s"]["number"] == 1
+    assert any(text.startswith("latest() of source 's'") for text in texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
-from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,9 @@ class Shop:
         self.own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, shop TEXT, at TEXT, more)")
 
     def add(self, *ids: int, at: str = "") -> None:
-        self.own.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", [(n, f"s{n}", at or f"2024-{n:04}", n) for n in ids])
+        self.own.executemany(
+            "INSERT INTO orders VALUES (?, ?, ?, ?)", [(n, f"s{n}", at or f"2024-{n:04}", n) for n in ids]
+        )
 
     def orders(self, schema: pa.Schema = SCHEMA, column: str = "id", **more: Any) -> Any:
         given = {"table": "orders", "every": 0, "settle": 0, **more}
@@ -89,6 +90,16 @@ def test_rows_of_one_value_belong_together_and_have_one_order(shop: Shop) -> Non
     assert later == {"after": "2024-01-01", "rows": 3}
     assert [row["id"] for row in read(source, start, later)] == [1, 2, 3]
     assert [row["id"] for row in read(source, later, source.latest(later, 2))] == [4]
+
+
+def test_the_order_of_rows_of_one_value_is_not_that_of_the_database() -> None:
+    assert databases._in_order([(1, "b"), (1, "a"), (2, None), (3, "d"), (3, "c")]) == [
+        ("a",),
+        ("b",),
+        (None,),
+        ("c",),
+        ("d",),
+    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -188,7 +199,7 @@ def test_a_database_that_is_away_is_waited_for(shop: Shop, tmp_path: Path) -> No
     start = source.start()
     (tmp_path / "shop.db").rename(tmp_path / "away.db")
     away = shop.orders()
-    with pytest.raises(Unreachable, match="shop.db: FileNotFoundError: no file"):
+    with pytest.raises(Unreachable, match=r"shop\.db: FileNotFoundError: no file"):
         away.latest(start, 10)
     (tmp_path / "away.db").rename(tmp_path / "shop.db")
     assert away.latest(start, 10) == source.latest(start, 10) == {"after": 1, "rows": 1}
@@ -216,7 +227,9 @@ def test_what_is_not_there_is_refused_when_the_job_begins(shop: Shop, given: dic
 
 
 def test_a_password_is_named_and_not_shown() -> None:
-    columns: Callable[[str], Any] = lambda dsn: ferry.table(dsn, "orders", SCHEMA, "id")
+    def columns(dsn: str) -> Any:
+        return ferry.table(dsn, "orders", SCHEMA, "id")
+
     with pytest.raises(SpecRefused, match="is no database; give 'postgresql://"):
         columns("mysql://shop")
     pytest.importorskip("psycopg")
@@ -226,5 +239,3 @@ def test_a_password_is_named_and_not_shown() -> None:
         "table('postgresql://db:5432/shop', 'orders')"
     )
     assert shown("sqlite:////a@b/shop.db") == "sqlite:////a@b/shop.db"
-
-
