@@ -57,10 +57,14 @@ def answer(asked: str, folder: str) -> dict[str, Any]:
 
 
 def _wants_session(refused: BaseException) -> bool:
-    """PySpark itself has failed, as `col(...)` of pyspark.sql.functions does where no session has started."""
+    """PySpark itself has failed, as `col(...)` of pyspark.sql.functions does where no session has started.
+
+    What cannot be pickled fails in it, too, and needs none.
+    """
     first = refused.__cause__ or refused
-    frames = traceback.extract_tb(first.__traceback__)
-    return SparkSession.getActiveSession() is None and frames[-1].filename.startswith(os.path.dirname(pyspark.__file__))
+    last = traceback.extract_tb(first.__traceback__)[-1].filename
+    in_spark = last.startswith(os.path.dirname(pyspark.__file__)) and "cloudpickle" not in last
+    return SparkSession.getActiveSession() is None and in_spark
 
 
 def main() -> None:
