@@ -244,8 +244,8 @@ def table(
 
     Parameters:
         dsn: "postgresql://user:${PASSWORD}@host:5432/database", with the name of a variable of driver and workers in place
-            of the password (ferry-stream[postgres]); or "sqlite:///orders.db", "sqlite:////data/orders.db", a file that every
-            worker sees under the same path.
+            of the password (ferry-stream[postgres]); or "sqlite:///orders.db", "sqlite:////data/orders.db", a file
+            that every worker sees under the same path.
         table: its name, "orders" or "shop.orders", exactly as the database has it; or a query, "SELECT ...".
         schema: the columns to read. A value that does not fit its type makes its row malformed.
         column: the one whose values grow; an integer, a text, a time, or a decimal. It need not be in the schema.
