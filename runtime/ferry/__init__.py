@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
+    from ferry.spark.csv_files import csv_files
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
+    from ferry.spark.polling import poll
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
+    from ferry.spark.tables import table
     from ferry.spark.windowed import WindowedStream
     from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
     from ferry.testing.pipeline import test
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
         "at_end",
         "changes",
         "console",
+        "csv_files",
         "filter",
         "foreach_epoch",
         "json_files",
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
         "kafka_sink",
         "parquet",
         "parquet_files",
+        "poll",
         "read_state",
         "records",
         "rows",
@@ -75,6 +80,7 @@ if TYPE_CHECKING:
         "select",
         "session",
         "sliding",
+        "table",
         "test",
         "tumbling",
         "write_state",
@@ -89,14 +95,17 @@ _HOMES = {
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
+    "ferry.spark.csv_files": ("csv_files",),
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
+    "ferry.spark.polling": ("poll",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.keyed": ("KeyedStream",),
     "ferry.spark.stream": ("Stream",),
+    "ferry.spark.tables": ("table",),
     "ferry.spark.windowed": ("WindowedStream",),
     "ferry.testing.pipeline": ("test",),
     "ferry.testing.runs": ("RunFailed", "run"),
@@ -106,8 +115,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
+    "csv_files": ("read_csv", "csv"), "table": ("read_sql", "read_table", "postgres_table", "jdbc_table"),
     "count_distinct": ("countDistinct", "distinct", "nunique"), "console": ("print", "show"),
-    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
+    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "jdbc"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"

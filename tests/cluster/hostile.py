@@ -98,7 +98,7 @@ def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"hostile {seed}")
     shape = draw.choices(SHAPES, [3 if shape.sites else 1 for shape in SHAPES])[0]
-    # No sink is straight behind JSON: its malformed lines could not be set aside.
+    # What is set aside is foreseen where an operator reads JSON.
     sources = [
         Source("in", draw.choice(["json", "json", "json", "parquet", "own"] if shape.code else ["parquet", "own"]))
     ]

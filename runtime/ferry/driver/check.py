@@ -71,10 +71,13 @@ def answer(asked: str, folder: str) -> dict[str, Any]:
 
 
 def _wants_session(refused: BaseException) -> bool:
-    """Without a session PySpark itself has failed, as `col(...)` of its functions does; or what it gave was None."""
+    """Without a session PySpark itself has failed, as `col(...)` of its functions does; or what it gave was None.
+
+    What cannot be pickled fails in PySpark, too, and needs no session.
+    """
     first = refused.__cause__ or refused
-    frames = traceback.extract_tb(first.__traceback__)
-    of_pyspark = frames[-1].filename.startswith(os.path.dirname(pyspark.__file__))
+    last = traceback.extract_tb(first.__traceback__)[-1].filename
+    of_pyspark = last.startswith(os.path.dirname(pyspark.__file__)) and "cloudpickle" not in last
     of_none = isinstance(first, AttributeError) and "'NoneType'" in str(first)
     return SparkSession.getActiveSession() is None and (of_pyspark or of_none)
 

@@ -37,7 +37,7 @@ from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit, flight
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.feeds import records_frame, rows_frame
+from ferry.spark.feeds import read_parts, records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output, name_of
 from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
@@ -159,15 +159,25 @@ class Publisher:
         for output in (output for source in self.plan.sources for output in self._outputs.get(source, ())):
             while True:
                 try:
-                    made = emit.result(self.spark, output, None, partial(self._records, batch, output))
-                    self._give(output.sink, epoch, self.loop.machine.generation, made)
+                    if (made := self._records(batch, output)) is not None:
+                        self._give(output.sink, epoch, self.loop.machine.generation, made)
                     self._succeeded()
                     break
                 except Exception as error:
                     self._sink_failed(f"sink of epoch {epoch}", error)
 
-    def _records(self, batch: Batch, output: Output) -> DataFrame:
-        return records_frame(self.spark, batch.frame, self.plan, output.input)
+    def _records(self, batch: Batch, output: Output) -> pa.Table | DataFrame | RowParts | None:
+        """What a sink gets of an epoch's records; None: there are none."""
+        parts = read_parts(self.spark, batch, self.plan, output)
+        if parts is not None and not parts.shares:
+            return None
+        if parts is not None and emit.is_direct(output):
+            if output.sink.takes_parts:
+                return parts
+            if (table := parts.table(limits.EMIT_LOCAL_BYTES)) is not None:
+                return table if table.num_rows else None
+        frame = partial(records_frame, self.spark, batch.frame, self.plan, output.input)
+        return emit.result(self.spark, output, None, frame)
 
     def _publish_late(self, output: LateOutput, rows: Sequence[core.FiredRows], batch: Batch) -> bool:
         """Give a sink the late records of an operator, again and again. False: fired rows among them could not be read."""

@@ -86,7 +86,8 @@ class Reading:
         """Receipts of records that are set aside where records pass through Spark's SQL, which counts no malformed ones."""
         if self.loops is not None or not self._in_spark:
             return []
-        shares: list[Shares] = [[(name, aside_alone(split, number))] for name, split, number in aside]
+        reads = {name for name, feeds in self.work.feeds.items() if any(one.counted and one.splits for one in feeds)}
+        shares: list[Shares] = [[(name, aside_alone(split, n))] for name, split, n in aside if name not in reads]
         work = counting(self.work, self.plan, self.operator)
         return [Receipt.load(one) for one in run_shares(self.spark, shares, work, self.run)]
 

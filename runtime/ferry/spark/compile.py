@@ -26,7 +26,6 @@ from ferry.contract.user_code import place_of, reason, shown, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
-from ferry.spark.files import JsonSplits
 from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
 from ferry.spark.hints import hint
 from ferry.spark.pipeline import (
@@ -40,6 +39,7 @@ from ferry.spark.pipeline import (
     name_of,
     refuse_same,
 )
+from ferry.spark.polling import PollSplits
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
 from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
@@ -134,7 +134,7 @@ def _built(
             )
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
-    _refuse_unheeded(sources, building.operators, outputs)
+    _refuse_unheeded(sources, building.operators)
     _refuse_types(outputs)
     _refuse_uncreated(building.created, building.operators)
     operators = tuple(building.operators or [graph.offsets_only()])
@@ -151,41 +151,25 @@ def _refuse_names(sources: Iterable[Any]) -> None:
             raise SpecRefused(f"source {name!r}: use letters, digits, _ and - in its name, starting with a letter")
 
 
-def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs: Sequence[Output]) -> None:
-    """Ingest tasks set malformed records aside and know their flows; behind Spark's SQL, or before a sink, nobody does."""
-    for output in outputs:
-        name, line = output.input.origin, f" ({output.where})" if output.where else ""
-        if isinstance(name, str) and getattr(sources[name], "sets_aside", False):
-            raise SpecRefused(
-                f"sink on source {name!r}: malformed records could not be set aside on the way to it; read values as "
-                f'"bytes", or have an operator between{line}'
-            )
-        if isinstance(name, str) and isinstance(sources[name], JsonSplits):
-            raise SpecRefused(
-                f"sink on source {name!r}: malformed records of json_files could not be set aside on the way to it; "
-                f"read the files with spark.readStream.json, which has modes for them{line}"
-            )
+def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator]) -> None:
+    """Ingest tasks know the flows of their source; behind Spark's SQL a column alone can say them."""
     for source in (i for operator in operators for i in operator.inputs):
         made = sources.get(source.origin) if isinstance(source.origin, str) else None
-        if source.flow is not None and has_flows(made):
+        if not has_flows(made):
+            continue
+        transforms = [
+            at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)
+        ]
+        if source.flow is not None and not transforms:
             raise SpecRefused(
                 f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
                 "leave one of both out"
             )
-        transforms = [
-            at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)
-        ]
-        if not transforms:
-            continue
-        if has_flows(made):
+        if source.flow is None and source.time is not None and transforms:
             raise SpecRefused(
-                f"transform on source {source.origin!r}: of which flow a record is would not be known behind it; use "
-                f".map_batches(...), or make the source one flow{transforms[0]}"
-            )
-        if isinstance(made, JsonSplits):
-            raise SpecRefused(
-                f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
-                f"use .map_batches(...), or read the files with spark.readStream{transforms[0]}"
+                f"transform on source {source.origin!r}: of which flow a record is would not be known behind it; name a "
+                'column that says it, such as .event_time(..., flow="partition") of ferry.kafka(..., beside=["partition"]), '
+                f"use .map_batches(...), or make the source one flow{transforms[0]}"
             )
 
 
@@ -215,7 +199,8 @@ def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> 
 
 def _refuse_unsendable(plan: CompiledPipeline) -> None:
     """Sources and functions go to tasks as pickles."""
-    own: dict[str, Any] = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    splits = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
+    own: dict[str, Any] = {what: s.function if isinstance(s, PollSplits) else s for what, s in splits.items()}
     inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
     late = (one for output in plan.late for one in output.inputs)
     for function in (step.function for one in (*inputs, *late) for step in one.steps):

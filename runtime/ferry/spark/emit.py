@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.spark import flight
+from ferry.spark import cuts, flight
 from ferry.spark.frames import arrow_schema, for_spark, frame_of, spark_schema
 from ferry.spark.ingest import batches_of
 from ferry.spark.pipeline import Batches, MapBatches, Output, Transform
 from ferry.spark.sinks import Part, RowParts
+from ferry.spark.splits import Splits
 
 LOOK_SECONDS = 0.05
 
@@ -71,8 +73,12 @@ def is_parted(output: Output) -> bool:
 
 def parts(spark: SparkSession, output: Output, splits: list[dict[str, Any]]) -> FiredParts:
     """What is left to do for an operator's rows, as tasks do it."""
-    steps = tuple(step for step in output.input.steps if isinstance(step, MapBatches))
-    return FiredParts(spark, tuple(splits), steps)
+    return FiredParts(spark, tuple(splits), functions_of(output))
+
+
+def functions_of(output: Output) -> tuple[Batches, ...]:
+    """Functions of batches before a sink that Spark has nothing to do for."""
+    return tuple(step.function for step in output.input.steps if isinstance(step, MapBatches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +87,11 @@ class FiredParts(RowParts):
 
     spark: SparkSession
     splits: tuple[dict[str, Any], ...]
-    steps: tuple[MapBatches, ...]
+    functions: tuple[Batches, ...]
 
     def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
         """What `write` says of the rows of each task that has any."""
-        functions = [step.function for step in self.steps]
+        functions = self.functions
 
         def task(splits: Iterable[dict[str, Any]]) -> Iterator[Part]:
             for split in splits:
@@ -95,6 +101,50 @@ class FiredParts(RowParts):
             self.spark.sparkContext.parallelize(self.splits, len(self.splits)).mapPartitions(task).collect()
         )
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class ReadParts(RowParts):
+    """Records of a source on their way to a sink: tasks read their shares. Who counts them has set malformed ones aside."""
+
+    spark: SparkSession
+    shares: tuple[tuple[str, ...], ...]
+    """splits as JSON, of each task"""
+    functions: tuple[Batches, ...]
+    name: str
+    source: Splits
+
+    def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
+        """What `write` says of the records of each task that has any."""
+        return self._made(write)
+
+    def table(self, bytes_max: int) -> pa.Table | None:
+        """All records, in the order of the shares; None when a task has more than these bytes."""
+
+        def taken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | None]:
+            held, size = [], 0
+            for batch in batches:
+                size += batch.nbytes
+                if size > bytes_max:
+                    yield None
+                    return
+                held.append(batch)
+            yield from held
+
+        batches = self._made(taken)
+        if any(batch is None for batch in batches):
+            return None
+        return pa.Table.from_batches(batches) if batches else pa.table({})
+
+    def _made(self, function: Callable[[Iterable[pa.RecordBatch]], Iterable[Any]]) -> list[Any]:
+        name, source, functions = self.name, self.source, self.functions
+
+        def task(shares: Iterable[tuple[str, ...]]) -> Iterator[Any]:
+            for share in shares:
+                read = chain.from_iterable(cuts.read(name, source, json.loads(split), None) for split in share)
+                yield from function(mapped(functions, (one for one in read if isinstance(one, pa.RecordBatch))))
+
+        return list(self.spark.sparkContext.parallelize(self.shares, len(self.shares)).mapPartitions(task).collect())
 
 
 def before_sql(steps: Sequence[Transform | MapBatches]) -> tuple[list[Batches], Sequence[Transform | MapBatches]]:

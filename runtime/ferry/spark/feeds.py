@@ -22,17 +22,17 @@ from ferry.kernels.schemas import fired_schema
 from ferry.spark import cuts
 from ferry.spark.attempts import deaths, refuse_dead
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
+from ferry.spark.emit import ReadParts, before_sql, functions_of, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
 from ferry.spark.files import ParquetSplits
 from ferry.spark.frames import for_spark, spark_schema
 from ferry.spark.graph import first_readers
 from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
-from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Transform
+from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Output, Transform
 from ferry.spark.planned import PlannedOnce, current_run
 from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
-from ferry.spark.splits import Flow, Malformed, Splits
+from ferry.spark.splits import Flow, Malformed, Splits, sets_aside
 from ferry.spark.user_functions import source_code
 
 _CONTROL = ("",)
@@ -56,7 +56,8 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
             key, splits = f"{name}#{number}", None
         # What an operator has fired was judged as records; generators do not follow the clock.
         free = origin is None or getattr(origin, "own_clock", False)
-        created = plan.created.get(name) if name in uncounted else None
+        counted = name in uncounted and not (in_spark(source) and sets_aside(origin))
+        created = plan.created.get(name) if counted else None
         maps, columns, words = _planned(operator, source)
         if columns is not None and created is not None:
             columns = tuple(dict.fromkeys((*columns, created)))
@@ -71,14 +72,14 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
                 splits,
                 columns,
                 None if free else source.ahead_ms,
-                name in uncounted,
+                counted,
                 number,
                 source.initial,
                 source.flow,
                 created,
             )
         )
-        if name in uncounted:
+        if counted:
             uncounted.remove(name)
     for name in uncounted:
         feeds[name] = [_counts_only(name, plan.sources[name], plan.created.get(name))]
@@ -91,7 +92,7 @@ def name_of(source: Input) -> str:
 
 
 def _counts_only(name: str, origin: Splits | DataFrame, created: str | None) -> Feed:
-    """Of a source that the operator does not read as it is, but whose records it counts."""
+    """Of a source that the operator does not read as it is, but whose records it counts, and sets aside if malformed."""
     splits = origin if isinstance(origin, Splits) else None
     columns = (created or schema_of(name, splits).names[0],) if splits else None
     return Feed(NO_SIDE, (), (), None, splits, columns, None, True, created=created)
@@ -219,6 +220,17 @@ def _shown(rows: Rows) -> list[tuple[str, str]]:
     return [(f"@{origin}", json.dumps(split)) for origin, splits in rows.items() for split in splits]
 
 
+def read_parts(spark: SparkSession, batch: Batch, plan: CompiledPipeline, output: Output) -> ReadParts | None:
+    """What an epoch has for a sink that is straight behind a source. None: Spark has planned it for sources of its own."""
+    if any(isinstance(source, DataFrame) for source in plan.sources.values()):
+        return None
+    name = name_of(output.input)
+    source = plan.sources[name]
+    assert isinstance(source, Splits)
+    splits = tuple(tuple(split for _, split in share) for share in _shares(batch, (name,)))
+    return ReadParts(spark, splits, functions_of(output), name, source)
+
+
 def with_fired(spark: SparkSession, batch: DataFrame, rows: Rows) -> DataFrame:
     """What the driver's query hands out, and these fired rows."""
     if not (fired := _shown(rows)):
@@ -255,7 +267,7 @@ def _frame(
             one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.number == number)})
             receipts = receipts.unionByName(mine.mapInArrow(ingest(one, run), RECEIPT))
             continue
-        frame = _records(spark, mine, name, plan, source)
+        frame = _records(spark, mine, name, plan, source, sets_aside(plan.sources.get(name)))
         for step in before_sql(source.steps)[1]:
             frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step.function)
         key = f"{name}#{number}"
@@ -271,13 +283,18 @@ def raw_of(batch: DataFrame, name: str, plan: CompiledPipeline) -> DataFrame:
 
 
 def records_frame(spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, source: Input) -> DataFrame:
-    """The records of an input in an epoch, as a DataFrame, behind its steps before Spark's SQL."""
+    """The records of an input in an epoch, as a DataFrame, behind its steps before Spark's SQL.
+
+    Malformed ones were set aside where the epoch was counted.
+    """
     name = name_of(source)
-    return _records(spark, raw_of(batch, name, plan), name, plan, source)
+    return _records(spark, raw_of(batch, name, plan), name, plan, source, judged=True)
 
 
-def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipeline, source: Input) -> DataFrame:
-    """The records of one input as a DataFrame, behind its steps before Spark's SQL."""
+def _records(
+    spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipeline, source: Input, judged: bool
+) -> DataFrame:
+    """The records of one input as a DataFrame, behind its steps before Spark's SQL. `judged`: others set malformed aside."""
     origin, (functions, _) = plan.sources.get(name), before_sql(source.steps)
     if isinstance(origin, DataFrame):
         return reduce(map_frame, functions, mine.select(f"s_{name}.*"))
@@ -286,10 +303,14 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipe
 
     def expand(batches: Any) -> Any:
         for records in read_shares(name, splits, batches):
-            if isinstance(records, Malformed):
+            if not isinstance(records, Malformed):
+                yield from map(for_spark, mapped(functions, [records]))
+            elif not judged:
                 # Rows alone go through Spark: nobody would count these, so they must not vanish.
-                raise SpecRefused(f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}")
-            yield from map(for_spark, mapped(functions, [records]))
+                raise SpecRefused(
+                    f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}; a source that has "
+                    "any says so by an attribute `sets_aside` that is true"
+                )
 
     return mine.mapInArrow(expand, spark_schema(schema_after(functions, schema)))
 

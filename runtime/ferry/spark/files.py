@@ -1,4 +1,4 @@
-"""Files of Parquet and of JSON lines as sources that are read inside the ingest tasks.
+"""Files of Parquet and of lines as sources that are read inside the ingest tasks.
 
 What they share is in `ferry.spark.directory`. Must never import pyspark.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import Fault, InputAway, SpecRefused
 from ferry.spark.directory import DirectorySplits, Piece, naming
 from ferry.spark.hive import inferred, with_constants
-from ferry.spark.json_lines import checked, parse
+from ferry.spark.json_lines import BadLine, Epochs, checked, parse
 from ferry.spark.listing import named, partitions
 from ferry.spark.parquet_types import FileTypes, converted, refuse_misfits
 from ferry.spark.splits import BATCH_ROWS, PARTS, Malformed, malformed, ranges
@@ -28,13 +30,16 @@ WORD = pa.dictionary(pa.int32(), pa.string())
 """Texts as a Parquet file keeps them, where they repeat."""
 
 JSON_BLOCK_BYTES = 1 << 20
-"""JSON lines are parsed in pieces of this size; one is read whole into memory."""
+"""Lines are parsed in pieces of this size; one is read whole into memory."""
 
 JSON_SHARE_BYTES = 4 << 20
-"""JSON files are shared among tasks in pieces of this size, but for those that are compressed."""
+"""Files of lines are shared among tasks in pieces of this size, but for those that are compressed."""
 
 PACKED_TIMES = 6
 """A compressed file is taken to hold so many times its bytes."""
+
+Parser: TypeAlias = "Callable[[int, bytes], tuple[pa.Table, list[BadLine]]]"
+"""Of (where lines begin in their file, whole lines): records, and the lines that are none."""
 
 
 class ParquetSplits(DirectorySplits):
@@ -120,20 +125,21 @@ class ParquetSplits(DirectorySplits):
                 yield with_constants(converted(path, batch, types, mine, self._first), wanted, values)
 
 
-class JsonSplits(DirectorySplits):
-    """See `json_files`."""
+class LineSplits(DirectorySplits):
+    """Files of lines, each of which is a record of its own."""
+
+    sets_aside = True
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        schema: pa.Schema,
-        finite: bool = False,
-        flow: str | None = None,
-        epoch: Mapping[str, str] | None = None,
+        self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool, flow: str | None, epochs: Epochs
     ) -> None:
         super().__init__(directory, finite, flow)
         self._schema = schema
-        self._epochs = checked("json_files", schema, epoch)
+        self._epochs = epochs
+
+    @abstractmethod
+    def _parser(self, name: str, packed: str | None, schema: pa.Schema) -> Parser:
+        """What makes records of this schema of lines of a file."""
 
     def schema(self) -> pa.Schema:
         """The declared schema."""
@@ -158,16 +164,20 @@ class JsonSplits(DirectorySplits):
     def _range(self, low: int, high: int) -> str:
         return f"bytes {low} to {high - 1}"
 
+    def _in_lines(self, values: Mapping[str, pa.Scalar]) -> pa.Schema:
+        """The columns that are not in the path."""
+        return pa.schema([f for f in self._schema if f.name not in values])
+
     def _read_piece(
         self, name: str, low: int, high: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch | Malformed]:
         """A line belongs to the piece in which it begins."""
         path, values = self._path(name), self._constants(name)
-        mine = pa.schema([f for f in self._schema if f.name not in values])
-        wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
         packed = packing(path)
+        parsed = self._parser(name, packed, self._in_lines(values))
+        wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
         for at, data in blocks(path, packed, low, high, JSON_BLOCK_BYTES):
-            table, bad = parse(data, mine, self._epochs)
+            table, bad = parsed(at, data)
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 whole = with_constants(batch, self._schema, values)
                 yield whole if columns is None else whole.select(wanted.names)
@@ -175,6 +185,23 @@ class JsonSplits(DirectorySplits):
                 of, why = " of the unpacked file" if packed else "", hint(path, data)
                 reasons = [f"{name}, line at byte {at + one.at}{of}: {why}{one.reason}" for one in bad]
                 yield malformed([one.line for one in bad], reasons)
+
+
+class JsonSplits(LineSplits):
+    """See `json_files`."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema,
+        finite: bool = False,
+        flow: str | None = None,
+        epoch: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(directory, schema, finite, flow, checked("json_files", schema, epoch))
+
+    def _parser(self, name: str, packed: str | None, schema: pa.Schema) -> Parser:
+        return lambda at, data: parse(data, schema, self._epochs)
 
 
 def parquet_files(

@@ -157,7 +157,7 @@ class _Reading:
         if node.is_name and not (is_text(node.field.type) or is_bytes(node.field.type)):
             kinds = json_grammar.unquoted(self._data, kinds, starts, stops)
         if kind == LEAF:
-            made, unfit = _leaf(node, self._data, kinds, starts, stops)
+            made, unfit = leaf(node, self._data, kinds, starts, stops)
         else:
             made, unfit = self._nested(node, kind, kinds, starts)
         if not node.field.nullable:
@@ -166,7 +166,7 @@ class _Reading:
                 self.wrong.setdefault(int(texts[k]), f"field {node.path!r} is missing or null")
         for k in np.flatnonzero(unfit):
             found = _shown(self._data, kinds[k], starts[k], stops[k])
-            self.wrong.setdefault(int(texts[k]), f"field {node.path!r}: {found} does not fit {_wanted(node, kinds[k])}")
+            self.wrong.setdefault(int(texts[k]), f"field {node.path!r}: {found} does not fit {wanted(node, kinds[k])}")
         return made
 
     def _nested(self, node: JsonNode, kind: int, kinds: Slots, starts: Slots) -> Built:
@@ -208,13 +208,13 @@ def _fixed(type_: pa.DataType, there: Flags, counts: Ints, values: pa.Array) -> 
     return made, there & ~fine
 
 
-def _leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Built:
+def leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Built:
     """A column of plain values, and which of them do not fit it."""
     type_ = node.field.type
     there = kinds != NULL
     if types.is_dictionary(type_):
         plain = JsonNode(node.path, pa.field("", type_.value_type), (), node.per_second)
-        made, unfit = _leaf(plain, data, kinds, starts, stops)
+        made, unfit = leaf(plain, data, kinds, starts, stops)
         return made.dictionary_encode().cast(type_), unfit
     if types.is_null(type_):
         return pa.nulls(len(kinds)), there
@@ -333,7 +333,7 @@ def _shown(data: Bytes, kind: int, start: int, stop: int) -> str:
     return f'"{text}"' if kind in (STRING, ESCAPED) else text
 
 
-def _wanted(node: JsonNode, kind: int) -> str:
+def wanted(node: JsonNode, kind: int) -> str:
     """What a node takes, with what to do where that is likely."""
     type_ = node.field.type
     if types.is_timestamp(type_) and kind in (json_grammar.INTEGER, json_grammar.DECIMAL) and not node.per_second:

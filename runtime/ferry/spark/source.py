@@ -28,6 +28,7 @@ from ferry.contract.notes import RecordPlace
 from ferry.spark.attempts import died_before
 from ferry.spark.cuts import without
 from ferry.spark.directory import DirectorySplits
+from ferry.spark.polling import PollSplits
 from ferry.spark.splits import WHOLE, LagSplits, RangeSplits, Splits, has_flows
 from ferry.spark.user_functions import as_kept, at, is_ferrys, source_code
 from ferry.system.files import replacing
@@ -149,7 +150,7 @@ class SplitsReader(DataSourceStreamReader):
         """What a source answers; of a user's own, as JSON has it. Raises UserCodeFailed when that fails."""
         source = self._sources[name]
         self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
-        if is_ferrys(source):
+        if is_ferrys(source) and not isinstance(source, PollSplits):
             return getattr(source, method)(*given)
         what = f"{method}() of source {name!r}"
         with self._running(f"{what}{at(type(source))} has run for"), source_code(what, source):

@@ -82,7 +82,8 @@ class Splits(Protocol):
     Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
     says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
     `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together. One whose records say
-    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does.
+    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does. One that
+    gives `Malformed` before a `transform` says so by an attribute `sets_aside` that is true, and is read twice then.
 
     Example:
         >>> import pyarrow as pa
@@ -190,6 +191,11 @@ class LagSplits(Protocol):
 def has_flows(source: object) -> bool:
     """Whether the records of a source are of several flows."""
     return isinstance(source, Splits) and bool(getattr(source, "has_flows", False))
+
+
+def sets_aside(source: object) -> bool:
+    """Whether a source says that it may have malformed records."""
+    return bool(getattr(source, "sets_aside", False))
 
 
 def ranges(low: int, high: int) -> list[tuple[int, int]]:

@@ -69,7 +69,7 @@ def packing(path: str) -> str | None:
         found.append(f"compressed with {inner}")
     if found:
         raise Fault(
-            f"{path} cannot be read: it is {within}{found[0]}; lines of JSON are read plain, or in gzip, bz2, zstd or lz4 "
+            f"{path} cannot be read: it is {within}{found[0]}; lines are read plain, or in gzip, bz2, zstd or lz4 "
             "frames: put such a file in its place, or remove it"
         )
     return codec
@@ -84,6 +84,16 @@ def _codec(begin: bytes) -> str | None:
 def opened(path: str, packed: str | None) -> Any:
     """The bytes of a file, unpacked."""
     return open(path, "rb") if packed is None else pa.input_stream(for_arrow(path), compression=packed)
+
+
+def first_line(path: str, packed: str | None) -> bytes:
+    """The first line of a file, with its end; empty: the file is."""
+    line = b""
+    with closing(opened(path, packed)) as file:
+        while b"\n" not in line and (more := file.read(1 << 16)):
+            line += more
+            _require_short(path, len(line))
+    return line[: line.find(b"\n") + 1 or None]
 
 
 def for_arrow(path: str) -> Any:
@@ -149,7 +159,7 @@ def _require_short(path: str, line: int) -> None:
     """A file that unpacks to one line without an end would take all memory."""
     if line > LINE_BYTES_MAX:
         raise Fault(
-            f"{path} cannot be read: a line is longer than {LINE_BYTES_MAX:,} bytes; put lines of JSON in its place, or "
+            f"{path} cannot be read: a line is longer than {LINE_BYTES_MAX:,} bytes; put lines in its place, or "
             "a file without records"
         )
 

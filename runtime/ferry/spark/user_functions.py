@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,11 +125,15 @@ class UserFrames:
 @contextmanager
 def source_code(what: str, source: Any) -> Iterator[None]:
     """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
-    if is_ferrys(source):
+    with nullcontext() if is_ferrys(source) else asked_code(what, type(source)):
         yield
-        return
+
+
+@contextmanager
+def asked_code(what: str, code: object) -> Iterator[None]:
+    """The same around a call of the user's code that answers what there is to read."""
     try:
-        with calling(what, type(source)):
+        with calling(what, code):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__

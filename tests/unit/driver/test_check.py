@@ -119,6 +119,56 @@ def test_the_plan_says_what_reads_what(tmp_path: Path) -> None:
     assert operator["computes"] == ["n=count()", "cents=sum(cents)"]
 
 
+SOURCES = """
+import pyarrow as pa
+import ferry
+
+ORDERS = pa.schema([("shop", pa.string()), ("ts", pa.int64())])
+
+
+def page(state):
+    return [], state
+
+
+def sources(spark, args):
+    return {
+        "lines": ferry.csv_files(args["directory"], ORDERS, delimiter=";"),
+        "rows": ferry.table("sqlite:///shop.db", "orders", ORDERS, "ts"),
+        "pages": ferry.poll(page, ORDERS, args["directory"], every="1 minute"),
+    }
+
+
+def pipeline(streams, args):
+    return [stream.sink(ferry.parquet(name)) for name, stream in streams.items()]
+"""
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("", "", ""),
+        ('";"', '";;"', "csv_files: delimiter=';;'; give one character of ASCII, such as ',', ';' or '\\t' (job.py:14"),
+        ("sqlite:///", "oracle://", "table: 'oracle://shop.db' is no database; give 'postgresql://"),
+        ("1 minute", "soon", "poll: every: 'soon' is not a duration"),
+        ("def page(state)", "def page()", "poll: page (job.py:8) is no function of (state)"),
+        ("    return [], state", "    return lock", ""),
+        ("ferry.poll(page", "ferry.poll(lambda state, lock=__import__('threading').Lock(): None", "source 'pages' (job.py:16) cannot be sent"),
+    ],
+)  # fmt: skip
+def test_sources_of_ferrys_own_are_known_and_may_have_sinks_straight_behind_them(
+    tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
+    found = built(tmp_path, SOURCES.replace(right, wrong, 1))
+    if said:
+        assert said in found["refused"], found
+        return
+    plan = found["plan"]
+    kinds = [f"CsvSplits({str(tmp_path)!r}, finite=False)", "table('sqlite:///shop.db', 'orders')", "poll(page)"]
+    assert [one["kind"] for one in plan["sources"]] == kinds and plan["planned"] == "" and plan["operators"] == []
+    assert [one["reads"][0]["from"] for one in plan["outputs"]] == ["lines", "rows", "pages"]
+
+
 @pytest.mark.usefixtures("no_spark")
 def test_the_plan_says_what_is_there_without_a_partner(tmp_path: Path) -> None:
     join = 'minutes.keyed.join("sales", minutes.keyed, ["shop"], {"n": "cents"}, within="1m", how="left")'

@@ -17,6 +17,7 @@ from ferry.driver.reading import Reading
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.cuts import cut
 from ferry.spark.feeds import works_of
+from ferry.spark.ingest import NO_SIDE, Feed
 from ferry.spark.pipeline import Operator
 from ferry.spark.source import Batch
 from ferry.spark.user_functions import code_of
@@ -102,3 +103,14 @@ def test_the_users_code_of_an_operator_is_named_with_its_place(monkeypatch: pyte
     jobs = Jobs(monkeypatch)
     text = code_of(jobs.operator.inputs, jobs.plan.sources)
     assert "source 'bids' (test_reading.py:" in text and "<lambda> (test_reading.py:" in text
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_record_that_kills_is_set_aside_once(monkeypatch: pytest.MonkeyPatch, read: bool) -> None:
+    """Also where records pass through Spark's SQL, and tasks that only count them read them as well."""
+    jobs, given = Jobs(monkeypatch, in_spark=True), list[Shares]()
+    feed = Feed(NO_SIDE, (), (), None, cast(Any, Mine()) if read else None, None)
+    monkeypatch.setattr(reading, "run_shares", lambda spark, shares, work, run: given.extend(shares) or [])
+    one = replace(jobs.reading, work=replace(jobs.reading.work, feeds={"bids": (feed,)}))
+    assert one.left_out([("bids", '{"numbers": [1]}', 0)]) == []
+    assert [share for share in given if share] == ([] if read else [[("bids", cut('{"numbers": [1]}', 0, 1, [0]))]])

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ferry.contract.errors import InputAway, SpecRefused
-from ferry.spark.compile import build, load
+from ferry.spark.compile import CompiledPipeline, build, load
 
 HEAD = """
 import pyarrow as pa
@@ -27,15 +27,19 @@ def pipeline(streams, args):
 """
 
 
-def refused(folder: Path, *changes: tuple[str, str]) -> str:
+def compiled(folder: Path, *changes: tuple[str, str]) -> CompiledPipeline:
     text = HEAD.replace("DIRECTORY", repr(str(folder)))
     for old, new in changes:
         assert old in text
         text = text.replace(old, textwrap.dedent(new))
     file = folder / "job.py"
     file.write_text(text)
+    return build(cast(Any, None), load(None, str(file)), {})
+
+
+def refused(folder: Path, *changes: tuple[str, str]) -> str:
     with pytest.raises(SpecRefused) as error:
-        build(cast(Any, None), load(None, str(file)), {})
+        compiled(folder, *changes)
     return str(error.value)
 
 
@@ -143,16 +147,32 @@ def test_a_sink_of_the_users_that_fails_while_the_program_is_built_is_refused(tm
     )
 
 
-def test_a_sink_or_sql_behind_records_that_may_be_malformed_is_refused_with_its_line(
+def test_sql_behind_a_source_of_flows_needs_a_column_that_says_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    json = ("ferry.parquet_files", "ferry.json_files")
-    straight = (LAST, 'return [counts.sink(ferry.console()), streams["a"]\n        .sink(ferry.console())]')
-    text = refused(tmp_path, json, straight)
-    assert text.startswith("sink on source 'a': malformed records of json_files could not be set aside")
-    assert text.endswith('has modes for them (job.py:14 in pipeline: ".sink(ferry.console())]")')
-    kafka = (f"parquet_files({str(tmp_path)!r}, schema=ROWS)", 'kafka("broker:9092", "topic", ROWS)')
-    assert "an operator between (job.py:14 in pipeline" in refused(tmp_path, kafka, straight)
     monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
-    text = refused(tmp_path, json, ('event_time("ts")', 'transform(\n        lambda frame: frame).event_time("ts")'))
-    assert text.endswith("read the files with spark.readStream (job.py:12)")
+    sql = ('event_time("ts")', 'transform(\n        lambda frame: frame).event_time("ts")')
+    flows = (
+        f"parquet_files({str(tmp_path)!r}, schema=ROWS)",
+        f'json_files({str(tmp_path)!r}, ROWS, flow="{{flow}}/*")',
+    )
+    text = refused(tmp_path, flows, sql)
+    assert text.startswith(
+        "transform on source 'a': of which flow a record is would not be known behind it; name a column"
+    )
+    assert text.endswith("or make the source one flow (job.py:12)")
+    compiled(tmp_path, flows, (sql[0], sql[1].replace('"ts")', '"ts", flow="k")')))
+    assert "leave one of both out" in refused(tmp_path, flows, ('event_time("ts")', 'event_time("ts", flow="k")'))
+
+
+def test_a_sink_and_sql_may_be_straight_behind_records_that_may_be_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
+    straight = (
+        LAST,
+        'return [counts.sink(ferry.console()), streams["a"].transform(lambda rows: rows).sink(ferry.parquet("a"))]',
+    )
+    for source in (f"json_files({str(tmp_path)!r}, ROWS)", 'kafka("broker:9092", "topic", ROWS)'):
+        plan = compiled(tmp_path, (f"parquet_files({str(tmp_path)!r}, schema=ROWS)", source), straight)
+        assert [one.input.origin for one in plan.outputs] == [0, "a"]

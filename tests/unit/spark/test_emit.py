@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,17 @@ import pyarrow.flight as fl
 import pyarrow.parquet as pq
 import pytest
 
+import ferry
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.driver.publisher import Publisher
 from ferry.driver.watch import EpochWatch
 from ferry.protocol.coordinator import FiredRows
 from ferry.spark import emit, flight
-from ferry.spark.pipeline import MapBatches, Transform
+from ferry.spark.compile import CompiledPipeline
+from ferry.spark.feeds import read_parts
+from ferry.spark.pipeline import Input, MapBatches, Output, Transform
 from ferry.spark.sinks import console, parquet
+from ferry.spark.source import Batch
 
 SCHEMA = pa.schema([("text", pa.string())])
 BATCH = pa.RecordBatch.from_pydict({"text": ["x" * 10_000] * 10}, schema=SCHEMA)
@@ -139,3 +144,40 @@ def test_where_spark_has_something_to_do_it_gets_a_frame(tmp_path: Path) -> None
     assert not emit.is_parted(output)
     output = SimpleNamespace(sink=console(), input=SimpleNamespace(steps=()))
     assert not emit.is_parted(output)
+
+
+def shares(folder: Path, lines: list[str]) -> tuple[Any, Any, Batch]:
+    """(source, plan, what an epoch has) of a sink straight behind files of a line each."""
+    for i, line in enumerate(lines):
+        (folder / f"{i}.json").write_text(f"{line}\n")
+    source = ferry.json_files(folder, SCHEMA, finite=True)
+    start = source.start()
+    splits = source.plan(start, source.latest(start, 100), 2)
+    plan = CompiledPipeline({"in": source, "other": source}, (), ())
+    spark: Any = SimpleNamespace(sparkContext=Tasks())
+    return source, plan, Batch(spark, [[("in", json.dumps(one)), ("", "tick")] for one in splits] + [[("other", "{}")]])
+
+
+def double(batch: pa.RecordBatch) -> pa.Table:
+    return pa.concat_tables([pa.Table.from_batches([batch])] * 2)
+
+
+def test_records_go_from_a_source_to_a_sink_in_the_tasks_that_read_them(tmp_path: Path) -> None:
+    (folder := tmp_path / "in").mkdir()
+    _, plan, batch = shares(folder, ['{"text": "a"}', "{oops", '{"text": "b"}'])
+    output = Output(Input("in", (MapBatches(double),), SCHEMA, None, 0), parquet(tmp_path / "out"))
+    parts = read_parts(batch._spark, batch, plan, output)
+    assert parts is not None and len(parts.shares) == 2, "of no other source, and no tick"
+    table = parts.table(1 << 20)
+    assert table is not None and table["text"].to_pylist() == ["a", "a", "b", "b"] and table.schema == SCHEMA
+    assert parts.table(1) is None, "more than the driver holds"
+    output.sink.place(None)
+    output.sink.open(-1)
+    output.sink.write(3, 1, parts)
+    assert sorted(pq.read_table(tmp_path / "out" / "epoch=3")["text"].to_pylist()) == ["a", "a", "b", "b"]
+    publisher: Any = SimpleNamespace(spark=batch._spark, plan=plan)
+    assert isinstance(Publisher._records(publisher, batch, output), emit.ReadParts)
+    printed = Output(output.input, console())
+    assert isinstance(made := Publisher._records(publisher, batch, printed), pa.Table) and made.num_rows == 4
+    assert Publisher._records(publisher, Batch(batch._spark, [[("", "tick")]]), printed) is None
+    assert Publisher._records(publisher, Batch(batch._spark, [[("", "tick")]]), output) is None

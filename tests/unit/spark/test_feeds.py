@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
+from ferry.spark import feeds
 from ferry.spark.compile import CompiledPipeline, _refuse_uncreated
 from ferry.spark.feeds import feeds_of
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import timed
 from ferry.spark.pipeline import Build, Input
-from ferry.spark.splits import Splits
+from ferry.spark.splits import Splits, sets_aside
 from ferry.spark.stream import Stream
 from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 from tests.unit.streams import RunningCount
@@ -123,3 +127,53 @@ def test_what_leaves_out_when_records_were_created_is_refused() -> None:
     _refuse_uncreated(build.created, build.operators[:2])
     with pytest.raises(SpecRefused, match="transform on source 'bid' leaves out 'ts'"):
         _refuse_uncreated(build.created, build.operators)
+
+
+def test_records_that_may_be_malformed_are_judged_apart_from_those_that_go_through_sql(tmp_path: Path) -> None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0))
+    through = stream.transform(lambda frame: frame).event_time("ts")
+    through.key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    counted = {}
+    for source in (ferry.json_files(tmp_path, BID), ferry.parquet_files(tmp_path, schema=BID)):
+        made = feeds_of(build.operators[0], CompiledPipeline({"bid": source}, tuple(build.operators), ()))
+        counted[source] = {name: [(feed.counted, feed.splits) for feed in some] for name, some in made.items()}
+    json, parquet = counted
+    assert counted[json] == {"bid#0": [(False, None)], "bid": [(True, json)]}
+    assert counted[parquet] == {"bid#0": [(True, None)]}
+
+
+class Own:
+    """A source of a user's with a record that is none."""
+
+    def schema(self) -> pa.Schema:
+        return BID
+
+    def read(self, split: Any, columns: Any) -> Iterator[Any]:
+        yield ferry.Malformed(1, ["x"], "no number")
+        yield pa.RecordBatch.from_pydict({"ts": [1], "auction": [2]}, schema=BID)
+
+    start = latest = ended = plan = schema
+
+
+class Saying(Own):
+    """One that says so."""
+
+    sets_aside = True
+
+
+def rows_for_sql(source: Any) -> list[Any]:
+    """What a task gives Spark of a split."""
+    operator, (given,) = SimpleNamespace(inputs=()), [Input("own", (), BID, None, 0)]
+    plan: Any = CompiledPipeline({"own": source}, (cast(Any, operator),), ())
+    raw: Any = SimpleNamespace(mapInArrow=lambda task, schema: task)
+    task: Any = feeds._records(cast(Any, None), raw, "own", plan, given, sets_aside(source))
+    return [row for batch in task([pa.RecordBatch.from_pydict({"split": ["{}"]})]) for row in batch.to_pylist()]
+
+
+def test_malformed_records_before_sql_are_passed_over_only_where_they_are_set_aside() -> None:
+    assert rows_for_sql(Saying()) == [{"ts": 1, "auction": 2}]
+    with pytest.raises(
+        SpecRefused, match="source 'own' before Spark's steps: 1 malformed: no number; a source that has any says so"
+    ):
+        rows_for_sql(Own())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import ferry
@@ -131,3 +132,13 @@ def test_no_input_is_an_input(tmp_path: Path) -> None:
         "window_end",
         "cents",
     ]
+
+
+def test_a_pipeline_without_an_operator_gives_its_records_to_its_sinks() -> None:
+    def pipeline(streams: Any, args: Any) -> Any:
+        dear = streams["orders"].map_batches(ferry.filter(pc.field("cents") > 5))
+        return [streams["orders"].sink(ferry.parquet("all")), dear.sink(ferry.parquet("dear"))]
+
+    orders = [order("a", n, n) for n in range(10)]
+    made = ferry.test(pipeline, {"orders": orders}, epochs=3)
+    assert made["all"].to_pylist() == orders and made["dear"].to_pylist() == orders[6:]
