@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
+    from ferry.spark.postgres_sink import postgres
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         "kafka_sink",
         "parquet",
         "parquet_files",
+        "postgres",
         "read_state",
         "records",
         "rows",
@@ -93,6 +95,7 @@ _HOMES = {
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
+    "ferry.spark.postgres_sink": ("postgres",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.keyed": ("KeyedStream",),
@@ -107,7 +110,8 @@ _OTHERS = {
     "mean": ("avg", "average"), "stddev": ("std", "stdev"), "variance": ("var",), "tumbling": ("window", "tumble"),
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
-    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv", "jdbc"),
+    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv"),
+    "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"

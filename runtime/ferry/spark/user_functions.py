@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +177,15 @@ def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | No
         if not isinstance(name, str | None):
             raise TypeError(f"it returned {type(name).__name__}; a text or None is needed")
         return name
+
+
+def expecting(sink: Sink, schema: pa.Schema, where: str) -> None:
+    """Tell a sink the columns of its rows. Raises SpecRefused, saying where, for what it cannot take."""
+    try:
+        with nullcontext() if is_ferrys(sink) else refused(f"expect() of sink {shown(sink)}{at(type(sink))}"):
+            sink.expect(schema)
+    except SpecRefused as error:
+        raise SpecRefused(f"{where}: {error}") from error
 
 
 def is_ferrys(value: object) -> bool:
