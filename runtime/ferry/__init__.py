@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
+    from ferry.spark.delta_sink import delta
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.kafka import kafka
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         "at_end",
         "changes",
         "console",
+        "delta",
         "filter",
         "foreach_epoch",
         "json_files",
@@ -91,6 +93,7 @@ _HOMES = {
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
+    "ferry.spark.delta_sink": ("delta",),
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
@@ -111,7 +114,7 @@ _OTHERS = {
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv"),
-    "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
+    "delta": ("deltalake", "write_deltalake", "delta_lake"), "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"

@@ -81,7 +81,9 @@ class MarkedSink(Sink):
                     self.notice = (
                         f"{self!r} has nothing of this run, which has committed epoch {committed}: is it the same?"
                     )
-                mark = SinkMark(-1, -1, self._marked_as(self._run), "" if there is None else there.life)
+                mark = SinkMark(
+                    -1, -1, self._marked_as(self._run), self._marked_as("") if there is None else there.life
+                )
                 with self._again():
                     self._put(None, mark, there)
                     self._life = mark.life
@@ -105,8 +107,8 @@ class MarkedSink(Sink):
         if self._name_before and (other := self._marked_if_there(self._name_before)) and other.epoch > epoch:
             raise SpecRefused(
                 f"sink: {self!r} has epochs up to {other.epoch} of the job whose checkpoint this is, as "
-                f"{self._name_before!r}, and that checkpoint is of epoch {epoch}; give this job a table of its own, or restore with --sink keep "
-                "(spec.restoreSink: keep), which leaves these rows"
+                f"{self._name_before!r}, and that checkpoint is of epoch {epoch}; give this job a table of its own, or "
+                "restore with --sink keep (spec.restoreSink: keep), which leaves these rows"
             )
         self._begin_life(epoch, take_back=True)
 

@@ -119,7 +119,8 @@ class PostgresTable:
         """The table of marks."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self.marks} (sink text PRIMARY KEY, epoch bigint NOT NULL, "
-            "generation bigint NOT NULL, run text NOT NULL, life text NOT NULL, written_at timestamptz NOT NULL DEFAULT now())"
+            "generation bigint NOT NULL, run text NOT NULL, life text NOT NULL, "
+            "written_at timestamptz NOT NULL DEFAULT now())"
         )
 
     def incoming(self) -> str:
