@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ferry.spark.delta_sink import delta
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
+    from ferry.spark.http_sink import http
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         "delta",
         "filter",
         "foreach_epoch",
+        "http",
         "json_files",
         "kafka",
         "kafka_sink",
@@ -96,6 +98,7 @@ _HOMES = {
     "ferry.spark.delta_sink": ("delta",),
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
+    "ferry.spark.http_sink": ("http",),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
     "ferry.spark.postgres_sink": ("postgres",),
@@ -114,7 +117,8 @@ _OTHERS = {
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
     "approx_count_distinct": ("count_distinct", "countDistinct", "distinct", "nunique"), "console": ("print", "show"),
     "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "csv"),
-    "delta": ("deltalake", "write_deltalake", "delta_lake"), "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
+    "http": ("post", "webhook", "rest"), "delta": ("deltalake", "write_deltalake", "delta_lake"),
+    "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"

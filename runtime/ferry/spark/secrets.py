@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qsl
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused
@@ -35,7 +36,8 @@ def require_references(options: Mapping[str, Any] | None, what: str) -> dict[str
 
 
 def require_no_login(url: str, what: str) -> None:
-    """Raises SpecRefused for a password that is written in a URL."""
+    """Raises SpecRefused for a password that is written in a URL, or a secret behind its question mark."""
+    require_references(dict(parse_qsl(url.partition("?")[2])), f"{what}: parameter")
     login = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
     if ":" in login and not environment.is_reference(login.partition(":")[2]):
         raise SpecRefused(
