@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.http_sink import http
+    from ferry.spark.iceberg_sink import iceberg
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         "filter",
         "foreach_epoch",
         "http",
+        "iceberg",
         "json_files",
         "kafka",
         "kafka_sink",
@@ -99,6 +101,7 @@ _HOMES = {
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.http_sink": ("http",),
+    "ferry.spark.iceberg_sink": ("iceberg",),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
     "ferry.spark.postgres_sink": ("postgres",),

@@ -114,7 +114,7 @@ class HttpSink(Sink):
         import httpx
 
         kind = "application/x-ndjson" if self._lines else "application/json"
-        url, given = environment.filled(self._url), secrets.filled(self._headers)
+        url, given = secrets.filled_url(self._url), secrets.filled(self._headers)
         if self._client is None:
             self._client = httpx.Client(timeout=self._timeout, follow_redirects=False)
         try:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from ferry import environment
 from ferry.contract.errors import SpecRefused
@@ -47,7 +47,17 @@ def require_no_login(url: str, what: str) -> None:
 
 def filled(options: Mapping[str, str]) -> dict[str, str]:
     """With the variables that values name put in. Raises SpecRefused when one is not set."""
-    return {name: environment.filled(value) for name, value in options.items()}
+    return {name: filled_url(value) if "://" in value else environment.filled(value) for name, value in options.items()}
+
+
+def filled_url(url: str) -> str:
+    """With the variables put in; in a login so that every character is one of the login."""
+    if environment.is_reference(url):
+        return str(environment.filled(url))
+    scheme, separator, rest = url.partition("://")
+    login, at, host = rest.rpartition("@")
+    login = environment.REFERENCE.sub(lambda found: quote(environment.filled(found[0]), safe=":"), login)
+    return scheme + separator + login + at + str(environment.filled(host))
 
 
 def shown_url(url: str) -> str:

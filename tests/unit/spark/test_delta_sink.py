@@ -44,7 +44,8 @@ def opened(base: Path, committed: int = -1, run: str = "run", **more: Any) -> De
 
 def there(base: Path) -> list[tuple[Any, ...]]:
     sales = DeltaTable(base / "sales").to_pyarrow_dataset()  # noqa: F841  DuckDB looks it up
-    return duckdb.sql("SELECT shop, n FROM sales ORDER BY ALL").fetchall()
+    found: list[tuple[Any, ...]] = duckdb.sql("SELECT shop, n FROM sales ORDER BY ALL").fetchall()
+    return found
 
 
 def test_an_epoch_is_there_once(tmp_path: Path) -> None:
