@@ -12,7 +12,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import marked_sinks
+from ferry.spark import marked_sinks, postgres_sink
 from ferry.spark.postgres_sink import PostgresSink
 from ferry.spark.postgres_tables import PostgresTable
 from tests.postgres import PASSWORD, PostgresServer
@@ -129,6 +129,19 @@ def test_of_two_drivers_in_one_epoch_one_writes(
     monkeypatch.setattr(PostgresSink, "_marked", first_the_other)
     with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
         slow.write(0, 1, rows(("a", 1)))
+    assert there(server, table) == [("a", 1)]
+
+
+def test_a_driver_that_is_frozen_in_a_transaction_does_not_hold_up_the_next(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_sink, "LOCAL", "SET LOCAL idle_in_transaction_session_timeout = '300ms'")
+    frozen, sink = opened(server, table), opened(server, table)
+    with pytest.raises(Unreachable):
+        with frozen._transaction() as cursor:
+            assert frozen._read(cursor, f"ferry.job.{table}", " FOR UPDATE")
+            sink.write(0, 2, rows(("a", 1)))
+            cursor.execute("SELECT 1")
     assert there(server, table) == [("a", 1)]
 
 
@@ -304,6 +317,19 @@ REFUSED = [
 def test_what_cannot_be_meant_is_refused(args: tuple[Any, ...], more: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecRefused, match=text):
         ferry.postgres(*args, **more)
+
+
+def test_a_pipeline_is_refused_where_it_gives_a_stream_to_a_sink_with_another_key() -> None:
+    def pipeline(streams: Any, args: Any, key: str = "shop") -> Any:
+        totals = streams["orders"].key_by("shop").aggregate("totals", n=ferry.sum("n"), emit=ferry.changes())
+        return totals.sink(ferry.postgres("host=db", "public.totals", key=key))
+
+    made = ferry.test(pipeline, {"orders": rows(("a", 1), ("a", 2))})
+    assert made["totals"].to_pylist() == [{"shop": "a", "n": 3}]
+    with pytest.raises(
+        SpecRefused, match=r"sink on operator 'totals': .*no column 'shp'; .*test_postgres_sink\.py:\d+"
+    ):
+        ferry.test(lambda streams, args: pipeline(streams, args, "shp"), {"orders": rows(("a", 1))})
 
 
 def test_a_key_that_is_no_column_is_refused_where_the_stream_is_given() -> None:
