@@ -175,9 +175,9 @@ class DeltaSink(MarkedSink):
         from deltalake import CommitProperties, Transaction
 
         numbers = mark.epoch, mark.generation, int(mark.run), int(mark.life)
-        told = {"ferry.sink": self._name, "ferry.epoch": str(mark.epoch), "ferry.run": self._run}
+        summary = {"ferry.sink": self._name, "ferry.epoch": str(mark.epoch), "ferry.run": self._run}
         transactions = [Transaction(*one) for one in zip(_applications(self._name), numbers, strict=True)]
-        return CommitProperties(custom_metadata=told, app_transactions=transactions)
+        return CommitProperties(custom_metadata=summary, app_transactions=transactions)
 
     def _table(self) -> Any:
         """Looked up anew: one that was removed, or is another by now, is noticed."""

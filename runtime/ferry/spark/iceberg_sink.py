@@ -117,7 +117,7 @@ class IcebergSink(MarkedSink):
         given = self._schema.empty_table() if rows is None else for_readers(rows, of_spark=True)
         with self._errors(), self._commit(mark, there) as transaction:
             # Without rows, too: a snapshot is what the commit of another driver is compared by.
-            transaction.append(given, snapshot_properties=self._told(mark))
+            transaction.append(given, snapshot_properties=self._summary(mark))
 
     def _take_back(self, epoch: int, mark: SinkMark, there: SinkMark) -> None:
         """Have the table be as it was after this epoch, if nobody else has changed rows since."""
@@ -152,7 +152,7 @@ class IcebergSink(MarkedSink):
             transaction.set_properties({self._name: json.dumps(asdict(mark))})
             yield transaction
 
-    def _told(self, mark: SinkMark) -> dict[str, str]:
+    def _summary(self, mark: SinkMark) -> dict[str, str]:
         """What the summary of a snapshot says."""
         return {"ferry.sink": self._name, "ferry.epoch": str(mark.epoch), "ferry.run": self._run}
 

@@ -87,14 +87,14 @@ def test_a_lost_answer_of_a_commit_is_no_second_one(tmp_path: Path, monkeypatch:
 def test_of_two_drivers_in_one_epoch_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one has looked at the table before the first one commits; the library would put it behind that."""
     slow, fast = opened(tmp_path), opened(tmp_path)
-    told = IcebergSink._told
+    summary = IcebergSink._summary
 
     def first_the_other(self: IcebergSink, mark: Any) -> dict[str, str]:
         if self is slow:
             fast.write(0, 2, rows(("a", 1)))
-        return told(self, mark)
+        return summary(self, mark)
 
-    monkeypatch.setattr(IcebergSink, "_told", first_the_other)
+    monkeypatch.setattr(IcebergSink, "_summary", first_the_other)
     with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
         slow.write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1)]
@@ -140,14 +140,14 @@ def test_a_restore_may_keep_the_rows_and_does_not_touch_those_of_others(tmp_path
 
 def test_others_write_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(tmp_path)
-    told, others = IcebergSink._told, [5, 6]
+    summary, others = IcebergSink._summary, [5, 6]
 
     def first_a_colleague(self: IcebergSink, mark: Any) -> dict[str, str]:
         if others:
             catalog(tmp_path).load_table("shop.sales").append(rows(("b", others.pop())))
-        return told(self, mark)
+        return summary(self, mark)
 
-    monkeypatch.setattr(IcebergSink, "_told", first_a_colleague)
+    monkeypatch.setattr(IcebergSink, "_summary", first_a_colleague)
     sink.write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1), ("b", 5), ("b", 6)]
 
