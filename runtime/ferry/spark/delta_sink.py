@@ -246,4 +246,8 @@ def delta(
     if name is not None:
         require_name(name, "delta: name=")
     options = secrets.require_references(storage_options, "delta: storage_options")
+    if unsafe := [one for one in options if one.lower().endswith("allow_unsafe_rename")]:
+        raise SpecRefused(
+            f"delta: storage_options {unsafe[0]!r}: two drivers could commit the same version; leave it out"
+        )
     return DeltaSink(where, name or where.rpartition("/")[2], options)

@@ -211,6 +211,8 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
             ferry.delta("a").expect(pa.schema([("x", kind)]))
     with pytest.raises(SpecRefused, match=r"storage_options 'aws_secret_access_key' is a secret"):
         ferry.delta("s3://bucket/a", storage_options={"aws_secret_access_key": "hello"})
+    with pytest.raises(SpecRefused, match="two drivers could commit the same version"):
+        ferry.delta("s3://bucket/a", storage_options={"AWS_S3_ALLOW_UNSAFE_RENAME": "true"})
     with pytest.raises(SpecRefused, match=r"password in the URL is a secret"):
         ferry.delta("s3://me:hello@bucket/a")
     with pytest.raises(SpecRefused, match=r"delta: table 7; give its path"):
