@@ -99,6 +99,8 @@ class MarkedSink(Sink):
             if epoch <= there.epoch:
                 return
             table = table if table is not None else for_spark(rows if isinstance(rows, pa.Table) else rows.toArrow())
+            if not table.num_rows:  # as of a source that is at rest: no commit for that
+                return
             with self._again():
                 return self._put(table, replace(there, epoch=epoch, generation=generation), there)
 

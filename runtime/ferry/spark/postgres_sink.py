@@ -20,6 +20,9 @@ from ferry.spark import secrets
 from ferry.spark.marked_sinks import Disallowed, MarkedSink, Overtaken, SinkMark
 from ferry.spark.postgres_tables import PostgresTable, texts
 
+MARK = "sink, epoch, generation, run, life"
+"""Columns of a mark."""
+
 DEFAULTS = {
     "connect_timeout": "10",
     "application_name": "ferry",
@@ -148,6 +151,8 @@ class PostgresSink(MarkedSink):
         with self._transaction() as cursor:
             for place, create in ((table.place, table.create()), (table.marks, table.create_marks())):
                 if cursor.execute("SELECT to_regclass(%s)", (place,)).fetchone()[0] is None:
+                    # Of two drivers that make it at once PostgreSQL would refuse the second.
+                    cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
                     cursor.execute(create)
             cursor.execute(f"SELECT * FROM {table.place} LIMIT 0")
             there = [column.name for column in cursor.description]
@@ -165,7 +170,7 @@ class PostgresSink(MarkedSink):
         table = self._table
         with self._transaction() as cursor:
             if there is None:
-                added = f"INSERT INTO {table.marks} VALUES (%s, -1, -1, '', '') ON CONFLICT DO NOTHING"
+                added = f"INSERT INTO {table.marks} ({MARK}) VALUES (%s, -1, -1, '', '') ON CONFLICT DO NOTHING"
                 cursor.execute(added, (self._name,))
                 if not cursor.rowcount:
                     raise Overtaken("another driver has written its mark")

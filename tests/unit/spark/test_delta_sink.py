@@ -59,6 +59,13 @@ def test_an_epoch_is_there_once(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "sales").transaction_version("ferry.job.sales") == 4
 
 
+def test_an_epoch_without_rows_is_no_commit(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    before = DeltaTable(tmp_path / "sales").version()
+    sink.write(0, 1, rows())
+    assert DeltaTable(tmp_path / "sales").version() == before
+
+
 def test_a_lost_answer_of_a_commit_is_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(tmp_path)
     put = DeltaSink._put

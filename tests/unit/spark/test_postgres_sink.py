@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -75,6 +76,21 @@ def test_an_epoch_is_there_once(server: PostgresServer, table: str) -> None:
     assert server.sql(f"SELECT epoch, generation, run FROM ferry_epochs WHERE sink = 'ferry.job.{table}'") == [
         (4, 2, "run")
     ]
+
+
+def test_two_drivers_make_the_table_at_once(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = PostgresTable.create
+
+    def together(self: PostgresTable) -> str:
+        return f"SELECT pg_sleep(0.2); {create(self)}"
+
+    monkeypatch.setattr(PostgresTable, "create", together)
+    with ThreadPoolExecutor(2) as pool:
+        for made in [pool.submit(declared(server, table)._prepare) for _ in range(2)]:
+            made.result(60)
+    assert there(server, table) == []
 
 
 def test_a_crash_before_the_end_of_the_transaction_leaves_nothing(
