@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,19 @@ def test_no_word_of_an_error_holds_a_secret(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(Unreachable, match=r"\$\{S3_SECRET\}:1/bucket") as away:
         sink.open(-1)
     assert "127.0.0.1" not in str(away.value) and "\x1b" not in str(away.value)
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "make"),
+    [
+        ("deltalake", "delta", lambda: ferry.delta("a")),
+        ("pyiceberg", "iceberg", lambda: ferry.iceberg("a.b")),
+        ("psycopg", "postgres", lambda: ferry.postgres("host=db", "a")),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, library: str, extra: str, make: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SpecRefused, match=rf"{extra}: the package {library} is not installed: ferry-stream\[{extra}\]"):
+        make()
