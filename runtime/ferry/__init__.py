@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
     from ferry.spark.csv_files import csv_files
+    from ferry.spark.delta_sink import delta
     from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
+    from ferry.spark.http_sink import http
+    from ferry.spark.iceberg_sink import iceberg
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.keyed import KeyedStream
     from ferry.spark.polling import poll
+    from ferry.spark.postgres_sink import postgres
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
@@ -65,14 +69,18 @@ if TYPE_CHECKING:
         "changes",
         "console",
         "csv_files",
+        "delta",
         "filter",
         "foreach_epoch",
+        "http",
+        "iceberg",
         "json_files",
         "kafka",
         "kafka_sink",
         "parquet",
         "parquet_files",
         "poll",
+        "postgres",
         "read_state",
         "records",
         "rows",
@@ -96,11 +104,15 @@ _HOMES = {
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
     "ferry.spark.csv_files": ("csv_files",),
+    "ferry.spark.delta_sink": ("delta",),
     "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
+    "ferry.spark.http_sink": ("http",),
+    "ferry.spark.iceberg_sink": ("iceberg",),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),
     "ferry.spark.polling": ("poll",),
+    "ferry.spark.postgres_sink": ("postgres",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.keyed": ("KeyedStream",),
@@ -117,7 +129,9 @@ _OTHERS = {
     "sliding": ("hop", "hopping", "slide"), "json_files": ("json", "read_json"), "parquet_files": ("read_parquet",),
     "csv_files": ("read_csv", "csv"), "table": ("read_sql", "read_table", "postgres_table", "jdbc_table"),
     "count_distinct": ("countDistinct", "distinct", "nunique"), "console": ("print", "show"),
-    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch", "jdbc"),
+    "kafka": ("read_kafka", "from_kafka"), "foreach_epoch": ("foreach", "foreach_batch", "foreachBatch"),
+    "http": ("post", "webhook", "rest"), "delta": ("deltalake", "write_deltalake", "delta_lake"),
+    "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
 }  # fmt: skip
 """By name of Ferry: the names of other libraries for the same thing."""
 _AGGREGATES = "ferry.kernels.aggregates"

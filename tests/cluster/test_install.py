@@ -133,6 +133,8 @@ def test_the_client_needs_no_spark(wheels: dict[str, Path], install: Install, tm
 
 EXTRAS = {
     "kafka": "import confluent_kafka, fastavro, ferry.spark.kafka_client",
+    "delta,iceberg,postgres": "import ferry; ferry.delta('d'); ferry.postgres('host=db', 't'); "
+    "s = ferry.iceberg('a.b', catalog={'type': 'sql', 'uri': 'sqlite://'}); s._connected()",
     "client": "import ferry_operator.kube.api.client, ferry_operator.cli.remote.remote",
     "operator": "import runpy; runpy.run_module('ferry_operator.kube', run_name='ferry_operator.kube')",
 }
@@ -150,7 +152,7 @@ def test_an_extra_brings_what_it_is_for(
 
 @pytest.mark.turns
 def test_the_lowest_versions_that_are_allowed_work(wheels: dict[str, Path], install: Install, tmp_path: Path) -> None:
-    wheel, lowest = f"{wheels['ferry_stream']}[kafka,operator]", ("--resolution", "lowest-direct")
+    wheel, lowest = f"{wheels['ferry_stream']}[{','.join(EXTRAS)}]", ("--resolution", "lowest-direct")
     programs = install(wheel, "pytest", options=lowest)
     run(tmp_path, programs / "ferry", "init", "shop")
     shop = tmp_path / "shop"

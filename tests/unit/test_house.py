@@ -27,6 +27,9 @@ LONGER: dict[str, int] = {}
 
 IMPORTERS_MAX = {
     "confluent_kafka": 1,
+    "deltalake": 1,
+    "psycopg": 1,
+    "pyiceberg": 1,
     "cryptography": 1,
     "pyverbs": 1,
     "duckdb": 1,

@@ -71,7 +71,7 @@ class OpeningSinks:
 
     def _announce(self, metrics: DriverMetrics) -> None:
         """Have `ferry run` know where the output is, and show what is printed."""
-        if folders := [str(sink.directory) for sink in self._sinks if isinstance(sink, sinks.Parquet)]:
+        if folders := [str(where) for sink in self._sinks if (where := getattr(sink, "directory", ""))]:
             metrics.note("output", ", ".join(folders))
         for sink in self._sinks:
             if isinstance(sink, sinks.Console):

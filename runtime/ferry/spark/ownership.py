@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -172,6 +173,16 @@ class Ownership:
             with suppress(OSError):
                 os.close(self._lock)
         self._lock = handle
+
+
+def local(directory: str) -> Path:
+    """The path of a sink's directory. Raises SpecRefused for a URL."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", directory):
+        raise SpecRefused(
+            f"sink: {directory!r} is a URL; a parquet sink writes to a directory. Mount what it names as a volume that "
+            "driver and workers share and give that path, or write to it yourself in ferry.foreach_epoch(...)"
+        )
+    return Path(directory)
 
 
 def _parsed(text: bytes) -> Mark:

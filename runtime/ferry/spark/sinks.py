@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
@@ -28,7 +27,7 @@ from ferry.contract.user_code import shown
 from ferry.spark.encodings import encodings, for_readers, write_parts
 from ferry.spark.json_text import shown as rows_shown
 from ferry.spark.ownership import LIFE as LIFE
-from ferry.spark.ownership import Ownership
+from ferry.spark.ownership import Ownership, local
 from ferry.spark.user_functions import name_of_sink, require_arguments
 from ferry.system import files
 
@@ -71,6 +70,9 @@ class Sink(ABC):
 
     takes_parts: ClassVar[bool] = False
     """Whether `write` may get `RowParts`, in place of a DataFrame of very many rows that nothing is to be done with."""
+
+    def expect(self, schema: pa.Schema) -> None:  # noqa: B027  most sinks take whatever comes
+        """The columns that rows will have, when the pipeline is built. Raises SpecRefused for what this sink cannot take."""
 
     def place(self, base: str | None) -> Path | None:
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
@@ -136,7 +138,7 @@ class Parquet(Sink):
 
     def __init__(self, directory: str | PathLike[str]) -> None:
         self.declared = files.path_of(directory, "parquet: directory")
-        self.directory = _local(self.declared)
+        self.directory = local(self.declared)
         self._owner = Ownership(self.declared)
         self.notice = ""
 
@@ -145,7 +147,7 @@ class Parquet(Sink):
 
     def place(self, base: str | None) -> Path:
         """`base`/NAME, where NAME is the last name of the declared directory."""
-        named = self.directory if base is None else _local(base) / _local(self.declared).name
+        named = self.directory if base is None else local(base) / local(self.declared).name
         self.directory = named.absolute()
         return self.directory
 
@@ -257,15 +259,6 @@ class Parquet(Sink):
         if run and self._owner.run and run != self._owner.run:
             raise SpecRefused(f"sink: {folder} was written by run {run}; choose another --output")
         return None
-
-
-def _local(directory: str) -> Path:
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", directory):
-        raise SpecRefused(
-            f"sink: {directory!r} is a URL; a parquet sink writes to a directory. Mount what it names as a volume that "
-            "driver and workers share and give that path, or write to it yourself in ferry.foreach_epoch(...)"
-        )
-    return Path(directory)
 
 
 PART = "part string, rows long, bytes long"

@@ -31,7 +31,7 @@ from ferry.spark.pipeline import (
 )
 from ferry.spark.processes import is_time
 from ferry.spark.sinks import Sink
-from ferry.spark.user_functions import UserBatches, UserFrames, not_arrow
+from ferry.spark.user_functions import UserBatches, UserFrames, expecting, not_arrow
 from ferry.spark.words import Duration, milliseconds
 
 
@@ -297,9 +297,9 @@ class Stream:
         """End of the pipeline, behind an operator or straight behind a source. A stream may have several.
 
         Parameters:
-            sink: where the rows go: `ferry.parquet(...)`, `ferry.console()`, `ferry.foreach_epoch(...)` or one of yours.
+            sink: where the rows go: `ferry.parquet(...)`, `ferry.postgres(...)`, `ferry.console()` ... or one of yours.
         Returns: what `pipeline(streams, args)` returns, alone or in a list.
-        Raises: SpecRefused, if streams were united before it, and no operator is between.
+        Raises: SpecRefused, if streams were united before it, and no operator is between; if the sink cannot take a column.
         Example:
             >>> counts = per_auction.aggregate("counts", num=ferry.count())
             >>> output = counts.sink(ferry.parquet("counts"))
@@ -312,6 +312,7 @@ class Stream:
             )
         if self.more:
             raise SpecRefused(f"sink on {self._where()}, which is united with others: give each a sink of its own")
+        expecting(sink, self.input.schema, f"sink on {self._where()}")
         return Output(self.input, sink, here())
 
     def _where(self) -> str:

@@ -183,6 +183,15 @@ def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | No
         return name
 
 
+def expecting(sink: Sink, schema: pa.Schema, where: str) -> None:
+    """Tell a sink the columns of its rows. Raises SpecRefused, saying where, for what it cannot take."""
+    try:
+        with nullcontext() if is_ferrys(sink) else refused(f"expect() of sink {shown(sink)}{at(type(sink))}"):
+            sink.expect(schema)
+    except SpecRefused as error:
+        raise SpecRefused(f"{where}: {error}") from error
+
+
 def is_ferrys(value: object) -> bool:
     """Whether a source or a sink is one that comes with Ferry."""
     return type(value).__module__.split(".")[0] == "ferry"

@@ -28,6 +28,7 @@ from ferry.spark.frames import require_types
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
 from ferry.spark.top import top_rows
+from ferry.spark.user_functions import expecting
 from ferry.spark.words import Duration, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None)
             inputs = tuple(one for one in operator.inputs if one.side == side)
             for one in inputs:
                 require_types(one.schema, f"operator {descriptor.name!r}: late=")
+                expecting(sink, one.schema, f"operator {descriptor.name!r}: late=")
             fired.build.late.append(LateOutput(descriptor.index, inputs, window, sink))
     return fired
 

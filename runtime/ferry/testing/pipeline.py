@@ -73,7 +73,8 @@ def test(
         args: `spec.pipeline.args`.
         restarts: before every epoch the state is put into another process's hands, as a move or a crash would: what a
             function of yours keeps anywhere but in its state is not lost here alone.
-    Returns: the rows of each sink, by its name: the last name of a folder, a topic, the name of a function, or "console".
+    Returns: the rows of each sink, by its name: the last name of a folder or a table, a topic, the name of a function, or
+        "console".
     Raises: SpecRefused, if the pipeline is refused; UserCodeFailed, if one of its functions raises.
     Example:
         >>> def pipeline(streams, args):
@@ -321,7 +322,7 @@ def _label(sink: sinks.Sink) -> str:
             return str(getattr(sink.function, "__name__", "foreach_epoch"))
         case KafkaSink():
             return sink.topic
-    return type(sink).__name__.lower()
+    return str(getattr(sink, "label", type(sink).__name__.lower()))
 
 
 def _named(declared: Sequence[sinks.Sink]) -> dict[sinks.Sink, str]:
