@@ -1,6 +1,6 @@
 """Rows of a table in the order of a column, from a database that Python knows by its DB-API: Postgres and SQLite.
 
-The only place that imports their libraries for a source. Must never write.
+Must never write.
 """
 
 from __future__ import annotations
@@ -13,23 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ferry import environment
 from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.spark.postgres_client import PostgresPlace, require
+from ferry.spark.secrets import shown_url
 
 SQLITE, POSTGRES = "sqlite:///", ("postgresql://", "postgres://")
 
 ANSWER_SECONDS = 10
 """A database that does not answer within this time counts as unreachable."""
-
-DEFAULTS = {
-    "connect_timeout": ANSWER_SECONDS,
-    "application_name": "ferry",
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
-"""Of a connection to Postgres, unless the user says otherwise: a server that does not answer is known to be away."""
 
 FETCHED_ROWS = 10_000
 """Rows that are taken over at once."""
@@ -50,20 +41,8 @@ def refuse_unknown(dsn: Any) -> None:
         )
     if dsn.startswith(SQLITE):
         return
-    try:
-        import psycopg
-    except ImportError as missing:
-        raise SpecRefused("table: the package psycopg is not installed: ferry-stream[postgres]") from missing
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(dsn)
-    except psycopg.Error as wrong:
-        raise SpecRefused(f"table: {shown(dsn)} is no address of a Postgres: {wrong}") from wrong
-    for name in ("password", "sslpassword"):
-        if name in given and not environment.is_reference(given[name]):
-            raise SpecRefused(
-                f"table: the {name} is a secret: give the name of an environment variable, "
-                "postgresql://user:${NAME}@host/database"
-            )
+    require("table")
+    PostgresPlace(dsn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +116,7 @@ class _Connection:
         self._postgres = dsn.startswith(POSTGRES)
         with _reached(dsn):
             if self._postgres:
-                import psycopg
-
-                given = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(dsn)}
-                self._own: Any = psycopg.connect(**{name: environment.filled(value) for name, value in given.items()})
+                self._own: Any = PostgresPlace(dsn).connect()
                 self._own.read_only = True
                 return
             path = dsn.removeprefix("sqlite:///")
@@ -183,7 +159,7 @@ def _reached(dsn: str) -> Iterator[None]:
     """Around what a database is asked: its errors become Unreachable, and Misfit where a query does not fit it."""
     try:
         yield
-    except SpecRefused:
+    except (SpecRefused, Unreachable):
         raise
     except Exception as error:
         names = [one.__name__ for one in type(error).__mro__]
@@ -191,14 +167,7 @@ def _reached(dsn: str) -> Iterator[None]:
         wrong = "ProgrammingError" in names or text.startswith(("no such table", "no such column", "near "))
         if not wrong and not {"DatabaseError", "InterfaceError"} & {*names} and not isinstance(error, OSError):
             raise
-        raise (Misfit if wrong else Unreachable)(f"{shown(dsn)}: {type(error).__name__}: {text}") from error
-
-
-def shown(dsn: str) -> str:
-    """A database without its login."""
-    scheme, _, rest = dsn.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+        raise (Misfit if wrong else Unreachable)(f"{shown_url(dsn)}: {type(error).__name__}: {text}") from error
 
 
 def kept(value: Any) -> Any:

@@ -21,9 +21,10 @@ import pyarrow.types as types
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from ferry.contract.texts import require_name
 from ferry.spark.csv_lines import column_of
-from ferry.spark.databases import Misfit, Ordered, kept, refuse_unknown, shown
+from ferry.spark.databases import Misfit, Ordered, kept, refuse_unknown
 from ferry.spark.json_columns import JsonNode, is_text
 from ferry.spark.json_lines import checked
+from ferry.spark.secrets import shown_url
 from ferry.spark.splits import Malformed, Position, Split, malformed
 from ferry.spark.words import Duration, milliseconds
 
@@ -56,7 +57,7 @@ class TableSplits:
         return {**self.__dict__, "_own": None, "_seen": [], "_nothing": None}
 
     def __repr__(self) -> str:
-        return f"table({shown(self._rows.dsn)!r}, {self._rows.table!r})"
+        return f"table({shown_url(self._rows.dsn)!r}, {self._rows.table!r})"
 
     def schema(self) -> pa.Schema:
         """The declared schema."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ferry
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from ferry.spark import databases, tables
-from ferry.spark.databases import shown
+from ferry.spark.secrets import shown_url
 from ferry.spark.splits import Malformed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("shop", pa.string())])
@@ -233,9 +233,9 @@ def test_a_password_is_named_and_not_shown() -> None:
     with pytest.raises(SpecRefused, match="is no database; give 'postgresql://"):
         columns("mysql://shop")
     pytest.importorskip("psycopg")
-    with pytest.raises(SpecRefused, match=r"the password is a secret: .*postgresql://user:\$\{NAME\}@host"):
+    with pytest.raises(SpecRefused, match=r"option 'password' is a secret: .*'password': '\$\{NAME\}'"):
         columns("postgresql://me:secret@db/shop")
     assert repr(columns("postgresql://me:${PASSWORD}@db:5432/shop?sslmode=require")) == (
         "table('postgresql://db:5432/shop', 'orders')"
     )
-    assert shown("sqlite:////a@b/shop.db") == "sqlite:////a@b/shop.db"
+    assert shown_url("sqlite:////a@b/shop.db") == "sqlite:////a@b/shop.db"
