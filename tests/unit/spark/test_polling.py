@@ -158,7 +158,7 @@ def test_answers_are_kept_for_as_long_as_checkpoints_may_need_them(tmp_path: Pat
         ({"every": 10}, "poll: every: 10 has no unit"),
         ({"first": object()}, "is no JSON value"),
     ],
-    ids=str,
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )  # fmt: skip
 def test_what_cannot_be_polled_is_refused(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecRefused, match=words):
