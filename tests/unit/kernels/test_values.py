@@ -185,6 +185,15 @@ def test_sums_and_means_of_decimals_are_exact(
             assert found.type == into and digits_of(found) == (value if known else None)
 
 
+@pytest.mark.parametrize("total", [-73786976285939382435, -73786976285939382434, 73786976285939382435, 4, 3, 1, -1, 0])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_mean_is_rounded_half_away_from_zero(total: int, before: int) -> None:
+    """Also where Arrow's division of 256 bits is wrong: just below 2^64."""
+    kind = pa.decimal128(38, 38)
+    mean = values.quotients(column_of(kind, [7, total]).slice(before), pa.array([1, 4]).slice(before), kind)[-1]
+    assert digits_of(mean) == (abs(total) + 2) // 4 * (1 if total >= 0 else -1)
+
+
 def records_of(*some: Any) -> list[list[Record]]:
     """A task for each of these values of x."""
     return [[(i, value, i)] for i, value in enumerate(some)]
