@@ -91,6 +91,9 @@ class Rows(ferry.Sink):
         tried("__repr__")
         return "rows"
 
+    def expect(self, schema: pa.Schema) -> None:
+        tried("expect")
+
     def place(self, base: str | None) -> Path | None:
         tried("place")
         return None
@@ -261,7 +264,7 @@ CALLS: dict[Any, dict[str, tuple[Callable[[Path], None], ...]]] = {
     LagSplits: {"lag": (in_driver,)},
     Source: {"__getstate__": (in_program,), "__setstate__": (in_program,)},
     ferry.Sink: {
-        "place": (in_program,), "identify": (in_program,), "open": (in_sink,), "write": (in_sink,),
+        "expect": (in_program,), "place": (in_program,), "identify": (in_program,), "open": (in_sink,), "write": (in_sink,),
         "truncate_after": (in_sink,), "keep_after": (in_sink,),
     },
     ferry.Aggregator: dict.fromkeys(("open", "update", "merge", "running", "result"), (AGGREGATED,)),
