@@ -27,7 +27,11 @@ def shown_now() -> dict[str, str]:
     with TemporaryDirectory(prefix="f-") as name:
         folder = Path(name) / "jobs"
         folder.mkdir()
-        more = {"FERRY_HOME": f"{name}/home", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        more = {
+            "TERM": "xterm",
+            "FERRY_HOME": f"{name}/home",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
         shown = {"ferry init shop": _shown("ferry init shop", folder, more)}
         said = shown["ferry init shop"].splitlines()
         _, *steps = [line.strip() for line in said if line.startswith("  ") and "#" not in line]
@@ -42,8 +46,9 @@ def _shown(command: str, folder: Path, more: dict[str, str], until: str | None =
     chunks, code = terminal.watched(
         ["bash", "-c", f"exec {command}" if until else command], folder, more, SECONDS, until
     )
-    assert code == 0, terminal.screen_lines(chunks)
-    return terminal.screen_lines(chunks)
+    ended = terminal.screen(chunks)
+    assert code == 0, ended
+    return f"{terminal.screen(chunks, until)}\n(Ctrl-C)\n\n{ended}" if until else ended
 
 
 def document(shown: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ What differs from run to run (times, numbers of processes, paths) is written ali
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import pty
 import re
@@ -18,17 +19,24 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyte
+
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 80
+
+WHOLE_SECONDS = 0.5
+"""In which what belongs together is on the screen, and the next of it is not."""
 
 ALIKE = [
     (re.escape(f"{ROOT}/"), ""),
     (r"\d\d:\d\d:\d\d", "12:00:00"),
     (r"\b[a-z-]+-[0-9a-f]{6}\b", "RUN"),
     (r"\b(process|pid|pids|epoch|run|share|attempt|generation) \d+", r"\1 N"),
-    (r"\b\d[\d,.]* (ms|s|rows|times|lines|bytes)\b", r"N \1"),
+    (r"\b\d[\d,.]* (s|rows|times|lines|bytes)\b", r"N \1"),
+    (r"\b\d[\d,.]* ms\b", "N s"),
+    (r"(epochs +)\d+ in", r"\1N in"),
     (r"\b(signal N|tried|after) [\d,.]+", r"\1 N"),
     (r"\bin [\d.]+s\b", "in N s"),
     (r"\([\d,]+ rows/s\)", "(N rows/s)"),
@@ -62,6 +70,20 @@ def watched(
     return chunks, run.returncode
 
 
+def screen(chunks: Chunks, until: str | None = None) -> str:
+    """What an emulated terminal has on it at the end, or just after it first has this text."""
+    shown = pyte.Screen(COLUMNS, 300)
+    stream = pyte.ByteStream(shown)
+    last = math.inf
+    for at, chunk in chunks:
+        if at > last:
+            break
+        stream.feed(chunk)
+        if last == math.inf and until is not None and any(until in line for line in shown.display):
+            last = at + WHOLE_SECONDS
+    return "\n".join(line.rstrip() for line in shown.display).strip("\n") + "\n"
+
+
 def _read(terminal: int, run: subprocess.Popen[bytes], deadline: float, until: str | None) -> Chunks:
     chunks: Chunks = []
     interrupted = False
@@ -72,8 +94,9 @@ def _read(terminal: int, run: subprocess.Popen[bytes], deadline: float, until: s
             except OSError:  # nobody has the other end any more
                 return chunks
             chunks.append((time.time(), chunk))
-        shown = until is not None and any(until.encode() in chunk for _, chunk in chunks)
-        if not interrupted and (shown or time.monotonic() > deadline):
+        if until is not None and any(until.encode() in chunk for _, chunk in chunks):
+            deadline, until = min(deadline, time.monotonic() + 2 * WHOLE_SECONDS), None
+        if not interrupted and time.monotonic() > deadline:
             interrupted = True
             run.send_signal(signal.SIGINT)
 
