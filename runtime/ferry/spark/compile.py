@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -132,16 +132,28 @@ def _built(
                 f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)} "
                 f"({place_of(module.pipeline)})"
             )
-    graph.refuse_unread(sources, building.operators, outputs)
-    graph.refuse_initial(sources, building.operators, outputs)
-    _refuse_unheeded(sources, building.operators)
-    _refuse_types(outputs)
-    _refuse_uncreated(building.created, building.operators)
-    operators = tuple(building.operators or [graph.offsets_only()])
-    plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
-    sinks.place(plan.sinks, output)
-    _refuse_unsendable(plan)
+    with _placed(module.pipeline):
+        graph.refuse_unread(sources, building.operators, outputs)
+        graph.refuse_initial(sources, building.operators, outputs)
+        _refuse_unheeded(sources, building.operators)
+        _refuse_types(outputs)
+        _refuse_uncreated(building.created, building.operators)
+        operators = tuple(building.operators or [graph.offsets_only()])
+        plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
+        sinks.place(plan.sinks, output)
+        _refuse_unsendable(plan)
     return plan
+
+
+@contextmanager
+def _placed(pipeline: Any) -> Iterator[None]:
+    """What is refused of a whole pipeline, and names no line, names that of its function."""
+    try:
+        yield
+    except SpecRefused as refused:
+        if type(refused) is not SpecRefused or re.search(r"\.py:\d", str(refused)):
+            raise
+        raise SpecRefused(f"{refused} ({place_of(pipeline)})") from refused.__cause__ or refused
 
 
 def _refuse_names(sources: Iterable[Any]) -> None:
