@@ -357,14 +357,14 @@ class EntryStore:
         """A change of the file, all of it or none. Raises Exhausted when there is no room; what forgets uses the reserve."""
         if needed:
             mapped.require_room(self._directory, needed)
-        self._length = entry_file.lengthened(self._env, self._length, self._directory / "data.mdb", needed)
         before = self._lives.copy(), self._counts.copy(), self._used.copy()
         try:
             with self._env.begin(write=True) as txn:
+                self._length = entry_file.lengthened(self._env, self._length, self._directory / "data.mdb", needed)
                 yield txn
         except BaseException as e:
             self._lives, self._counts, self._used = before
-            if isinstance(e, lmdb.MapFullError | lmdb.DiskError):
+            if isinstance(e, lmdb.MapFullError | lmdb.DiskError | OSError):
                 raise Exhausted(f"{self._directory}: could not be written: {e}") from e
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -351,3 +352,18 @@ def test_a_map_that_is_full_changes_nothing(tmp_path: Path, monkeypatch: pytest.
         state.apply(batch_of([(PUT, k, 0, 0, b"y" * 400) for k in range(2000)]))
     assert len(contents(state)) == 1
     assert state.statistics()["entries"].sum() == 1
+
+
+def test_a_file_that_cannot_be_made_longer_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full file system that wants room for a longer file at once."""
+    state = EntryStore(tmp_path, VNODES)
+
+    def truncate(path: Path, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(Exhausted, match=r"could not be written: .*No space left"):
+        patch.setattr(os, "truncate", truncate)
+        state.apply(batch_of([(PUT, 1, 0, 0, b"x")]))
+    assert contents(state) == {} and state.statistics()["entries"].sum() == 0
+    state.apply(batch_of([(PUT, 1, 0, 0, b"x")]))
+    assert len(contents(state)) == 1
