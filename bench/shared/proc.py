@@ -22,7 +22,7 @@ KINDS = (
     ("Spark, Python of tasks", r"\bpyspark[./](daemon|worker)"),
     ("Kafka", r"\bkafka\.Kafka\b"),
     ("Spark, JVM", r"\borg\.apache\.spark\."),
-    ("Redis", r"\bredis-server\b"),
+    ("Redis", r"\b(valkey|redis)-server\b"),
     ("Spark, driver", r"\bbench\.[a-z_.]*spark"),
     ("Ferry, supervisor", r"\bferry_operator\b|\bbench\.shared\.apart\b"),
     ("the bench", r"\bbench\."),

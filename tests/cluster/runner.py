@@ -315,7 +315,7 @@ def read_timeline(directory: Path | None) -> list[dict[str, Any]]:
 
 def _command(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline() if process.name().startswith("redis-server") else []
+        return process.cmdline() if process.name().startswith(("valkey-server", "redis-server")) else []
     except psutil.Error:
         return []
 

@@ -21,6 +21,7 @@ EVERY = 5.0
 
 ROLES = {
     "ferry_operator.cli": "supervisor",
+    "valkey-server": "redis",
     "redis-server": "redis",
     "ferry.driver": "driver",
     "java": "jvm",

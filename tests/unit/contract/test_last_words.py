@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sysconfig
+
 import pytest
 
 from ferry.contract.errors import SpecRefused, UserCodeFailed
@@ -23,6 +25,7 @@ Caused by: java.io.IOException: Broken pipe
 2026-11-27 00:58:31,123 sales-1 driver INFO the query ends
 """
 
+STDLIB = sysconfig.get_path("stdlib")
 TRACEBACK = """2026-11-27 00:58:31,123 sales-1 driver CRITICAL ends
 Traceback (most recent call last):
   File "/x/ferry/driver/__main__.py", line 90, in <module>
@@ -31,7 +34,7 @@ RuntimeError: the query ended by itself: 'more'
 and a second line of the message
 26/11/27 00:58:32 WARN SparkEnv: Exception while deleting
 """
-CRASH = """\
+CRASH = f"""\
 2026-11-27 00:00:00,1 s driver INFO up
 Fatal Python error: Segmentation fault
 
@@ -40,10 +43,10 @@ Thread 0x00007fe38bfff6c0 (most recent call first):
   File "/home/u/job.py", line 9 in sink
 
 Thread 0x00007fe3917fa6c0 (most recent call first):
-  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "{STDLIB}/queue.py", line 171 in get
 
 Current thread 0x00007fe3f3d2f040 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "{STDLIB}/threading.py", line 324 in wait
 
 Extension modules: msgpack._cmsgpack (total: 1)
 26/11/27 07:42:31 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)
@@ -65,7 +68,7 @@ java.io.EOFException
         ("7:M 27 Nov 2026 01:23:45.678 # Fatal error loading the DB\n7:M 27 Nov 2026 01:23:45.679 * bye\n", "Fatal error loading the DB"),
         ("Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  File \"/x.py\", line 3 in f\n", f"{USER_CODE}Fatal Python error: Segmentation fault (x.py:3 in f)"),
         (CRASH, f"{USER_CODE}Fatal Python error: Segmentation fault (job.py:15 in touch)"),
-        (CRASH.replace("/home/u/job.py", "/usr/lib/python3.11/queue.py"), "Fatal Python error: Segmentation fault"),
+        (CRASH.replace("/home/u/job.py", f"{STDLIB}/queue.py"), "Fatal Python error: Segmentation fault"),
         (CRASH + "2026-11-27 00:00:01,1 s driver ERROR later\n\nends: refused: no file\n", "refused: no file"),
         ("WARNING: Using incubator modules\nno library to start with\n", "no library to start with"),
     ],

@@ -296,7 +296,7 @@ def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
     crash = (
         "Python worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\n"
         'Thread 0x00007f (most recent call first):\n  File "/home/me/other.py", line 3 in waits\n\n'
-        'Current thread 0x00007e (most recent call first):\n  File "/usr/lib/python3.11/json/decoder.py", line 9 in scan\n'
+        f'Current thread 0x00007e (most recent call first):\n  File "{json.decoder.__file__}", line 9 in scan\n'
         f'  File "{here.co_filename}", line {here.co_firstlineno + 1} in divides\n'
         '  File "/home/me/job.py", line 20 in price\n\nExtension modules: numpy\n\tat java.base/x'
     )

@@ -494,7 +494,7 @@ def test_the_end_of_redis_and_of_a_worker_is_told(ferry: Ferry) -> None:
     run = ferry.start("run", "job.yaml")
     ferry.wait_for(settles)
     started = family(run)
-    (redis,) = (p for p in started if p.name().startswith("redis"))
+    (redis,) = (p for p in started if p.name().startswith(("redis", "valkey")))
     (worker,) = (p for p in started if p.cmdline()[-4:-2] == ["--worker", "1"])
     redis.kill()
     ferry.wait_for(lambda j: j["ends"].get("redis", {}).get("why", "").startswith("killed by signal 9"))
