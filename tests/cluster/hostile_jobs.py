@@ -213,19 +213,22 @@ def _pairs(plan: Plan, left: list[Row], right: list[Row], fit: Callable[[Row, Ro
     ]
 
 
+Pairs = list[tuple[Row | None, Row | None]]
+
+
+def _outer(how: str, left: list[Row], right: list[Row], matched: list[tuple[Row, Row]]) -> Pairs:
+    """The pairs, and the records of a side that are in none, where the join gives these."""
+    mine, others = ({row["id"] for row in side} for side in zip(*matched, strict=True)) if matched else (set(), set())
+    pairs: Pairs = [*matched]
+    pairs += [(one, None) for one in left if how in ("left", "full") and one["id"] not in mine]
+    return pairs + [(None, other) for other in right if how in ("right", "full") and other["id"] not in others]
+
+
 def _window_join(how: str) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
     def rows_of(plan: Plan, left: list[Row], right: list[Row]) -> list[Row]:
-        pairs = list[tuple[Row | None, Row | None]](
-            _pairs(plan, left, right, lambda one, other: one["ts"] // SIZE == other["ts"] // SIZE)
-        )
-        if how in ("left", "full"):
-            there = {one["id"] for one, _ in pairs if one}
-            pairs += [(one, None) for one in left if one["id"] not in there]
-        if how in ("right", "full"):
-            there = {other["id"] for _, other in pairs if other}
-            pairs += [(None, other) for other in right if other["id"] not in there]
+        matched = _pairs(plan, left, right, lambda one, other: one["ts"] // SIZE == other["ts"] // SIZE)
         found = []
-        for one, other in pairs:
+        for one, other in _outer(how, left, right, matched):
             start = ((one or other or {})["ts"]) // SIZE * SIZE
             found.append({"window_start": start, "window_end": start + SIZE, **_joined(plan, one, other)})
         return found
@@ -238,9 +241,12 @@ def _joined(plan: Plan, one: Row | None, other: Row | None) -> Row:
     return mine | {"other": other["id"] if other else None}
 
 
-def _near(plan: Plan, left: list[Row], right: list[Row]) -> list[Row]:
-    near = _pairs(plan, left, right, lambda one, other: -WITHIN <= other["ts"] - one["ts"] < WITHIN)
-    return [_joined(plan, one, other) for one, other in near]
+def _near(how: str) -> Callable[[Plan, list[Row], list[Row]], list[Row]]:
+    def rows_of(plan: Plan, left: list[Row], right: list[Row]) -> list[Row]:
+        matched = _pairs(plan, left, right, lambda one, other: -WITHIN <= other["ts"] - one["ts"] < WITHIN)
+        return [_joined(plan, one, other) for one, other in _outer(how, left, right, matched)]
+
+    return rows_of
 
 
 def _counted(plan: Plan, rows: list[Row], _: list[Row]) -> list[Row]:
@@ -269,7 +275,8 @@ SHAPES = [
           _last(10**9), ordered=True),
     *(Shape(f"{how} join", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms"))' + JOINED.replace("{window}", "") + f', how="{how}")',
             _window_join(how), other=True) for how in ("inner", "left", "right", "full")),
-    Shape("near", ".key_by({keys})" + JOINED.replace("{window}", "") + f', within=("-{WITHIN}ms", "{WITHIN}ms"))', _near, other=True),
+    *(Shape(f"{how} near", ".key_by({keys})" + JOINED.replace("{window}", "") + f', within=("-{WITHIN}ms", "{WITHIN}ms"), how="{how}")',
+            _near(how), other=True) for how in ("inner", "left", "right", "full")),
     Shape("own windows", f'.key_by({{keys}}).window(ferry.tumbling("{SIZE}ms")).aggregate("op", Own())', _windows(SIZE, SIZE, True),
           windowed=True, sites=("update", "result")),
     Shape("own sessions", f'.key_by({{keys}}).window(ferry.session("{GAP}ms")).aggregate("op", Own())', _sessions(True),

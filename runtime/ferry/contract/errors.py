@@ -108,7 +108,7 @@ class Bug(FerryError):
 NO_TRANSPORT = "no transport: "
 """What the last words of a sidecar begin with that may not use TCP, and cannot use anything else."""
 
-OVERFLOW = "integer overflow: "
+OVERFLOW = "too large: "
 """What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""
 
 FAULT = re.compile(r"ferry\.contract\.errors\.(\w+: [^\n]*)")

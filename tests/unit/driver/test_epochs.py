@@ -110,7 +110,7 @@ def test_tasks_that_condense_records_are_told_what_is_late(monkeypatch: pytest.M
 
 
 def test_a_sum_that_is_too_great_for_a_task_is_too_great_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, refused in (("integer overflow: a sum is too great", SpecRefused), ("a bug", RuntimeError)):
+    for text, refused in (("too large: a sum is too great", SpecRefused), ("a bug", RuntimeError)):
         with pytest.raises(refused, match=f"{text}$"):
             run_of(monkeypatch, offsets_only(), f"in a task of Spark: {text}")
 

@@ -165,14 +165,14 @@ def test_a_sink_is_tried_for_as_long_as_the_job_says(tmp_path: Path, clock: Cloc
 
 def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -> None:
     refuse_final("FlightUnavailableError: connection refused")
-    text = "Flight returned internal error, with message: integer overflow: operator x, s=sum('a'): too much. Detail: Python exception\nmore"
+    text = "Flight returned internal error, with message: too large: operator x, s=sum('a'): too much. Detail: Python exception\nmore"
     publisher, epochs = object.__new__(Publisher), object.__new__(Epochs)
     for refuses in (
         refuse_final,
         lambda text: publisher._read_failed(cast(Any, None), RuntimeError(text)),
         lambda text: epochs._ingest_failed(cast(Any, None), text),
     ):
-        with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
+        with pytest.raises(SpecRefused, match=r"^too large: operator x, s=sum\('a'\): too much$"):
             refuses(text)
 
 

@@ -74,7 +74,7 @@ def test_what_is_too_great_is_told_with_its_key(make: Any) -> None:
         for t in range(3):
             harness.epoch([{"k": 7, "v": 1, "ts": t}, {"k": 1000 + t, "v": 1, "ts": t}, {"k": 8, "v": 2**62, "ts": t}])
         harness.end()
-    text = "integer overflow: a sum is beyond 64-bit integers: s=sum('v'), key 8; make the column a double"
+    text = "too large: a sum is beyond 64-bit integers: s=sum('v'), key 8; make the column a double"
     assert str(refused.value).startswith(text), str(refused.value)
 
 

@@ -209,5 +209,5 @@ def test_a_sum_that_is_too_great_in_a_task_names_its_operator() -> None:
     visits = build.operators[0].descriptor
     fragmenter = Fragmenter(visits, condense=condensing(visits, WATERMARK_NONE))
     fragmenter.add(pa.record_batch({"k": [1, 1], "t": [0, 1], "x": [2**62, 2**62]}), ["k"], "t")
-    with pytest.raises(DataRefused, match=r"^integer overflow: operator visits: a sum is beyond .* take the mean$"):
+    with pytest.raises(DataRefused, match=r"^too large: operator visits: a sum is beyond .* take the mean$"):
         fragmenter.drain()

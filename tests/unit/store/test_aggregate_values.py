@@ -117,7 +117,7 @@ SPREAD = {
 @pytest.mark.parametrize("epochs", SPREAD.values(), ids=SPREAD)
 def test_a_sum_beyond_64_bits_is_an_error_that_names_it(tmp_path: Path, epochs: Any) -> None:
     some = (Aggregate("low", "min", "x"), Aggregate("much", "sum", "x"))
-    said = r"integer overflow: operator op, much=sum\('x'\): the sum of a key in the window from .*: key 1; make the column a double"
+    said = r"too large: operator op, much=sum\('x'\): the sum of a key in the window from .*: key 1; make the column a double"
     with pytest.raises(DataRefused, match=said):
         run(tmp_path, some, Window(20, 10), epochs)
 
