@@ -90,6 +90,9 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
     """From nothing to a job that is scaled while it runs, as `ferry init` says."""
     programs = install(str(wheels["ferry_stream"]), str(wheels["ferry_workloads"]), "pytest", by="pip")
     run(tmp_path, programs / "python", "-c", "import ferry_workloads.jobs.q5")
+    (tmp_path / "typed.py").write_text(TYPED)
+    mypy = [sys.executable, "-m", "mypy", "--python-executable", programs / "python", "--cache-dir", tmp_path / "mypy"]
+    assert "typed.py:7" in run(tmp_path, *mypy, "typed.py", code=1).splitlines()[0]
     ferry, shop = programs / "ferry", tmp_path / "shop"
     said = run(tmp_path, ferry, "init", "shop")
     folder, *steps, live = [line.strip() for line in said.splitlines() if re.match("  [^#]", line)]
@@ -108,6 +111,18 @@ def test_a_wheel_in_an_empty_environment_is_all_that_is_needed(
             assert job.wait(60) == 0
         finally:
             job.terminate()
+
+
+TYPED = """
+import ferry
+
+def pipeline(streams: dict[str, ferry.Stream], args: dict[str, str]) -> object:
+    shops: ferry.KeyedStream = streams["orders"].event_time("ts", delay="3s").key_by("shop")
+    sales: ferry.WindowedStream = shops.window(ferry.tumbling("10s"))
+    shops.window("10s")
+    return sales.aggregate("sales", orders=ferry.count()).sink(ferry.parquet("sales"))
+"""
+"""A wrong window in its seventh line, which whoever has the wheel is told by mypy."""
 
 
 def rows_of(shop: Path, programs: Path, output: str = "output") -> int:

@@ -22,12 +22,12 @@ import ferry
 ORDERS = pa.schema([("shop", pa.string()), ("ts", pa.int64()), ("cents", pa.int64())])
 
 
-def sources(spark, args):
+def sources(spark, args: dict) -> dict:
     """What is read, by name: every file in the folder, and each new one."""
     return {"orders": ferry.json_files(args["directory"], ORDERS, finite=args.get("finite", False))}
 
 
-def pipeline(streams, args):
+def pipeline(streams: dict[str, ferry.Stream], args: dict):
     """Orders come up to three seconds late. `ts` is in milliseconds."""
     orders = streams["orders"].event_time("ts", delay="3s").key_by("shop").window(ferry.tumbling("10s"))
     sales = orders.aggregate("sales", orders=ferry.count(), cents=ferry.sum("cents"))
