@@ -56,10 +56,6 @@ def splits(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     return {"bid": ferry.parquet_files(args["files"])}
 
 
-def json_lines(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
-    return {"bid": ferry.json_files(args["files"], pa.schema([("ts", pa.int64()), ("auction", pa.int64())]))}
-
-
 def flows(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     return {"bid": ferry.parquet_files(args["files"], flow="{flow}.parquet")}
 
@@ -140,7 +136,6 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("loses the time", splits, transformed(lambda f: f.select("auction")), "event_time on source 'bid': no column 'ts'"),
     ("stateful source", lambda s, a: streaming(s, a, lambda f: f.dropDuplicates(["ts"])), plain, "source 'bid': Spark's Deduplicate"),
     ("joined source", lambda s, a: streaming(s, a, lambda f: f.join(f.select("ts"), "ts")), plain, "'bid': Spark's Join of two"),
-    ("malformed behind SQL", json_lines, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': malformed records"),
     ("flows behind SQL", flows, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': of which flow a record is"),
     ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows by itself"),
     ("endless initial state", lambda s, a: {**splits(s, a), "old": streaming(s, a)["bid"]}, begun, "initial_state comes from source 'old', which has no end"),

@@ -233,9 +233,7 @@ def test_what_a_process_cannot_keep_is_refused_by_name() -> None:
 def test_a_great_sum_of_a_process_is_refused_by_name() -> None:
     for name, process in processes(Functions({"n": ferry.count(), "s": ferry.sum("y")})).items():
         rig = ProcessHarness(process, input_of(pa.int64()), "k", time="t")
-        with pytest.raises(
-            SpecRefused, match=r"too large: a sum is beyond 64-bit integers: s=sum\('y'\), key 7; make"
-        ):
+        with pytest.raises(SpecRefused, match=r"too large: a sum is beyond 64-bit integers: s=sum\('y'\), key 7; make"):
             for _ in range(2):
                 rig.epoch(rows(pa.int64(), [(5, 1, 2**62)]))
         assert name
