@@ -34,7 +34,7 @@ def pages() -> Iterator[object]:
         text = path.read_text()
         group = "postgres" if "DATABASE_URL" in text else "kafka" if 'environ["KAFKA"]' in text else path.stem
         if path.name != "README.md":
-            yield pytest.param(path, marks=pytest.mark.xdist_group(group), id=path.stem)
+            yield pytest.param(path, marks=[pytest.mark.turns, pytest.mark.xdist_group(group)], id=path.stem)
 
 
 @pytest.fixture(scope="module")

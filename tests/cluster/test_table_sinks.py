@@ -54,12 +54,14 @@ def job(folder: Path, dsn: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("mode", ["continuous", "micro-batch"])
 def test_tables_are_exact_when_the_driver_and_a_worker_are_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: PostgresServer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: PostgresServer, mode: str
 ) -> None:
     monkeypatch.setenv("PG_PASSWORD", PASSWORD)
+    server.sql("DROP TABLE IF EXISTS sales, totals, ferry_epochs")
     at = ["epoch=3:sink kill-driver", "epoch=4:emit kill-worker=1"]
-    result = runner.run(job(tmp_path, server.dsn), tmp_path, None, at=at)
+    result = runner.run(job(tmp_path, server.dsn), tmp_path, None, [f"epoch.mode={mode}"], at=at)
     assert result.code == 0 and not result.left, result.story()
     found, totals = server.sql("SELECT * FROM sales"), server.sql("SELECT * FROM totals")
     delta = DeltaTable(result.output / "sales").to_pyarrow_table()
