@@ -68,10 +68,11 @@ def shown_url(url: str) -> str:
 
 
 def masked(text: object, given: Iterable[str]) -> str:
-    """The text, without the values of variables that these name."""
+    """The text, without the values of variables that these name, as they are or as a URL has them."""
     words = str(text)
     for name in (found[0] for value in given for found in environment.REFERENCE.finditer(value)):
         with suppress(SpecRefused):  # not set: nothing of it can be in the text
             if secret := environment.filled(name):
-                words = words.replace(secret, name)
+                for written in (secret, quote(secret, safe=":"), quote(secret), quote(secret, safe="")):
+                    words = words.replace(written, name)
     return words
