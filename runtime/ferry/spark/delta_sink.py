@@ -64,7 +64,7 @@ class DeltaSink(MarkedSink):
     @property
     def label(self) -> str:
         """What `ferry.test` calls it."""
-        return self.declared.rstrip("/").rpartition("/")[2]
+        return secrets.shown_url(self.declared).rstrip("/").rpartition("/")[2]
 
     @property
     def directory(self) -> str:
@@ -277,4 +277,4 @@ def delta(
         raise SpecRefused(
             f"delta: storage_options {unsafe[0]!r}: two drivers could commit the same version; leave it out"
         )
-    return DeltaSink(where, name or where.rpartition("/")[2], options)
+    return DeltaSink(where, name or secrets.shown_url(where).rpartition("/")[2], options)

@@ -181,7 +181,7 @@ def http(
     """
     require_name(url, "http: url")
     if not url.startswith(("http://", "https://")) and not environment.is_reference(url):
-        raise SpecRefused(f"http: url {secrets.shown_url(url)!r}; give https://HOST/PATH")
+        raise SpecRefused(f"http: url {secrets.shown_place(url)!r}; give https://HOST/PATH")
     secrets.require_no_login(url, "http: url")
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise SpecRefused(f"http: batch={batch!r}; it is how many rows are in a request at most, 1 at least")

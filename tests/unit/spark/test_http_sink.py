@@ -146,6 +146,8 @@ REFUSED = [
     ({"url": "shop.example/rows"}, "give https://HOST/PATH"),
     ({"url": "https://me:hello@host/rows"}, "the password in the URL is a secret"),
     ({"url": "https://host/rows?token=hello"}, r"parameter 'token' is a secret"),
+    ({"url": "https://host/rows?sig=hello"}, r"parameter 'sig' is a secret"),
+    ({"headers": {"X-Auth": "hello"}}, r"headers 'X-Auth' is a secret"),
     ({"headers": {"Authorization": "Bearer hello"}}, r"headers 'Authorization' is a secret"),
     ({"headers": {"X-Api-Key": "hello"}}, r"headers 'X-Api-Key' is a secret"),
     ({"headers": ["a"]}, "is a dictionary of texts, not list"),

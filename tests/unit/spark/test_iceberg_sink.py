@@ -227,6 +227,4 @@ def test_no_word_of_an_error_holds_a_secret(tmp_path: Path, monkeypatch: pytest.
 def test_a_secret_is_hidden_as_a_url_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "7/opens@me:all")
     url = "postgresql://me:${SECRET}@db/shop"
-    assert (
-        secrets.masked(f"no route to {secrets.filled_url(url)}", [url]) == f"no route to {url}"
-    )
+    assert secrets.masked(f"no route to {secrets.filled_url(url)}", [url]) == f"no route to {url}"
