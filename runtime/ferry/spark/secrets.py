@@ -80,11 +80,13 @@ def shown_place(given: object) -> str:
 
 
 def masked(text: object, given: Iterable[str]) -> str:
-    """The text, without the values of variables that these name, as they are or as a URL has them."""
+    """The text, without the values of variables that these name, as they are, or as lines, Python and URLs have them."""
     words = str(text)
     for name in (found[0] for value in given for found in environment.REFERENCE.finditer(value)):
         with suppress(SpecRefused):  # not set: nothing of it can be in the text
             if secret := environment.filled(name):
-                for written in (secret, quote(secret, safe=":"), quote(secret), quote(secret, safe="")):
+                plain = [secret, " ".join(secret.split()), repr(secret)[1:-1]]
+                quoted = [quote(secret, safe=safe) for safe in (":", "/", "")]
+                for written in filter(None, [*plain, *quoted]):
                     words = words.replace(written, name)
     return words

@@ -228,3 +228,9 @@ def test_a_secret_is_hidden_as_a_url_has_it_too(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SECRET", "7/opens@me:all")
     url = "postgresql://me:${SECRET}@db/shop"
     assert secrets.masked(f"no route to {secrets.filled_url(url)}", [url]) == f"no route to {url}"
+
+
+def test_a_secret_with_a_line_break_is_hidden_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "opens me\n")
+    for text in ("opens me\n", "Bearer opens me", repr("opens me\n"), repr(b"opens me\n")):
+        assert "opens" not in secrets.masked(text, ["Bearer ${SECRET}"])
