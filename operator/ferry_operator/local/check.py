@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ferry.contract import user_code
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Refusal
 from ferry.contract.last_words import last_words
@@ -25,6 +27,9 @@ BUILD_SECONDS = 120.0
 
 FIRST_SECONDS = 10.0
 """For the same before a run, whose driver builds the pipeline again."""
+
+
+ABORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,11 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
         environment.require_java()
     try:
         code, words, checked = _built(program, [dict(one.pipeline.args), None, one.events], True, BUILD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Checked(refused=f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s")
+    except subprocess.TimeoutExpired as late:
+        place = user_code.place_in(str(late.stderr))
+        return Checked(
+            refused=f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s{f' ({place})' if place else ''}"
+        )
     if checked is None:
         return Checked(refused=f"the process that builds the pipeline ended with code {code}: {words}")
     return checked
@@ -69,12 +77,31 @@ def _built(
     asked = {"pipeline": program, "arguments": arguments, "spark": spark}
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-        command = [sys.executable, "-m", "ferry.driver.check", json.dumps(asked), str(answer)]
+        # What it does when a signal ends it, of its own or because it takes too long, stands in its words then.
+        command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(asked), str(answer)]
         # A user's json.py is no module of Python's; where there is no copy, modules are found in the working directory.
         safe = {"PYTHONSAFEPATH": "1"} if program[2] is not None else {}
         with errors.open("wb") as log:
-            code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=seconds, env={**os.environ, **safe}
-            ).returncode
+            with subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **safe}
+            ) as process:
+                try:
+                    code = process.wait(seconds)
+                except subprocess.TimeoutExpired as late:
+                    _aborted(process)
+                    late.stderr = errors.read_text("utf-8", "replace")
+                    raise
+                except BaseException:
+                    process.kill()
+                    raise
         words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it says nothing"
         return code, words, Checked(**json.loads(answer.read_text("utf-8"))) if answer.is_file() else None
+
+
+def _aborted(process: subprocess.Popen[bytes]) -> None:
+    """End it, so that it says where it is, if it can."""
+    with suppress(subprocess.TimeoutExpired):
+        process.send_signal(signal.SIGABRT)
+        process.wait(ABORT_SECONDS)
+    process.kill()
+    process.wait()

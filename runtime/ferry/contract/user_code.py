@@ -242,10 +242,15 @@ def signal_in(text: str) -> str | None:
     found = re.search(r"Fatal Python error: ([^\n]+)", text)
     if found is None:
         return None
-    crashed = text[found.end() :].partition("Current thread ")[2].split("\n\n")[0]
-    frames = re.findall(r'File "([^"\n]+)", line (\d+) in (\S+)', crashed)
-    place = _place([traceback.FrameSummary(file, int(line), name) for file, line, name in reversed(frames)])
+    place = place_in(text[found.end() :])
     return f"{found[1]} ({place})" if place else found[1]
+
+
+def place_in(text: str) -> str:
+    """Place of the user's innermost statement in what Python says of a signal; empty: none ran."""
+    crashed = text.partition("Current thread ")[2].split("\n\n")[0]
+    frames = re.findall(r'File "([^"\n]+)", line (\d+) in (\S+)', crashed)
+    return _place([traceback.FrameSummary(file, int(line), name) for file, line, name in reversed(frames)])
 
 
 def line_in(text: str) -> str | None:

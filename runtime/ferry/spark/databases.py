@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.spark.postgres_client import PostgresPlace, require
-from ferry.spark.secrets import shown_url
+from ferry.spark.secrets import shown_place, shown_url
 
 SQLITE, POSTGRES = "sqlite:///", ("postgresql://", "postgres://")
 
@@ -37,7 +37,7 @@ def refuse_unknown(dsn: Any) -> None:
     """Raise SpecRefused for a database that cannot be read here, and for a password that everybody would see."""
     if not isinstance(dsn, str) or not dsn.startswith((SQLITE, *POSTGRES)):
         raise SpecRefused(
-            f"table: {dsn!r} is no database; give 'postgresql://user:${{PASSWORD}}@host/database', or 'sqlite:///file'"
+            f"table: {shown_place(dsn)!r} is no database; give 'postgresql://user:${{PASSWORD}}@host/database', or 'sqlite:///file'"
         )
     if dsn.startswith(SQLITE):
         return

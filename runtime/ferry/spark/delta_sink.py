@@ -20,16 +20,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import Fault, Final, SpecRefused, Unreachable
 from ferry.contract.one_line import one_line
 from ferry.contract.texts import require_name
 from ferry.spark import secrets
-from ferry.spark.frames import arrow_schema, spark_schema
+from ferry.spark.frames import arrow_schema, holds, require_names, spark_schema
 from ferry.spark.marked_sinks import MarkedSink, Overtaken, SinkMark
 from ferry.system import files
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """In errors of the library."""
+
+FILE = "file://"
+
+INVALID = "Invalid data found"
+"""The library then goes on with values of rows."""
 
 OWN_WORK = {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "CREATE TABLE"}
 """Commits of others that add and remove no rows."""
@@ -59,7 +64,7 @@ class DeltaSink(MarkedSink):
     @property
     def label(self) -> str:
         """What `ferry.test` calls it."""
-        return self.declared.rstrip("/").rpartition("/")[2]
+        return secrets.shown_url(self.declared).rstrip("/").rpartition("/")[2]
 
     @property
     def directory(self) -> str:
@@ -68,9 +73,10 @@ class DeltaSink(MarkedSink):
 
     def expect(self, schema: pa.Schema) -> None:
         """Know the columns. Raises SpecRefused for a type that Delta has not."""
+        require_names(schema, "delta")
         kinds = arrow_schema(spark_schema(schema))
         for field in kinds:
-            if pa.types.is_time(field.type) or pa.types.is_duration(field.type):
+            if holds(field.type, lambda kind: pa.types.is_time(kind) or pa.types.is_duration(kind)):
                 raise SpecRefused(
                     f"delta: column {field.name!r} is {schema.field(field.name).type}, which Delta has not; make it a "
                     "number or a text, in .map_batches(...)"
@@ -78,7 +84,9 @@ class DeltaSink(MarkedSink):
         self._schema = kinds
 
     def place(self, base: str | None) -> Path | None:
-        """As of a parquet sink; None for a URL."""
+        """As of a parquet sink; a URL stays, and is None if it is not that of a directory."""
+        if self.declared.startswith(FILE):
+            return Path(self.declared.removeprefix(FILE))
         if "://" in self.declared:
             return None
         directory = (Path(self.declared) if base is None else Path(base) / Path(self.declared).name).absolute()
@@ -101,21 +109,32 @@ class DeltaSink(MarkedSink):
         return ""
 
     def _prepare(self) -> None:
-        from deltalake import DeltaTable, Schema
+        from deltalake import DeltaTable
 
-        assert self._schema is not None
         with self._errors():
             DeltaTable.create(self._url, self._schema, mode="ignore", storage_options=self._filled())
-            there = {field.name: field.type for field in self._table().schema().fields}
-            mine = {field.name: field.type for field in Schema.from_arrow(self._schema).fields}
+            misfit = self._misfit(self._table())
+        if misfit:
+            raise SpecRefused(f"sink: {self!r}: {misfit}")
+
+    def _misfit(self, table: Any) -> str:
+        """Why rows do not fit the table; empty: they do."""
+        from deltalake import Schema
+
+        there = {field.name: field for field in table.schema().fields}
+        mine = {field.name: field.type for field in Schema.from_arrow(self._schema).fields}
         for name, kind in mine.items():
             if name not in there:
-                raise SpecRefused(f"sink: {self!r}: the table has no column {name!r}; it has {', '.join(there)}")
-            if there[name] != kind:
-                raise SpecRefused(
-                    f"sink: {self!r}: column {name!r} is {_word(there[name])} in the table, and {_word(kind)} in the rows; "
-                    "cast it in .map_batches(...)"
+                return f"the table has no column {name!r}; it has {', '.join(there)}"
+            if there[name].type != kind:
+                return (
+                    f"column {name!r} is {_word(there[name].type)} in the table, and {_word(kind)} in the rows; cast it in "
+                    ".map_batches(...)"
                 )
+        for field in there.values():
+            if field.name not in mine and not field.nullable:
+                return f"the rows have no column {field.name!r}, which must not be null in the table"
+        return ""
 
     def _marked(self, name: str) -> SinkMark | None:
         with self._errors():
@@ -131,6 +150,8 @@ class DeltaSink(MarkedSink):
         assert self._schema is not None
         with self._errors():
             table = self._at(there)
+            if misfit := self._misfit(table):  # It would be written without what has no place there.
+                raise Unreachable(f"{self!r}: the table was changed: {misfit}")
             given = rows if rows is not None else self._schema.empty_table()
             kept = table.schema().to_arrow()
             for field in kept:
@@ -195,13 +216,17 @@ class DeltaSink(MarkedSink):
 
         try:
             yield
-        except (SpecRefused, Overtaken):
+        except (SpecRefused, Fault):
             raise
         except CommitFailedError as error:
             raise Overtaken(f"{self!r}: {_line(error)}") from error
         except Exception as error:
             if not isinstance(error, DeltaError | OSError) and type(error) is not Exception:
                 raise
+            if INVALID in str(error):
+                raise Final(
+                    f"{self!r}: rows do not keep a constraint of the table, or lack a value that it needs"
+                ) from None
             text = f"{self!r}: {secrets.masked(_line(error), self._storage.values())}"
             final = isinstance(error, DeltaProtocolError | SchemaMismatchError)
             raise (SpecRefused if final else Unreachable)(text) from None
@@ -243,6 +268,8 @@ def delta(
     require()
     where = files.path_of(table, "delta: table").rstrip("/")
     secrets.require_no_login(where, "delta: table")
+    if ("://" not in where or where.startswith(FILE)) and "%" in where:
+        raise SpecRefused(f"delta: table {where!r}: the library takes % for an encoded character; use another name")
     if name is not None:
         require_name(name, "delta: name=")
     options = secrets.require_references(storage_options, "delta: storage_options")
@@ -250,4 +277,4 @@ def delta(
         raise SpecRefused(
             f"delta: storage_options {unsafe[0]!r}: two drivers could commit the same version; leave it out"
         )
-    return DeltaSink(where, name or where.rpartition("/")[2], options)
+    return DeltaSink(where, name or secrets.shown_url(where).rpartition("/")[2], options)

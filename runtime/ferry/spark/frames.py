@@ -8,6 +8,7 @@ microsecond is rounded down. A type that has no such one is refused before anyth
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar
 
 import pyarrow as pa
@@ -80,6 +81,11 @@ def require_types(schema: pa.Schema, what: str) -> None:
         spark_schema(schema)
     except SpecRefused as refused:
         raise SpecRefused(f"{what}: {refused}") from None
+
+
+def holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is one of these, or has one within it."""
+    return is_one(kind) or any(holds(kind.field(i).type, is_one) for i in range(kind.num_fields))
 
 
 def require_names(schema: pa.Schema, what: str) -> None:

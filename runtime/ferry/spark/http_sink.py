@@ -12,6 +12,7 @@ whomever it is sent. Must never send a row without a key.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -39,6 +40,9 @@ RIGHTS = {401, 403, 404}
 
 WAIT_SECONDS_MAX = 300.0
 """What a Retry-After may ask for."""
+
+NAME, VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"(?! )[\x20-\x7e\t]*(?<![ \t])")
+"""What a header may be."""
 
 SHOWN = 200
 """Characters of an answer that an error shows."""
@@ -72,12 +76,13 @@ class HttpSink(Sink):
         return self._name
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str:
-        """Keys are of a job, a sink and a run."""
+        """Keys are of a job, a sink and a run, and not of the URL, whose host may get another name."""
         self._run = f"{job}.{self._name}.{run}"
-        return f"{job}.{self._name} at {self!r}"
+        return f"{job}.{self._name} of http"
 
     def open(self, committed: int) -> None:
         """Nothing is sent."""
+        self._filled()
         self._has_written = committed >= 0
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
@@ -114,7 +119,7 @@ class HttpSink(Sink):
         import httpx
 
         kind = "application/x-ndjson" if self._lines else "application/json"
-        url, given = secrets.filled_url(self._url), secrets.filled(self._headers)
+        url, given = secrets.filled_url(self._url), self._filled()
         if self._client is None:
             self._client = httpx.Client(timeout=self._timeout, follow_redirects=False)
         try:
@@ -127,11 +132,23 @@ class HttpSink(Sink):
             raise self._failure(answer, about)
         self._has_written = True
 
+    def _filled(self) -> dict[str, str]:
+        """Headers. Raises SpecRefused for one that cannot be sent, without its value: the client's own words have it."""
+        given = secrets.filled(self._headers)
+        for name, value in given.items():
+            if not NAME.fullmatch(name):
+                raise SpecRefused(f"{self!r}: {name!r} is no name of a header")
+            if not VALUE.fullmatch(value):
+                raise SpecRefused(
+                    f"{self!r}: the value of header {name!r} has a line break, a blank at an end or a character beyond ASCII"
+                )
+        return given
+
     def _failure(self, answer: httpx.Response, about: Mapping[str, str]) -> Exception:
         """What an answer is to the job."""
-        status, words = answer.status_code, one_line(answer.text[:SHOWN])
+        status, words = answer.status_code, one_line(self._hidden(answer.text)[:SHOWN])
         what = f"{self!r} answers {status} to part {about['Ferry-Part']} of epoch {about['Ferry-Epoch']}"
-        text = self._hidden(f"{what}: {words}" if words else what)
+        text = f"{what}: {words}" if words else what
         if status >= 500 or status in AGAIN:
             self._not_before = time.monotonic() + _asked_seconds(answer.headers.get("Retry-After", ""))
             return Unreachable(text)
@@ -181,7 +198,7 @@ def http(
     """
     require_name(url, "http: url")
     if not url.startswith(("http://", "https://")) and not environment.is_reference(url):
-        raise SpecRefused(f"http: url {secrets.shown_url(url)!r}; give https://HOST/PATH")
+        raise SpecRefused(f"http: url {secrets.shown_place(url)!r}; give https://HOST/PATH")
     secrets.require_no_login(url, "http: url")
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise SpecRefused(f"http: batch={batch!r}; it is how many rows are in a request at most, 1 at least")

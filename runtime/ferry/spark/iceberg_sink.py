@@ -21,7 +21,7 @@ from ferry.contract.one_line import one_line
 from ferry.contract.texts import require_name
 from ferry.spark import secrets
 from ferry.spark.encodings import for_readers
-from ferry.spark.frames import arrow_schema, spark_schema
+from ferry.spark.frames import arrow_schema, holds, spark_schema
 from ferry.spark.marked_sinks import Disallowed, MarkedSink, Overtaken, SinkMark
 
 RETRIES = "commit.retry.num-retries"
@@ -80,7 +80,7 @@ class IcebergSink(MarkedSink):
         """Know the columns. Raises SpecRefused for a type that Iceberg has not."""
         kinds = arrow_schema(spark_schema(schema))
         for field in kinds:
-            if pa.types.is_duration(field.type) or pa.types.is_null(field.type):
+            if holds(field.type, lambda kind: pa.types.is_duration(kind) or pa.types.is_null(kind)):
                 raise SpecRefused(
                     f"iceberg: column {field.name!r} is {schema.field(field.name).type}, which Iceberg has not; make it a "
                     "number or a text, in .map_batches(...)"

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from ferry.spark.pipeline import name_of
+from ferry.spark.python_values import is_cut
 from ferry.spark.splits import BATCH_ROWS, Position, Split
 from ferry.spark.user_functions import asked_code, require_arguments
 from ferry.spark.words import Duration, milliseconds
@@ -92,14 +93,14 @@ class PollSplits:
             state = self._state[2]
         what = f"{name_of(self.function)} of ferry.poll"
         with asked_code(what, self.function):
-            rows, state = self._answer(self.function(state))
+            rows, state = self._answer(self.function(_copied(state)))
         self._asked = now
         if not rows.num_rows and not self.finite:
             self._state = life, number, state
             return False
         kept = json.dumps({"state": state, "over": self.finite and not rows.num_rows})
         schema = self._schema.with_metadata({STATE: kept})
-        with files.replacing(file, durable=True) as new, pa.OSFile(str(new), "wb") as sink:
+        with files.making(file) as new, pa.OSFile(str(new), "wb") as sink:
             with pa.ipc.new_file(sink, schema) as writer:
                 writer.write_table(rows.replace_schema_metadata(schema.metadata), BATCH_ROWS)
         files.sync(file.parent)
@@ -114,7 +115,7 @@ class PollSplits:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, list):
-            rows = pa.Table.from_pylist(rows, schema=self._schema)
+            rows = self._table(rows)
         if not isinstance(rows, pa.Table):
             raise TypeError(
                 f"it returned {type(rows).__name__} for rows; give a list of dicts, a RecordBatch or a Table"
@@ -125,9 +126,18 @@ class PollSplits:
             raise ValueError(f"it returned a null in column {lacking[0]!r}, which has none by its schema")
         rows = rows.cast(self._schema)
         try:
-            return rows, json.loads(json.dumps(state))
+            return rows, _copied(state)
         except (TypeError, ValueError) as error:
             raise TypeError(f"it returned a state that is no JSON value: {error}") from error
+
+    def _table(self, rows: list[Any]) -> pa.Table:
+        """Of dictionaries. Raises TypeError or ValueError for what Arrow would take for a null, or would cut."""
+        if other := [one for one in rows if not isinstance(one, dict)]:
+            raise TypeError(f"it returned {type(other[0]).__name__} for a row; give dicts of column and value")
+        for field in self._schema:
+            if cut := [one[field.name] for one in rows if is_cut(one.get(field.name), field.type)]:
+                raise ValueError(f"it returned {cut[0]} in column {field.name!r}, which is {field.type}")
+        return pa.Table.from_pylist(rows, schema=self._schema)
 
     def _clean(self, life: str, number: int) -> None:
         """Remove answers that are so old that no checkpoint of this job is expected to need them."""
@@ -135,6 +145,9 @@ class PollSplits:
             for old in Path(self._journal).glob(f"{life}-*.arrow"):
                 if int(old.stem.split("-")[1]) < number and time.time() - old.stat().st_mtime > self._keep:
                     old.unlink()
+            for left in Path(self._journal).glob(f".{life}-*.tmp"):  # by a driver that was killed
+                if time.time() - left.stat().st_mtime > self._keep:
+                    left.unlink()
 
     def _file(self, life: str, number: int) -> Path:
         return Path(self._journal, f"{life}-{number:012}.arrow")
@@ -163,11 +176,18 @@ class PollSplits:
         try:
             with _reached(self._journal):
                 return pa.ipc.open_file(pa.BufferReader(file.read_bytes()))
-        except FileNotFoundError as gone:
+        except Unreachable as gone:
+            if not isinstance(gone.__cause__, FileNotFoundError):
+                raise
             raise RowsGone(
                 f"{self!r}: {file} is not there: journal= is a folder that driver and workers see under the same path, and "
                 f"keeps answers for {self._keep:g} s. Put the file back"
             ) from gone
+
+
+def _copied(state: Any) -> Any:
+    """As a position has it, and not the same object: who changes it changes no position. Raises TypeError, ValueError."""
+    return json.loads(json.dumps(state, allow_nan=False))
 
 
 class _reached:
@@ -180,7 +200,7 @@ class _reached:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, OSError | pa.ArrowException) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, OSError | pa.ArrowException):
             raise Unreachable(f"the journal {self._journal}: {type(error).__name__}: {error}") from error
 
 
@@ -224,7 +244,7 @@ def poll(
     if not isinstance(schema, pa.Schema):
         raise SpecRefused(f"poll: schema {schema!r}; give a pyarrow.schema")
     try:
-        json.dumps(first)
+        json.dumps(first, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise SpecRefused(f"poll: first={first!r} is no JSON value: {error}") from error
     return PollSplits(function, schema, journal, every, first, finite, keep)

@@ -80,12 +80,10 @@ def _parsed(dsn: str, hide: bool) -> dict[str, str]:
 
     try:
         return {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
-    except psycopg.Error as error:
-        wrong = "what the variable holds" if hide else repr(secrets.shown_url(dsn))
+    except psycopg.Error:
+        wrong = "what the variable holds" if hide else repr(secrets.shown_place(dsn))
         wanted = "postgresql://USER:${PG_PASSWORD}@HOST/DATABASE, or host=HOST dbname=DATABASE"
-        raise SpecRefused(f"postgres: {wrong} is no address of a database; write {wanted}") from (
-            None if hide else error
-        )
+        raise SpecRefused(f"postgres: {wrong} is no address of a database; write {wanted}") from None
 
 
 def _kind(error: Any) -> type[Exception]:
@@ -106,6 +104,8 @@ def _advice(error: Any) -> str:
         return (
             ". Rows of one epoch have the same key: name more columns in key=, or say with latest= which of them stays"
         )
-    if isinstance(error, psycopg.errors.InvalidColumnReference):
+    if isinstance(error, psycopg.errors.InvalidColumnReference) and "ON CONFLICT" in str(error):
         return ". ON CONFLICT needs a unique index, or a primary key, of exactly the columns of key="
+    if isinstance(error, psycopg.errors.UntranslatableCharacter) or "NUL (0x00)" in str(error):
+        return r". PostgreSQL has no character of number 0: take \u0000 out of texts, in .map_batches(...)"
     return ""

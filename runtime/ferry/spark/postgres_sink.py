@@ -56,9 +56,8 @@ class PostgresSink(MarkedSink):
                     cursor.execute(create)
             cursor.execute(f"SELECT * FROM {table.place} LIMIT 0")
             there = [column.name for column in cursor.description]
-            if table.key:
-                cursor.execute(table.incoming())
-                cursor.execute(table.merge())
+            if not [name for name in table.names if name not in there]:
+                self._write(cursor, None)  # A view, or a column that is made of others, takes no rows.
         if missing := [name for name in table.names if name not in there]:
             raise SpecRefused(f"sink: {self!r}: the table has no column {missing[0]!r}; it has {', '.join(there)}")
 
@@ -84,11 +83,11 @@ class PostgresSink(MarkedSink):
                 (mark.epoch, mark.generation, mark.run, mark.life, self._name),
             )
 
-    def _write(self, cursor: Any, rows: pa.Table) -> None:
+    def _write(self, cursor: Any, rows: pa.Table | None) -> None:
         if self._table.key:
             cursor.execute(self._table.incoming())
         with cursor.copy(self._table.copy()) as copy:
-            for row in texts(rows):
+            for row in [] if rows is None else texts(rows):
                 copy.write_row(row)
         if self._table.key:
             cursor.execute(self._table.merge())

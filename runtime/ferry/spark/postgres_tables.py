@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark.frames import arrow_schema, spark_schema
@@ -19,6 +21,9 @@ INCOMING = "ferry_incoming"
 
 NAME_MAX = 63
 """Bytes of a name that PostgreSQL keeps."""
+
+FAR = r"^(\+[0-9]+|-[0-9]+|0000|[0-9]{5,})"
+"""Years that are not written with four digits, or have no number of their own in SQL."""
 
 _NAMED = {
     pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer", pa.int64(): "bigint", pa.float32(): "real",
@@ -166,5 +171,24 @@ def texts(rows: pa.Table) -> Iterator[tuple[str | None, ...]]:
         if pa.types.is_binary(column.type):
             columns.append([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()])
         else:
-            columns.append(plain_text(column).to_pylist())
+            columns.append(_as_read(column.type, plain_text(column)).to_pylist())
     return zip(*columns, strict=True)
+
+
+def _as_read(kind: pa.DataType, made: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of times as PostgreSQL has them: a sign stands before the number, and few years have more than four digits."""
+    if pa.types.is_duration(kind):
+        return pc.replace_substring_regex(made, "^-PT", "PT-")
+    if (
+        not (pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+        or not pc.any(pc.match_substring_regex(made, FAR)).as_py()
+    ):
+        return made
+    return pa.chunked_array([[None if one is None else _year(one) for one in made.to_pylist()]], made.type)
+
+
+def _year(text: str) -> str:
+    if not (found := re.match(FAR, text)):
+        return text
+    year, rest = int(found[0]), text[found.end() :]
+    return f"{year:05}{rest}" if year > 0 else f"{1 - year:04}{rest} BC"

@@ -15,10 +15,17 @@ from ferry import environment
 from ferry.contract.errors import SpecRefused
 
 SECRET = re.compile(
-    r"password|passwd|secret|token|credential|authori[sz]ation|cookie|signature|api[-_.]?key|(account|private|session)[-_.]?key|sas",
+    r"password|passwd|secret|token|credential|authori[sz]ation|bearer|cookie|signature|api[-_.]?key|sas|"
+    r"(account|private|session)[-_.]?key|(^|[-_.])(auth|pass|pwd|sig)$",
     re.IGNORECASE,
 )
 """In names of options and headers whose values are secret."""
+
+
+VALUE = re.compile(rf"(\b\w*(?:{SECRET.pattern})\w*\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+"""A secret among words, as in "host=db password=..."."""
+
+LOGIN = re.compile(r"[^/@\s]*@")
 
 
 def require_references(options: Mapping[str, Any] | None, what: str) -> dict[str, str]:
@@ -67,11 +74,19 @@ def shown_url(url: str) -> str:
     return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}".partition("?")[0] if separator else url
 
 
+def shown_place(given: object) -> str:
+    """What somebody gave as the address of a system, which it may not be, without what may be secret in it."""
+    return LOGIN.sub("", VALUE.sub(r"\1...", shown_url(str(given))))
+
+
 def masked(text: object, given: Iterable[str]) -> str:
-    """The text, without the values of variables that these name."""
+    """The text, without the values of variables that these name, as they are, or as lines, Python and URLs have them."""
     words = str(text)
     for name in (found[0] for value in given for found in environment.REFERENCE.finditer(value)):
         with suppress(SpecRefused):  # not set: nothing of it can be in the text
             if secret := environment.filled(name):
-                words = words.replace(secret, name)
+                plain = [secret, " ".join(secret.split()), repr(secret)[1:-1]]
+                quoted = [quote(secret, safe=safe) for safe in (":", "/", "")]
+                for written in filter(None, [*plain, *quoted]):
+                    words = words.replace(written, name)
     return words

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ferry.spark.csv_lines import column_of
 from ferry.spark.databases import Misfit, Ordered, kept, refuse_unknown
 from ferry.spark.json_columns import JsonNode, is_text
 from ferry.spark.json_lines import checked
+from ferry.spark.python_values import is_cut
 from ferry.spark.secrets import shown_url
 from ferry.spark.splits import Malformed, Position, Split, malformed
 from ferry.spark.words import Duration, milliseconds
@@ -191,7 +193,7 @@ def _column(field: pa.Field, values: list[Any]) -> tuple[pa.Array | None, dict[i
     unfit: dict[int, str] = {}
     if not field.nullable:
         unfit = {i: f"column {field.name!r} is null" for i, value in enumerate(plain) if value is None}
-    if not unfit and not any(_is_number_for_time(value, field.type) for value in plain):
+    if not unfit and not any(_is_of_another(value, field.type) for value in plain):
         with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             return pa.array(plain, field.type), {}
     made: list[Any] = []
@@ -209,19 +211,21 @@ def _single(value: Any, field: pa.Field) -> pa.Array | None:
         if isinstance(value, str) and not is_text(field.type):
             made, unfit = column_of(JsonNode(field.name, field, (), 0), pa.array([value]))
             return None if np.any(unfit) else made
-        return None if _is_number_for_time(value, field.type) else pa.array([value], field.type)
+        return None if _is_of_another(value, field.type) else pa.array([value], field.type)
     return None
 
 
-def _is_number_for_time(value: Any, kind: pa.DataType) -> bool:
-    """Whether nobody says what it counts."""
-    return types.is_temporal(kind) and isinstance(value, int | float)
+def _is_of_another(value: Any, kind: pa.DataType) -> bool:
+    """Whether Arrow would make a value of it that it is not: of a number a time, though nobody says what it counts."""
+    return (types.is_temporal(kind) and isinstance(value, int | float)) or is_cut(value, kind)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
     """A value of a database's library as Arrow takes it."""
     if types.is_boolean(kind) and type(value) is int and value in (0, 1):
         return bool(value)
+    if types.is_floating(kind) and isinstance(value, Decimal):
+        return float(value)
     if is_text(kind) and value is not None and not isinstance(value, str):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return value

@@ -6,6 +6,7 @@ Must never leave half a file behind, nor the hidden one that it would have becom
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,27 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Where to write what will be at `path`, durably, when the block ends without an error, unless something is there then.
+
+    Several processes may make the same file: the first one that is ready has made it, and it never changes.
+    """
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        yield hidden
+        sync(hidden)
+        try:
+            os.link(hidden, path)
+        except FileExistsError:
+            return
+        except OSError:  # A file system without links.
+            if not path.exists():
+                os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> int:

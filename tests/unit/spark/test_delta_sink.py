@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import ferry
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import marked_sinks
+from ferry.spark import marked_sinks, sinks
 from ferry.spark.delta_sink import DeltaSink
 
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64())])
@@ -258,3 +258,55 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SpecRefused, match=rf"{extra}: the package {library} is not installed: ferry-stream\[{extra}\]"):
         make()
+
+
+def test_a_table_that_was_changed_is_waited_for(tmp_path: Path) -> None:
+    """The library would write rows without the columns that have no place, or as texts."""
+    sink = opened(tmp_path)
+    sink.write(0, 1, rows(("a", 1)))
+    for now in (pa.table({"shop": ["x"]}), pa.table({"shop": ["x"], "n": ["y"]})):
+        write_deltalake(tmp_path / "sales", now, mode="overwrite", schema_mode="overwrite")
+        with pytest.raises(Unreachable, match=r"the table was changed: .*'n'"):
+            sink.write(1, 1, rows(("b", 2)))
+    write_deltalake(tmp_path / "sales", rows(("a", 1)), mode="overwrite", schema_mode="overwrite")
+    sink.write(1, 1, rows(("b", 2)))
+    assert there(tmp_path) == [("a", 1), ("b", 2)]
+
+
+def test_a_column_of_the_table_that_rows_lack_may_be_null(tmp_path: Path) -> None:
+    more = pa.schema([*SCHEMA, pa.field("by", pa.string(), nullable=False)])
+    DeltaTable.create(tmp_path / "sales", more)
+    with pytest.raises(SpecRefused, match="no column 'by', which must not be null in the table"):
+        opened(tmp_path)
+
+
+def test_a_row_that_does_not_keep_a_constraint_stops_the_job_and_is_not_shown(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "sales", rows(("a", 10)))
+    DeltaTable(tmp_path / "sales").alter.add_constraint({"enough": "n > 5"})
+    sink = opened(tmp_path)
+    sink.write(0, 1, rows(("a", 6)))
+    with pytest.raises(Final, match="do not keep a constraint of the table") as stopped:
+        sink.write(1, 1, rows(("secret", 3)))
+    assert "secret" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (pa.schema([("a", pa.struct([("at", pa.time64("us"))]))]), "column 'a' is struct<at: time64.us.>, which Delta"),
+        (pa.schema([("a", pa.list_(pa.duration("us")))]), "column 'a' is list<.*>, which Delta has not"),
+        (pa.schema([("a", pa.int64()), ("A", pa.int64())]), "have one name"),
+    ],
+    ids=str,
+)
+def test_what_delta_has_not_is_refused_within_a_column_too(schema: pa.Schema, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecRefused, match=words):
+        declared(tmp_path, schema=schema)
+
+
+def test_a_directory_is_one_whether_a_path_or_a_url_names_it(tmp_path: Path) -> None:
+    both = [ferry.delta(f"{tmp_path}/sales"), ferry.delta(f"file://{tmp_path}/sales")]
+    with pytest.raises(SpecRefused, match="both write to"):
+        sinks.place(both, None)
+    with pytest.raises(SpecRefused, match="encoded"):
+        ferry.delta(tmp_path / "100%25")

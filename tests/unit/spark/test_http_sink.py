@@ -11,6 +11,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import DataRefused, Final, SpecRefused, Unreachable
+from ferry.spark import http_sink, sinks
 from ferry.spark.http_sink import HttpSink
 from tests.http_receiver import HttpReceiver
 
@@ -136,6 +137,32 @@ def test_lines_are_a_format_of_their_own(receiver: HttpReceiver) -> None:
     assert one["body"] == '{"n":1}\n{"n":2}\n' and one["headers"]["content-type"] == "application/x-ndjson"
 
 
+@pytest.mark.parametrize("token", ["hello\n", "hello\nthere", "hellö", " hello"])
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(
+    token: str, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", token)
+    with pytest.raises(SpecRefused, match="the value of header 'Authorization' has a line break") as refused:
+        opened(receiver, headers={"X-One": "fine; q=1", "Authorization": "${TOKEN}"}).write(0, 1, rows(1))
+    assert "hell" not in str(refused.value) and not receiver.requests
+    with pytest.raises(SpecRefused, match="'X y' is no name of a header"):
+        opened(receiver, headers={"X y": "1"}).write(0, 1, rows(1))
+
+
+def test_an_answer_is_cut_behind_its_secrets(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hello-and-more")
+    receiver.answer(f"400 {'x' * (http_sink.SHOWN - 5)}hello-and-more")
+    with pytest.raises(Final) as stopped:
+        opened(receiver, headers={"Authorization": "${TOKEN}"}).write(0, 1, rows(1))
+    assert "xxx" in str(stopped.value) and "hello" not in str(stopped.value)
+
+
+def test_two_sinks_of_one_name_would_have_the_same_keys() -> None:
+    with pytest.raises(SpecRefused, match="use two name="):
+        sinks.identify([ferry.http("https://host/a/rows"), ferry.http("https://host/b/rows")], "job", "run")
+    sinks.identify([ferry.http("https://host/a/rows"), ferry.http("https://host/b/rows", name="b")], "job", "run")
+
+
 def test_a_restore_is_refused_unless_what_was_sent_is_kept(receiver: HttpReceiver) -> None:
     with pytest.raises(SpecRefused, match="--sink keep"):
         opened(receiver).truncate_after(3)
@@ -146,6 +173,8 @@ REFUSED = [
     ({"url": "shop.example/rows"}, "give https://HOST/PATH"),
     ({"url": "https://me:hello@host/rows"}, "the password in the URL is a secret"),
     ({"url": "https://host/rows?token=hello"}, r"parameter 'token' is a secret"),
+    ({"url": "https://host/rows?sig=hello"}, r"parameter 'sig' is a secret"),
+    ({"headers": {"X-Auth": "hello"}}, r"headers 'X-Auth' is a secret"),
     ({"headers": {"Authorization": "Bearer hello"}}, r"headers 'Authorization' is a secret"),
     ({"headers": {"X-Api-Key": "hello"}}, r"headers 'X-Api-Key' is a secret"),
     ({"headers": ["a"]}, "is a dictionary of texts, not list"),

@@ -209,6 +209,9 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, Any], text: str) -> No
 def test_a_duration_is_refused_where_the_stream_is_given() -> None:
     with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is duration\[s\], which Iceberg has not"):
         ferry.iceberg("shop.sales").expect(pa.schema([("x", pa.duration("s"))]))
+    for within in (pa.list_(pa.duration("us")), pa.struct([("nothing", pa.null())])):
+        with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is .*, which Iceberg has not"):
+            ferry.iceberg("shop.sales").expect(pa.schema([("x", within)]))
 
 
 def test_no_word_of_an_error_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,3 +222,15 @@ def test_no_word_of_an_error_holds_a_secret(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(Unreachable) as away:
         sink.open(-1)
     assert "opens" not in str(away.value)
+
+
+def test_a_secret_is_hidden_as_a_url_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "7/opens@me:all")
+    url = "postgresql://me:${SECRET}@db/shop"
+    assert secrets.masked(f"no route to {secrets.filled_url(url)}", [url]) == f"no route to {url}"
+
+
+def test_a_secret_with_a_line_break_is_hidden_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "opens me\n")
+    for text in ("opens me\n", "Bearer opens me", repr("opens me\n"), repr(b"opens me\n")):
+        assert "opens" not in secrets.masked(text, ["Bearer ${SECRET}"])

@@ -106,6 +106,9 @@ def test_a_finite_input_ends_with_the_first_answer_without_rows(tmp_path: Path) 
         (([{"id": "x"}], 1), "Arrow"),
         (([{"id": None}], 1), "a null in column 'id'"),
         (([{"id": 1}], {1, 2}), "a state that is no JSON value"),
+        (([{"id": 1}], float("nan")), "a state that is no JSON value"),
+        (([{"id": 1.5}], 1), "ValueError: it returned 1.5 in column 'id', which is int64"),
+        (([(1, "x")], 1), "TypeError: it returned tuple for a row; give dicts"),
         (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero (test_polling.py:"),
     ],
     ids=str,
@@ -120,6 +123,51 @@ def test_an_answer_that_is_none_is_an_error_of_the_function(answer: Any, words: 
         assert words in str(failed.value) and "orders of ferry.poll" in str(failed.value), failed.value
     answers["a"] = [{"id": 1}], "b"
     assert source.latest(start, 10)["number"] == 1, "tried again at once"
+
+
+def test_a_function_that_changes_the_state_that_it_got_passes_over_nothing(tmp_path: Path) -> None:
+    fails = iter([True, False, True, False])
+
+    def pages(state: Any) -> Any:
+        state["page"] += 1
+        if next(fails):
+            raise ConnectionError("no shop")
+        return [{"id": state["page"]}] if state["page"] > 1 else [], state
+
+    source = ferry.poll(pages, SCHEMA, tmp_path / "journal", every=0, first={"page": 0})
+    start = position = source.start()
+    for _ in range(4):
+        try:
+            position = source.latest(position, 10)
+        except Unreachable:
+            assert start["state"] == {"page": 0}
+    assert read(polled(tmp_path), start, position) == [{"id": 2, "shop": None}] and position["state"] == {"page": 2}
+
+
+def test_of_two_drivers_the_answer_of_the_first_one_stays(tmp_path: Path) -> None:
+    other = polled(tmp_path)
+    answers["a"] = [{"id": 2}], "other"
+    start = other.start()
+    found = []
+
+    def slow(state: Any) -> Any:
+        found.append(other.latest(start, 10))  # the next driver, while this one stands still
+        return [{"id": 1}, {"id": 1}], "mine"
+
+    mine = ferry.poll(slow, SCHEMA, tmp_path / "journal", every=0, first="a")
+    assert mine.latest(start, 10) == found[0] and read(other, start, found[0]) == [{"id": 2, "shop": None}]
+    assert len(os.listdir(tmp_path / "journal")) == 1
+
+
+def test_a_journal_that_was_removed_is_waited_for(tmp_path: Path) -> None:
+    answers["a"] = [{"id": 1}], "b"
+    source = polled(tmp_path)
+    start = source.start()
+    (tmp_path / "journal").rmdir()
+    with pytest.raises(Unreachable, match=r"the journal .*/journal: FileNotFoundError"):
+        source.latest(start, 10)
+    (tmp_path / "journal").mkdir()
+    assert source.latest(start, 10)["number"] == 1
 
 
 def test_what_is_away_is_waited_for(tmp_path: Path) -> None:

@@ -275,6 +275,44 @@ def test_columns_of_every_type_come_back(server: PostgresServer, table: str) -> 
     ]
 
 
+def test_times_that_python_or_iso_8601_do_not_know_come_as_they_are(server: PostgresServer, table: str) -> None:
+    micros = pa.array([-(10**15), 253_402_300_800_000_000, -62_167_219_200_000_001, 0], pa.int64())
+    schema = pa.schema([("at", pa.timestamp("us")), ("on", pa.date32()), ("long", pa.duration("us"))])
+    days = [-720_000, 2_932_897, -719_529, 0]
+    longs = [timedelta(days=-1, microseconds=1), timedelta(microseconds=-1), timedelta(days=10**6), timedelta(0)]
+    given = pa.table(
+        [micros.cast(pa.timestamp("us")), pa.array(days, pa.int32()).cast(pa.date32()), longs], schema=schema
+    )
+    sink = declared(server, table, schema=schema)
+    sink.open(-1)
+    sink.write(0, 1, given)
+    epochs = f"SELECT (extract(epoch FROM at) * 1000000)::bigint, \"on\" - DATE '1970-01-01', long FROM {table}"
+    assert server.sql(epochs) == list(zip(micros.to_pylist(), days, longs, strict=True))
+
+
+def test_what_takes_no_rows_is_refused_when_the_job_begins(server: PostgresServer, table: str) -> None:
+    server.sql(f"CREATE VIEW {table}_seen AS SELECT 'a' AS shop, 1 AS n")
+    server.sql(f"CREATE TABLE {table} (shop text, n int GENERATED ALWAYS AS (1) STORED)")
+    for name, words in ((f"{table}_seen", "cannot copy to view"), (table, 'column "n" is a generated column')):
+        with pytest.raises(SpecRefused, match=words) as refused:
+            opened(server, name)
+        assert "unique index" not in str(refused.value)
+
+
+def test_a_character_that_the_database_has_not_is_named(server: PostgresServer, table: str) -> None:
+    sink = opened(server, table)
+    with pytest.raises(Final, match=r"take .u0000 out of texts"):
+        sink.write(0, 1, rows(("a\0", 1)))
+
+
+def test_an_address_that_is_none_is_told_without_its_password() -> None:
+    for dsn in ("host=db password=open nonsense", "host=db password = 'my open' x", "mysql://me:open@db/x"):
+        for make in (lambda dsn=dsn: ferry.postgres(dsn, "t"), lambda dsn=dsn: ferry.table(dsn, "t", SCHEMA, "n")):
+            with pytest.raises(SpecRefused, match="is no ") as refused:
+                make()
+            assert "open" not in str(refused.value), refused.value
+
+
 def test_what_the_database_cannot_take_is_told(server: PostgresServer, table: str) -> None:
     server.sql(f"CREATE TABLE {table} (shop text, other text, n smallint CHECK (n > 0))")
     with pytest.raises(SpecRefused, match=r"unique index, or a primary key, of exactly the columns of key="):

@@ -6,6 +6,7 @@ import json
 import pickle
 import sqlite3
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,21 @@ def test_values_that_do_not_fit_set_their_rows_aside(shop: Shop) -> None:
     strict = shop.orders(schema=pa.schema([pa.field("at", pa.string(), nullable=False)]))
     (bad,) = read(strict, start, strict.latest(start, 10))
     assert bad.count == 4 and bad.reasons[0].endswith("column 'at' is null")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1.5, pa.int64()), (Decimal("1.5"), pa.int32()), (Decimal("NaN"), pa.int8())]
+)
+def test_a_number_with_a_fraction_is_no_integer(value: Any, kind: pa.DataType) -> None:
+    schema = pa.schema([("n", kind)])
+    found, bad = tables.records([(2.0,), (value,), (Decimal(3),), (None,)], schema)
+    assert [row["n"] for row in found.to_pylist()] == [2, 3, None]
+    assert bad == {1: f"column 'n': {str(value)!r} does not fit {kind}"}
+
+
+def test_a_number_of_a_database_may_be_a_double() -> None:
+    found, bad = tables.records([(Decimal("1.5"),), (2,)], pa.schema([("n", pa.float64())]))
+    assert ([row["n"] for row in found.to_pylist()], bad) == ([1.5, 2.0], {})
 
 
 def test_a_query_is_a_table_too(shop: Shop) -> None:

@@ -1,0 +1,69 @@
+"""A pipeline is built in a process of its own: what becomes of one that dies there, or does not return."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry_operator.job import spec
+from ferry_operator.local import check
+
+JOB = {
+    "apiVersion": "ferry.dev/v1alpha1",
+    "kind": "StreamJob",
+    "metadata": {"name": "broken"},
+    "spec": {"pipeline": {"file": "broken.py"}, "workers": 2},
+}
+
+
+def refused(folder: Path, program: str) -> str:
+    (folder / "broken.py").write_text(program)
+    (folder / "job.yaml").write_text(json.dumps(JOB))
+    return check.pipeline(spec.load(folder / "job.yaml"), folder / "job.yaml").refused
+
+
+def test_a_program_that_a_signal_ends_is_told_with_its_statement(tmp_path: Path) -> None:
+    text = refused(tmp_path, "import ctypes\n\nctypes.string_at(0)\n")
+    assert "Segmentation fault (broken.py:3 in <module>)" in text, text
+
+
+def test_a_program_that_does_not_return_is_told_with_its_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+
+    class Impatient(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout == check.BUILD_SECONDS:
+                until = time.monotonic() + 60
+                while not begun.exists():
+                    assert time.monotonic() < until
+                    time.sleep(0.02)
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(check.subprocess, "Popen", Impatient)
+    program = f"import time\n\ndef sources(spark, args):\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
+    text = refused(tmp_path, program + "\n\ndef pipeline(streams, args): ...\n")
+    assert "have not returned within 120 s (broken.py:" in text and "in sources" in text, text
+
+
+def test_whoever_is_interrupted_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            made.append(self)
+            if timeout == check.BUILD_SECONDS:
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(check.subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        refused(tmp_path, "import time; time.sleep(600)\n")
+    assert made[0].poll() is not None
