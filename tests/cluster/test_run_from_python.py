@@ -47,6 +47,7 @@ def test_a_run_is_watched_scaled_and_read(tmp_path: Path, capfd: pytest.CaptureF
         while "copy" not in [path.name for path in tmp_path.glob("out/*") if list(path.glob("epoch=*"))]:
             assert run.running and time.monotonic() < until
             time.sleep(0.2)
+        assert repr(run) == f"<run of job, running, output {tmp_path / 'out'}>"
         run.scale(workers=2)
         assert run.name == "job" and run.status()["spec"]["workers"] == 2
         with pytest.raises(TimeoutError, match=r"job has not ended within 0\.1 s$"):

@@ -77,8 +77,9 @@ print(sales[["window_start", "shop", "orders", "cents"]].tail(6).to_string(index
 NEXT = """{name}/ has a job, its program, some orders, a test, and a look at the output.
 
   cd {name}
-  # The pipeline without a cluster; its mistakes, without a run; what it does:
+  # The pipeline without a cluster; the first time it compiles Ferry's kernels:
   pytest -q
+  # Its mistakes, without a run; what it does:
   ferry validate {name}.yaml
   ferry explain {name}.yaml
   # All orders that are there, and what each shop has sold:

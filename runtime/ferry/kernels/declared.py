@@ -43,7 +43,8 @@ def _value(out: str, column: str | None, aggregate: Aggregate, takes: Sequence[s
     if column is None:
         return "int"
     if column not in schema.names:
-        raise SpecRefused(f"{out} needs column {column!r}; there are {', '.join(schema.names)}")
+        all_records = "; count() without a column counts records" if column == "*" else ""
+        raise SpecRefused(f"{out} needs column {column!r}; there are {', '.join(schema.names)}{all_records}")
     kind = schema.field(column).type
     if hashes_values(aggregate) and not hashable(kind):
         raise SpecRefused(

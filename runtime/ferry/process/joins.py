@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,17 @@ def kept_schemas(
                 raise SpecRefused(f"no column {column!r}; there are {', '.join(schema.names)}")
         found.append(pa.schema([(name, schema.field(column).type) for name, column in side.items()]))
     return found
+
+
+def refuse_turned(name: str, schema: pa.Schema, pairs: Iterable[tuple[str, str]]) -> None:
+    """Names that stand the wrong way round, as pandas has them in `rename`, are refused."""
+    for output, column in pairs:
+        if column not in schema.names and output in schema.names:
+            there = ", ".join(schema.names)
+            raise SpecRefused(
+                f"join {name!r}: no column {column!r}; there are {there}; write {{output: column}}, "
+                f"such as {{{column!r}: {output!r}}}"
+            )
 
 
 def keep_rows(work: Work, side: int, columns: dict[str, str], kept: Any) -> Entries:

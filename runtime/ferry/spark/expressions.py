@@ -187,6 +187,8 @@ def select(*columns: str, **made: pc.Expression) -> Select:
         >>> bids.map_batches(ferry.select("ts", "auction", euros=pc.field("price") * 0.89)).columns
         ['ts', 'auction', 'euros']
     """
+    if lists := [one for one in columns if isinstance(one, list | tuple)]:
+        raise SpecRefused(f'ferry.select: {type(lists[0]).__name__} is no name of a column; write select("a", "b")')
     named = {name: pc.field(require_name(name, "ferry.select: column")) for name in columns}
     if not named and not made:
         raise SpecRefused("ferry.select: name at least one column")

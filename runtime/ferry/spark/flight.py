@@ -29,10 +29,15 @@ def connect(uri: str, authority: str | None) -> fl.FlightClient:
     """A client of an instance that belongs to the run.
 
     With TLS, whoever else has put its own address where that of an instance should be gets no ticket and no record.
+    Raises a Flight error for an address that is none; that of an instance which was lost is empty.
     """
+    if not uri:
+        raise fl.FlightUnavailableError(
+            "the instance that has the rows is away: it was lost, and has not come back yet"
+        )
     if authority is None or uri.startswith("grpc+unix:"):
         return fl.connect(uri, generic_options=SILENCE)
-    if uri and not uri.startswith("grpc+tls:"):
+    if not uri.startswith("grpc+tls:"):
         raise fl.FlightUnavailableError(f"{uri} is no address of an instance of this run: TLS is on")
     return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from ferry.contract.descriptors import Aggregate
 from ferry.spark.keyed import KeyedStream
 from ferry.spark.stream import Stream
 from ferry.spark.windowed import RowStream, SessionStream, WindowedStream
@@ -40,6 +41,13 @@ STAGES: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 """Kinds of streams, and where their steps stand."""
 
+_SUBSCRIPTED = {f"'{kind.__name__}' object is not subscriptable" for kinds, _ in STAGES for kind in kinds}
+
+_IN_BRACKETS = (
+    "; a stream has no columns in brackets: .map_batches(ferry.filter(pyarrow.compute.field(...) > 0)) keeps records, "
+    '.map_batches(ferry.select("column", ...)) keeps columns'
+)
+
 
 def hint(error: BaseException) -> str:
     """What to do about a name that a pipeline has looked for in vain, with a semicolon before it; empty: nobody knows.
@@ -49,8 +57,14 @@ def hint(error: BaseException) -> str:
         ... except AttributeError as error: hint(error)
         "; did you mean 'append'?"
     """
+    if isinstance(error, TypeError):
+        return _IN_BRACKETS if str(error) in _SUBSCRIPTED else ""
     if not isinstance(error, AttributeError) or not isinstance(error.name, str):
         return ""
+    if isinstance(error.obj, Aggregate):
+        return (
+            f"; an aggregate has the name of its column from .aggregate(name, column=ferry.{error.obj.function}(...))"
+        )
     return _of_stream(error.obj, error.name) or _nearly(error.obj, error.name)
 
 

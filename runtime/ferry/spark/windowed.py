@@ -18,6 +18,7 @@ from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.distinct_values import functions_of
 from ferry.process.interval import IntervalJoin
+from ferry.process.joins import refuse_turned
 from ferry.process.row_windows import RowWindows
 from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.window_join import WindowJoin
@@ -366,6 +367,8 @@ def _signed(value: Duration) -> int:
 
 def join_of(keyed: KeyedStream, name: str, other: KeyedStream, join: IntervalJoin | SessionJoin | WindowJoin) -> Stream:
     """A join that is a process: it sees the columns that it keeps."""
+    for side, one in ((join.left, keyed), (join.right, other)):
+        refuse_turned(name, one.stream.input.schema, side.items())
     columns = [[*dict.fromkeys(side.values())] for side in (join.left, join.right)]
     read = [some or [one.stream.input.key[0]] for some, one in zip(columns, (keyed, other), strict=True)]
     return keyed._processed(name, join, other, columns=read)
@@ -373,6 +376,7 @@ def join_of(keyed: KeyedStream, name: str, other: KeyedStream, join: IntervalJoi
 
 def _side(name: str, schema: pa.Schema, columns: dict[str, str] | Sequence[str]) -> Side:
     pairs = list(columns.items()) if isinstance(columns, dict) else [(c, c) for c in columns]
+    refuse_turned(name, schema, pairs)
     out = []
     for output, column in pairs:
         if column not in schema.names:

@@ -58,6 +58,9 @@ class Run:
         self._listener = threading.Thread(target=self._pass_on, name=f"run of {name}", daemon=True)
         self._listener.start()
 
+    def __repr__(self) -> str:
+        return f"<run of {self.name}, {'running' if self.running else 'ended'}, output {self.output}>"
+
     @property
     def running(self) -> bool:
         """The run has not ended."""

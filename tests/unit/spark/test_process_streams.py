@@ -154,6 +154,10 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, p, a: p.join("x", a, *SIDES, within="1h", how="outer"), "how='outer': a join is one of inner, left"),
     (lambda b, p, a: p.join("x", a, *SIDES, how="left"), "operator 'x': how='left' needs within="),
     (lambda b, p, a: p.join("x", a, ["name"], ["nome"]), "no column 'nome'"),
+    (
+        lambda b, p, a: p.join("x", a, {"name": "who"}, [], within="1h"),
+        "join 'x': no column 'who'; there are id, ts, name; write {output: column}, such as {'who': 'name'}",
+    ),
     (lambda b, p, a: p.join("x", a, *SIDES, within=("5ms", "5ms")), "nothing would match"),
     (lambda b, p, a: p.join("x", a, *SIDES, within="soon"), "within: 'soon' is not a duration"),
     (lambda b, p, a: p.join("x", a, ["id"], ["id"]), "['id'] would appear twice"),

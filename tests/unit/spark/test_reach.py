@@ -94,6 +94,12 @@ def test_reading_from_who_says_nothing_ends(silent: str) -> None:
         list(read_rows({"flight": silent, "ticket": "x", "authority": None}))
 
 
+def test_the_address_of_an_instance_that_was_lost_is_told_in_words() -> None:
+    for authority in (None, "a certificate"):
+        with pytest.raises(fl.FlightUnavailableError, match="it was lost, and has not come back yet"):
+            list(read_rows({"flight": "", "ticket": "x", "authority": authority}))
+
+
 def test_rows_that_do_not_come_are_not_waited_for_for_ever(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight, "CALL_SECONDS", 0.1)
     with pytest.raises(fl.FlightTimedOutError):

@@ -238,6 +238,7 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("key zones", lambda b, p: p.event_time("at").key_by("at").window(ferry.tumbling("1s")).join("j", b.event_time("ts").key_by("ts"), [], []), "keys differ in type: {'at': 'timestamp[us]'} and {'ts': 'int'}"),
     ("key types", lambda b, p: windowed(b).join("j", p.event_time("at").key_by("name"), [], []), "keys differ in type"),
     ("join column", lambda b, p: windowed(b).join("j", p.event_time("at").key_by("id"), ["x"], []), "join 'j': no column 'x'"),
+    ("join names turned", lambda b, p: windowed(b).join("j", p.event_time("at").key_by("id"), {"price": "paid"}, []), "write {output: column}, such as {'paid': 'price'}"),
     ("twice", lambda b, p: windowed(b).join("j", b.event_time("ts").key_by("auction"), ["price"], ["price"]), "would appear twice"),
     ("bad function", lambda b, p: b.map_batches(lambda batch: batch.column("x")), "map_batches on source 'bid'"),
 ]  # fmt: skip
