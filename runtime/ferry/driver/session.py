@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -88,6 +89,11 @@ def shared_classes(archive: Path) -> str:
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
+def temporary_files(folder: str) -> str:
+    """Java's option for their folder; of itself it takes /tmp, where what Spark leaves stays when the run is over."""
+    return f'"-Djava.io.tmpdir={folder}"'
+
+
 _begun: list[Future[None]] = []
 """The start of Spark, if it goes on beside what this process does."""
 
@@ -130,7 +136,7 @@ def tried(folder: str) -> SparkSession:
         **LOCAL_AUTHENTICATION,
         "spark.master": "local[1]",
         "spark.app.name": "ferry-validate",
-        "spark.driver.defaultJavaOptions": f"{EXITS} {shared_classes(CLASSES)}",
+        "spark.driver.defaultJavaOptions": f"{EXITS} {temporary_files(folder)} {shared_classes(CLASSES)}",
         "spark.local.dir": folder,
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
@@ -145,7 +151,7 @@ def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     conf = {
         **OURS,
         "spark.app.name": f"ferry-{settings.job}",
-        "spark.driver.defaultJavaOptions": f"{EXITS} {shared_classes(CLASSES)}",
+        "spark.driver.defaultJavaOptions": f"{EXITS} {temporary_files(tempfile.gettempdir())} {shared_classes(CLASSES)}",
         "spark.executor.defaultJavaOptions": EXITS,
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.default.parallelism": str(settings.cores),

@@ -9,6 +9,7 @@ none left, which bit c of the state's last column says, c being the first state 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,9 +45,9 @@ STATE_BYTES_MAX = 1024
 Word = TypeVar("Word", bound=Callable[..., Aggregate])
 
 _TAKEN = """
-    Returns: what `.aggregate("name", ...)` takes, under the name of the output column.
-    Raises: SpecRefused for what is no name; by `.aggregate` if there is no such column, or it is of another type.
-    """
+Returns: what `.aggregate("name", ...)` takes, under the name of the output column.
+Raises: SpecRefused for what is no name; by `.aggregate` if there is no such column, or it is of another type.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def _keeps(
 
     def enter(word: Word) -> Word:
         FUNCTIONS[word.__name__] = Function(keeps, result, kind, takes, **more)
-        word.__doc__ = f"{word.__doc__}{_TAKEN}"
+        word.__doc__ = f"{inspect.getdoc(word)}\n{_TAKEN}"  # without the indentation of the source, as of Python 3.13
         return word
 
     return enter

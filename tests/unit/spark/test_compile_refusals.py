@@ -106,7 +106,7 @@ LAST = "return counts.sink(ferry.console())"
         (LAST, "pass", "(or a list of them), not None (job.py:10)"),
         ("(streams, args)", "(streams)", "job.py: write pipeline(streams, args); as it is (job.py:10), too many"),
         ("def pipeline", "def pipe", "job.py has no function pipeline(streams, args)"),
-        ("def pipeline", "type X = int\n\ndef pipeline pipeline", 'SyntaxError: invalid syntax (job.py:10: "type X = int"); this is P'),
+        ("def pipeline", "typo X = int\n\ndef pipeline pipeline", 'SyntaxError: invalid syntax (job.py:10: "typo X = int"); this is P'),
         ('("k", pa.int64())', '("k", "long")', 'ValueError: No type alias for long (job.py:5: "ROWS = pa.schema'),
         ("rows.key_by", "rows.map_batches(lambda b: (yield b)).key_by", "it returned generator; collect the records, and `return`"),
         ("rows.key_by", "rows.map_batches(lambda b: b.to_pylist()).key_by", "it returned list; pyarrow.Table.from_pylist(rows"),
