@@ -6,6 +6,7 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,19 @@ def test_a_move_runs_from_the_first_that_joined_to_the_last_that_was_cleaned() -
 
 def test_the_pause_of_a_move_is_the_longest_gap_that_touches_it() -> None:
     ends = [1.0, 2.0, 3.0, 4.5, 5.5, 9.5, 10.5]
-    records = [epoch(n, end - 0.5, end) for n, end in enumerate(ends)]
+    records = [epoch(n, begin, end) for n, (begin, end) in enumerate(pairwise([0.5, *ends]))]
     records += [groups(3.2, (0, "joined", "1.0")), groups(4.6, (0, "in-sync", "1.0"), (0, "switched", "1.0"))]
     (move,) = timeline.moves_of(records)
     assert move.pause == pytest.approx(1.5), "the gap of 4 s came after it"
+
+
+@pytest.mark.parametrize(("begins", "pause"), [(29.5, 0.8), (10.4, 0.8), (10.0, 0.5)])
+def test_a_pause_is_no_time_without_records(begins: float, pause: float) -> None:
+    """The first epoch ends at 1 s, the move is from 10 to 10.3 s, and the next epoch takes half a second."""
+    records = [epoch(0, 0.0, 1.0), epoch(1, begins, begins + 0.5)]
+    records += [groups(10.0, (0, "joined", "1.0")), groups(10.3, (0, "in-sync", "1.0"), (0, "switched", "1.0"))]
+    (move,) = timeline.moves_of(records)
+    assert move.pause == pytest.approx(pause)
 
 
 def test_batches_are_one_move_and_later_moves_another() -> None:

@@ -2,7 +2,8 @@
 
 The numbers are pure functions of the records; only `read` and `TimelineTail` touch the file. Times are seconds since 1970,
 lengths are seconds. A *gap* is the time between the ends of two epochs that follow each other: what a reader of the
-output has to wait for. The *pause* of a move is the longest gap while it was under way. (Megaphone, section 5, measures
+output has to wait for. The *pause* of a move is the longest gap while it was under way, without the time before and after
+it in which no epoch ran, for there was nothing to read. (Megaphone, section 5, measures
 the latency of single records, offered at a fixed rate: that is `latency` here, where sources say when theirs were made.)
 """
 
@@ -239,9 +240,9 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
                 warming[vnode, instance] = True
             elif what in ("in-sync", "aborted", "removed"):
                 warming.pop((vnode, instance), None)
-    ends = [r["end"] for r in epochs_of(records)]
+    epochs = epochs_of(records)
     for move in moves:
-        move.pause = pause(ends, move.begin, move.end)
+        move.pause = pause(epochs, move.begin, move.end)
     return moves
 
 
@@ -256,10 +257,19 @@ def _open_move(moves: list[Move], warming: bool, vnode: int, now: float, what: s
     return moves[-1]
 
 
-def pause(ends: Sequence[float], begin: float, end: float) -> float | None:
-    """The longest gap that touches [begin, end]; None when there is none."""
-    touching = [after - before for before, after in pairwise(ends) if after >= begin and before <= end]
+def pause(epochs: Sequence[Record], begin: float, end: float) -> float | None:
+    """The longest gap that touches [begin, end], without what was idle of it outside; None when there is none."""
+    touching = [
+        after["end"] - before["end"] - _idle(before["end"], after["begin"], begin, end)
+        for before, after in pairwise(epochs)
+        if after["end"] >= begin and before["end"] <= end
+    ]
     return max(touching, default=None)
+
+
+def _idle(since: float, until: float, begin: float, end: float) -> float:
+    """How much of the time from `since` to `until` is outside [begin, end]."""
+    return max(0.0, min(until, begin) - since) + max(0.0, until - max(since, end))
 
 
 def recoveries_of(records: Sequence[Record]) -> list[Recovery]:
