@@ -51,7 +51,7 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
     try:
         code, words, checked = _built(program, [dict(one.pipeline.args), None, one.events], True, BUILD_SECONDS)
     except subprocess.TimeoutExpired as late:
-        place = user_code.place_in(str(late.stderr))
+        place = user_code.place_in((late.stderr or b"").decode("utf-8", "replace"))
         return Checked(
             refused=f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s{f' ({place})' if place else ''}"
         )
@@ -89,7 +89,7 @@ def _built(
                     code = process.wait(seconds)
                 except subprocess.TimeoutExpired as late:
                     _aborted(process)
-                    late.stderr = errors.read_text("utf-8", "replace")
+                    late.stderr = errors.read_bytes()
                     raise
                 except BaseException:
                     process.kill()

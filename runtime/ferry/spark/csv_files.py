@@ -20,6 +20,9 @@ MARK = b"\xef\xbb\xbf"
 """Of UTF-8, at the begin of a file."""
 
 
+RETURN = b"\r"
+
+
 class CsvSplits(LineSplits):
     """See `csv_files`."""
 
@@ -67,6 +70,12 @@ class CsvSplits(LineSplits):
         """Of a file. Raises SpecRefused when its first line does not name the columns."""
         names, path = schema.names, self._path(name)
         if self._header and (line := first_line(path, packed)):
+            if RETURN in line.rstrip(b"\r\n"):  # All of the file would count as its first line.
+                why = (
+                    hint(path, line).removesuffix("; ")
+                    or "lines end with a carriage return alone: end them with a line feed"
+                )
+                raise SpecRefused(f"{path} cannot be read: {why}")
             try:
                 names = names_of(line, self._shape.delimiter)
                 if missing := [one for one in schema.names if one not in names]:

@@ -111,6 +111,7 @@ class DeltaSink(MarkedSink):
     def _prepare(self) -> None:
         from deltalake import DeltaTable
 
+        assert self._schema is not None
         with self._errors():
             DeltaTable.create(self._url, self._schema, mode="ignore", storage_options=self._filled())
             misfit = self._misfit(self._table())
@@ -121,6 +122,7 @@ class DeltaSink(MarkedSink):
         """Why rows do not fit the table; empty: they do."""
         from deltalake import Schema
 
+        assert self._schema is not None
         there = {field.name: field for field in table.schema().fields}
         mine = {field.name: field.type for field in Schema.from_arrow(self._schema).fields}
         for name, kind in mine.items():

@@ -47,7 +47,7 @@ def test_a_program_that_does_not_return_is_told_with_its_statement(
                 raise subprocess.TimeoutExpired(self.args, timeout)
             return super().wait(timeout)
 
-    monkeypatch.setattr(check.subprocess, "Popen", Impatient)
+    monkeypatch.setattr(subprocess, "Popen", Impatient)
     program = f"import time\n\ndef sources(spark, args):\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
     text = refused(tmp_path, program + "\n\ndef pipeline(streams, args): ...\n")
     assert "have not returned within 120 s (broken.py:" in text and "in sources" in text, text
@@ -63,7 +63,7 @@ def test_whoever_is_interrupted_leaves_no_process(tmp_path: Path, monkeypatch: p
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(check.subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         refused(tmp_path, "import time; time.sleep(600)\n")
     assert made[0].poll() is not None

@@ -240,6 +240,8 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
         (b"a,s,a,f\n", {}, "names column 'a' twice"),
         (b"\n1,x,2\n", {}, "names no columns"),
         ("a,s,f\n".encode("utf-16"), {}, "the file is UTF-16: write it as UTF-8$"),
+        (b"a,s,f\r1,x,2\r", {}, "lines end with a carriage return alone: end them with a line feed$"),
+        ("a,s,f\r\n".encode("utf-16"), {}, "the file is UTF-16: write it as UTF-8$"),
         (b"", {"delimiter": ";;"}, "delimiter=';;'; give one character of ASCII"),
         (b"", {"delimiter": "é"}, "delimiter='é'"),
         (b"", {"delimiter": '"'}, "delimiter="),
