@@ -69,8 +69,10 @@ def test_the_quick_start_outlives_its_driver_and_a_node_without_any_volume(
     put_aside(job, kept)
     until_goes_on(job, 3, epoch)
     times("power cut of the node of driver, worker and registry, to the next epochs", time.monotonic() - begin)
-    job.until_workers(2, 240.0)
+    job.until(lambda s: s.get("workers") == 2 and not s.get("moving"), "2 workers that own state", 240.0)
     times("the same, to full strength", time.monotonic() - begin)
+    degraded = next(one for one in job.status()["conditions"] if one["type"] == "Degraded")
+    assert degraded["reason"] == "OutputIsNew", "nobody is told that the output is not where it was"
     assert lost not in (*job.nodes().values(), redis(ferry)["spec"]["nodeName"])
     assert job.life_of(kept) == life, "the copies on the other node became leaders there"
     lab.boot(number(lost))
