@@ -90,7 +90,7 @@ def shared_classes(archive: Path) -> str:
 
 
 def temporary_files(folder: str) -> str:
-    """Java's option for their folder; of itself it takes /tmp, where what Spark leaves stays when the run is over."""
+    """Java's option for their folder: it does not know TMPDIR, and what Spark leaves in the machine's folder stays there."""
     return f'"-Djava.io.tmpdir={folder}"'
 
 
