@@ -188,7 +188,7 @@ def http(
         url: is asked to take rows; a login or a token in it is the name of a variable, "https://${LOGIN}@host/rows".
         batch: how many rows are in a request at most.
         headers: more headers; a secret is the name of a variable of the environment: {"Authorization": "Bearer ${TOKEN}"}.
-        timeout: how long an answer may take, "30s".
+        timeout: how long a receiver may be silent, before and within its answer, "30s".
         format: "json" for an array of objects, "lines" for one object a line (application/x-ndjson).
         name: of the sink in its job, which is part of its keys; None: the last name of the URL's path.
     Returns: a sink.
