@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,7 +22,9 @@ def test_an_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> Non
     assert f"-XX:SharedArchiveFile={archive} " in shared_classes(archive)
 
 
-def test_java_without_memory_ends_instead_of_hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_ends_without_memory_and_leaves_nothing_in_the_machines_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     given: dict[str, str] = {}
 
     class Builder:
@@ -38,6 +41,7 @@ def test_java_without_memory_ends_instead_of_hanging(monkeypatch: pytest.MonkeyP
     session.start(settings(), Environment(), lambda url: None)
     for role in ("driver", "executor"):
         assert "-XX:+ExitOnOutOfMemoryError" in given[f"spark.{role}.defaultJavaOptions"]
+    assert f'"-Djava.io.tmpdir={tempfile.gettempdir()}"' in given["spark.driver.defaultJavaOptions"]
 
 
 def test_a_jvm_that_gives_no_answer_ends_the_driver() -> None:
