@@ -74,10 +74,10 @@ class Local:
         """Other numbers of workers, or of instances of each."""
         wanted = {"workers": workers, "instancesPerWorker": instances}
         ask(self.entry, "PATCH", "/spec", {name: value for name, value in wanted.items() if value is not None})
-        replicas = self.describe()["spec"]["replicas"]
-        lacking = workers is not None and workers <= replicas
-        room = f"; {workers} workers have room for {workers - 1} of {replicas} copies of the state" if lacking else ""
-        return f"scaling; follow it with `ferry top`{room}"
+        text, replicas = "scaling; follow it with `ferry top`", self.describe()["spec"]["replicas"]
+        if workers is None or workers > replicas:
+            return text
+        return f"{text}; {workers} workers have room for {workers - 1} of {replicas} copies of the state"
 
     def handover(self, wanted: Record) -> str:
         """How plans are cut from now on; keys as in `spec.handover`."""
