@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -13,4 +14,4 @@ def is_cut(value: Any, kind: DataType) -> bool:
     """Whether Arrow would leave out a part of this number: 1.5 as an integer is 1 to it."""
     if not types.is_integer(kind) or not isinstance(value, float | Decimal):
         return False
-    return value != value or value % 1 != 0
+    return not math.isfinite(value) or int(value) != value  # `value % 1` is an error from 28 digits on

@@ -9,6 +9,7 @@ again counts them, and none may be missing or new. Must never pass over a row th
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -225,7 +226,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if types.is_boolean(kind) and type(value) is int and value in (0, 1):
         return bool(value)
     if types.is_floating(kind) and isinstance(value, Decimal):
-        return float(value)
+        made = float(value)
+        return value if math.isinf(made) and value.is_finite() else made
     if is_text(kind) and value is not None and not isinstance(value, str):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return value

@@ -188,9 +188,19 @@ def test_values_that_do_not_fit_set_their_rows_aside(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(1.5, pa.int64()), (Decimal("1.5"), pa.int32()), (Decimal("NaN"), pa.int8())]
+    ("value", "kind"),
+    [
+        (1.5, pa.int64()),
+        (Decimal("1.5"), pa.int32()),
+        (Decimal("NaN"), pa.int8()),
+        (Decimal("-Infinity"), pa.int64()),
+        (float("inf"), pa.int64()),
+        (Decimal("1" * 40), pa.int64()),
+        (Decimal("1" * 40 + ".5"), pa.int64()),
+        (Decimal("1e400"), pa.float64()),
+    ],
 )
-def test_a_number_with_a_fraction_is_no_integer(value: Any, kind: pa.DataType) -> None:
+def test_a_number_of_a_database_that_does_not_fit_is_malformed(value: Any, kind: pa.DataType) -> None:
     schema = pa.schema([("n", kind)])
     found, bad = tables.records([(2.0,), (value,), (Decimal(3),), (None,)], schema)
     assert [row["n"] for row in found.to_pylist()] == [2, 3, None]
