@@ -57,7 +57,7 @@ def document(shown: dict[str, str]) -> str:
 
 
 def _written(command: str, shown: str) -> str:
-    """What runs takes another time tomorrow; the rest is the same."""
+    """Durations of runs differ every day, and are masked; all other numbers stay."""
     return terminal.written_alike(shown) if command.startswith(("ferry run", "pytest")) else shown
 
 

@@ -71,7 +71,7 @@ def watched(
 
 
 def screen(chunks: Chunks, until: str | None = None) -> str:
-    """What an emulated terminal has on it at the end, or just after it first has this text."""
+    """The screen of an emulated terminal: at the end, or when this text first appears."""
     shown = pyte.Screen(COLUMNS, 300)
     stream = pyte.ByteStream(shown)
     last = math.inf

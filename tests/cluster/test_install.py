@@ -40,7 +40,7 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 def told(command: Sequence[str | Path]) -> None:
-    """What PYTHONPATH names counts as installed to pip."""
+    """Run it without PYTHONPATH: pip takes packages there for installed ones."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -122,7 +122,7 @@ def pipeline(streams: dict[str, ferry.Stream], args: dict[str, str]) -> object:
     shops.window("10s")
     return sales.aggregate("sales", orders=ferry.count()).sink(ferry.parquet("sales"))
 """
-"""A wrong window in its seventh line, which whoever has the wheel is told by mypy."""
+"""A pipeline with a wrong window in line 7. mypy finds it by the types of the wheel."""
 
 
 def rows_of(shop: Path, programs: Path, output: str = "output") -> int:

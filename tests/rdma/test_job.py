@@ -104,7 +104,7 @@ class Job(Hosts):
         return "+".join(f"{found[k]} {k}" for k in ("rdma", "tcp") if found[k])
 
     def metric(self, worker: int, name: str) -> int:
-        """What the sidecar of a worker has counted, some moments ago."""
+        """A counter of a worker's sidecar, from its metrics file, which is some moments old."""
         return int(json.loads(self.machines[worker].ask(METRICS.format(worker)))[name])
 
     def lent_bytes(self) -> dict[int, int]:

@@ -77,7 +77,7 @@ def _built(
     asked = {"pipeline": program, "arguments": arguments, "spark": spark}
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-        # What it does when a signal ends it, of its own or because it takes too long, stands in its words then.
+        # With the handler Python prints its stack when a signal ends it: after a crash, or when it took too long.
         command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(asked), str(answer)]
         # A user's json.py is no module of Python's; where there is no copy, modules are found in the working directory.
         safe = {"PYTHONSAFEPATH": "1"} if program[2] is not None else {}

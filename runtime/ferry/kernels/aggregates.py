@@ -46,7 +46,7 @@ Word = TypeVar("Word", bound=Callable[..., Aggregate])
 
 _TAKEN = """
 Returns: what `.aggregate("name", ...)` takes, under the name of the output column.
-Raises: SpecRefused for what is no name; by `.aggregate` if there is no such column, or it is of another type.
+Raises: SpecRefused, if the column is no text; by `.aggregate`, if there is no such column, or its type is not taken.
 """
 
 

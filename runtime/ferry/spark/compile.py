@@ -147,7 +147,7 @@ def _built(
 
 @contextmanager
 def _placed(pipeline: Any) -> Iterator[None]:
-    """What is refused of a whole pipeline, and names no line, names that of its function."""
+    """A refusal of a whole pipeline that names no line gets the line of its function."""
     try:
         yield
     except SpecRefused as refused:

@@ -152,7 +152,7 @@ class DeltaSink(MarkedSink):
         assert self._schema is not None
         with self._errors():
             table = self._at(there)
-            if misfit := self._misfit(table):  # It would be written without what has no place there.
+            if misfit := self._misfit(table):  # The library would leave these columns out.
                 raise Unreachable(f"{self!r}: the table was changed: {misfit}")
             given = rows if rows is not None else self._schema.empty_table()
             kept = table.schema().to_arrow()

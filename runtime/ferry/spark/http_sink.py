@@ -42,7 +42,7 @@ WAIT_SECONDS_MAX = 300.0
 """What a Retry-After may ask for."""
 
 NAME, VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"(?! )[\x20-\x7e\t]*(?<![ \t])")
-"""What a header may be."""
+"""Names and values of headers (RFC 9110, section 5)."""
 
 SHOWN = 200
 """Characters of an answer that an error shows."""

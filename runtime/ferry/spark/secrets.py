@@ -75,7 +75,7 @@ def shown_url(url: str) -> str:
 
 
 def shown_place(given: object) -> str:
-    """What somebody gave as the address of a system, which it may not be, without what may be secret in it."""
+    """An address as a user wrote it, without logins and secrets. It may be a wrong address."""
     return LOGIN.sub("", VALUE.sub(r"\1...", shown_url(str(given))))
 
 

@@ -217,7 +217,7 @@ def _single(value: Any, field: pa.Field) -> pa.Array | None:
 
 
 def _is_of_another(value: Any, kind: pa.DataType) -> bool:
-    """Whether Arrow would make a value of it that it is not: of a number a time, though nobody says what it counts."""
+    """Whether Arrow would change the value: it makes times of numbers, and cuts fractions."""
     return (types.is_temporal(kind) and isinstance(value, int | float)) or is_cut(value, kind)
 
 

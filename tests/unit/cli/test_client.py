@@ -1,4 +1,4 @@
-"""What the commands for a run of this machine say when they are done."""
+"""Answers of the commands for a run on this machine."""
 
 from __future__ import annotations
 
