@@ -77,7 +77,7 @@ class Local:
         text, replicas = "scaling; follow it with `ferry top`", self.describe()["spec"]["replicas"]
         if workers is None or workers > replicas:
             return text
-        return f"{text}; {workers} workers have room for {workers - 1} of {replicas} copies of the state"
+        return f"{text}; state.replicas is {replicas}, and with workers={workers} there is room for {workers - 1}"
 
     def handover(self, wanted: Record) -> str:
         """How plans are cut from now on; keys as in `spec.handover`."""

@@ -10,7 +10,8 @@ from ferry_operator.cli import client
 
 
 @pytest.mark.parametrize(
-    ("workers", "room"), [(3, ""), (2, ""), (None, ""), (1, "1 workers have room for 0 of 1 copies")]
+    ("workers", "room"),
+    [(3, ""), (2, ""), (None, ""), (1, "state.replicas is 1, and with workers=1 there is room for 0")],
 )
 def test_too_few_workers_for_copies_are_told(workers: int | None, room: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
