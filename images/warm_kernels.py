@@ -18,6 +18,9 @@ import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
 import ferry.kernels
+from ferry.api.processes import EACH_TIME
+from ferry.connectors.formats.json_lines import checked, parse, parse_each
+from ferry.connectors.formats.json_text import json_text, plain_text
 from ferry.contract.descriptors import GLOBAL, Aggregate, KeyType, OperatorDescriptor, Side, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
@@ -33,10 +36,7 @@ from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
 from ferry.process.windowed import WindowAggregate
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.json_lines import checked, parse, parse_each
-from ferry.spark.json_text import json_text, plain_text
-from ferry.spark.processes import EACH_TIME
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import garbage, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog

@@ -19,7 +19,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import InstanceId
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.data import Data
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 
 WINDOW = Window(3_600_000, 3_600_000)
 SIDE = Side((("k", "k", "int64"), ("text", "text", "string")))

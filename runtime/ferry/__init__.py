@@ -17,6 +17,26 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ferry.api.expressions import filter, select
+    from ferry.api.keyed import KeyedStream
+    from ferry.api.stream import Stream
+    from ferry.api.windowed import WindowedStream
+    from ferry.api.windows import at_end, changes, records, rows, session, sliding, tumbling
+    from ferry.connectors.console.sink import console
+    from ferry.connectors.delta.sink import delta
+    from ferry.connectors.files.csv_files import csv_files
+    from ferry.connectors.files.parquet_sink import parquet
+    from ferry.connectors.files.sources import json_files, parquet_files
+    from ferry.connectors.foreach.sink import foreach_epoch
+    from ferry.connectors.http.sink import http
+    from ferry.connectors.iceberg.sink import iceberg
+    from ferry.connectors.kafka.sink import kafka_sink
+    from ferry.connectors.kafka.source import kafka
+    from ferry.connectors.poll.source import poll
+    from ferry.connectors.postgres.sink import postgres
+    from ferry.connectors.sink import Sink
+    from ferry.connectors.splits import Flow, FlowSplits, Malformed, Splits
+    from ferry.connectors.table.source import table
     from ferry.contract.errors import FerryError, Final, SpecRefused
     from ferry.kernels import aggregates
     from ferry.kernels.aggregates import *  # noqa: F403
@@ -26,23 +46,6 @@ if TYPE_CHECKING:
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
-    from ferry.spark.csv_files import csv_files
-    from ferry.spark.delta_sink import delta
-    from ferry.spark.expressions import filter, select
-    from ferry.spark.files import json_files, parquet_files
-    from ferry.spark.http_sink import http
-    from ferry.spark.iceberg_sink import iceberg
-    from ferry.spark.kafka import kafka
-    from ferry.spark.kafka_sink import kafka_sink
-    from ferry.spark.keyed import KeyedStream
-    from ferry.spark.polling import poll
-    from ferry.spark.postgres_sink import postgres
-    from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
-    from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
-    from ferry.spark.stream import Stream
-    from ferry.spark.tables import table
-    from ferry.spark.windowed import WindowedStream
-    from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
     from ferry.testing.pipeline import test
     from ferry.testing.runs import RunFailed, run
 
@@ -103,25 +106,28 @@ _HOMES = {
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
-    "ferry.spark.csv_files": ("csv_files",),
-    "ferry.spark.delta_sink": ("delta",),
-    "ferry.spark.expressions": ("filter", "select"),
-    "ferry.spark.files": ("json_files", "parquet_files"),
-    "ferry.spark.http_sink": ("http",),
-    "ferry.spark.iceberg_sink": ("iceberg",),
-    "ferry.spark.kafka": ("kafka",),
-    "ferry.spark.kafka_sink": ("kafka_sink",),
-    "ferry.spark.polling": ("poll",),
-    "ferry.spark.postgres_sink": ("postgres",),
-    "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
-    "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
-    "ferry.spark.keyed": ("KeyedStream",),
-    "ferry.spark.stream": ("Stream",),
-    "ferry.spark.tables": ("table",),
-    "ferry.spark.windowed": ("WindowedStream",),
+    "ferry.connectors.files.csv_files": ("csv_files",),
+    "ferry.connectors.delta.sink": ("delta",),
+    "ferry.api.expressions": ("filter", "select"),
+    "ferry.connectors.files.sources": ("json_files", "parquet_files"),
+    "ferry.connectors.http.sink": ("http",),
+    "ferry.connectors.iceberg.sink": ("iceberg",),
+    "ferry.connectors.kafka.source": ("kafka",),
+    "ferry.connectors.kafka.sink": ("kafka_sink",),
+    "ferry.connectors.poll.source": ("poll",),
+    "ferry.connectors.postgres.sink": ("postgres",),
+    "ferry.connectors.console.sink": ("console",),
+    "ferry.connectors.files.parquet_sink": ("parquet",),
+    "ferry.connectors.foreach.sink": ("foreach_epoch",),
+    "ferry.connectors.sink": ("Sink",),
+    "ferry.connectors.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
+    "ferry.api.keyed": ("KeyedStream",),
+    "ferry.api.stream": ("Stream",),
+    "ferry.connectors.table.source": ("table",),
+    "ferry.api.windowed": ("WindowedStream",),
     "ferry.testing.pipeline": ("test",),
     "ferry.testing.runs": ("RunFailed", "run"),
-    "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
+    "ferry.api.windows": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OTHERS = {

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from ferry.driver.session import OURS
-from ferry.spark.source import Batch
+from ferry.spark.shares import Batch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
 

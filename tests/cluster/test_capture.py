@@ -23,7 +23,7 @@ import pytest
 from ferry.contract.certificates import authority
 from ferry.contract.errors import Refusal
 from ferry.contract.tickets import Right, derived, stage_ticket
-from ferry.spark.flight import connect
+from ferry.spark.tasks.flight import connect
 from tests.cluster.hosts import PASSWORD, SECRET, Hosts
 from tests.cluster.test_standalone import settings
 

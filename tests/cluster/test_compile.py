@@ -11,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark import compile
+from ferry.spark import compile, private, transforms
 from tests.unit.streams import RunningCount
 
 pytestmark = [
@@ -37,6 +38,17 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+def test_private_parts_of_spark_are_there_or_named(spark: SparkSession) -> None:
+    assert pyspark.__version__ == private.TRIED, "the parts of this version are those that the next line looks for"
+    private.check(spark, tried="")
+    for lacking, words in (
+        ({"org.apache.spark.Gone": ()}, "lacks org.apache.spark.Gone, which Ferry needs; install PySpark 4.3"),
+        ({"org.apache.spark.SparkContext": ("gone",)}, "lacks org.apache.spark.SparkContext.gone, which"),
+    ):
+        with pytest.raises(SpecRefused, match=words):
+            private.check(spark, lacking, tried="")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +251,7 @@ def test_after_an_operator_a_transform_may_be_anything(spark: SparkSession, file
     assert len(compile.build(spark, module(splits, pipeline), {"files": files}).operators) == 2
 
 
-@pytest.mark.parametrize("name", [*compile.STATEFUL, *compile.UNIONS])
+@pytest.mark.parametrize("name", [*transforms.STATEFUL, *transforms.UNIONS])
 def test_spark_has_a_plan_node_of_this_name(spark: SparkSession, name: str) -> None:
     spark._jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.plans.logical.{name}")
 

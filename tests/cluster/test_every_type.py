@@ -24,8 +24,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
 import ferry
+from ferry.connectors.formats.json_lines import parse_each
 from ferry.kernels import columns, kinds
-from ferry.spark.json_lines import parse_each
 from tests.cluster import runner
 from tests.kafka import KafkaBroker
 from tests.unit.every_type import COLUMNS, SECONDS, seen

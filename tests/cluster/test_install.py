@@ -152,7 +152,7 @@ def test_the_client_needs_no_spark(wheels: dict[str, Path], install: Install, tm
 
 
 EXTRAS = {
-    "kafka": "import confluent_kafka, fastavro, ferry.spark.kafka_client",
+    "kafka": "import confluent_kafka, fastavro, ferry.connectors.kafka.client",
     "delta,iceberg,postgres": "import ferry; ferry.delta('d'); ferry.postgres('host=db', 't'); "
     "s = ferry.iceberg('a.b', catalog={'type': 'sql', 'uri': 'sqlite://'}); s._connected()",
     "client": "import ferry_operator.kube.api.client, ferry_operator.cli.remote.remote",

@@ -18,12 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import ferry
+from ferry.connectors import sink as sinks
+from ferry.connectors.kafka import client as kafka_client
+from ferry.connectors.kafka import readers as kafka_readers
+from ferry.connectors.kafka import source as kafka
+from ferry.connectors.kafka import writers as kafka_writers
+from ferry.connectors.kafka.sink import KafkaSink
+from ferry.connectors.kafka.source import KafkaSplits
+from ferry.connectors.kafka.writers import marker_of
+from ferry.connectors.splits import Flow
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import kafka, kafka_client, kafka_readers, kafka_writers, sinks
-from ferry.spark.kafka import KafkaSplits
-from ferry.spark.kafka_sink import KafkaSink
-from ferry.spark.kafka_writers import marker_of
-from ferry.spark.splits import Flow
 from tests.cluster import queries, runner
 from tests.kafka import KafkaBroker
 from tests.patience import PATIENCE

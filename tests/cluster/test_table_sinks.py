@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable
 
 import ferry
+from ferry.connectors.delta.sink import DeltaSink
+from ferry.connectors.iceberg.sink import IcebergSink
+from ferry.connectors.marked_sinks import MarkedSink
 from ferry.contract.errors import Final
-from ferry.spark.delta_sink import DeltaSink
-from ferry.spark.iceberg_sink import IcebergSink
-from ferry.spark.marked_sinks import MarkedSink
 from tests.cluster import runner
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3 import S3Server

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.reading.tables import rows_of, table_of
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
 SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

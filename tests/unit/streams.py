@@ -12,8 +12,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import ferry
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 
 COLUMNS = {
     "bids": ("seq", "ts", "auction", "bidder", "price"),

@@ -23,6 +23,7 @@ from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.sidecar.node import Node
+from ferry.spark import private
 from ferry.system.monitoring import MonitoringServer
 from ferry.worker import launch
 from ferry_operator.control.driver_client import DriverClient
@@ -68,7 +69,7 @@ def test_the_master_of_spark_is_told_its_address(host: str, spark: str, monkeypa
     java: Any = MagicMock()
     monkeypatch.setattr(standalone.environment, "give", lambda more: None)
     monkeypatch.setattr(standalone, "SparkConf", MagicMock())
-    monkeypatch.setattr(standalone, "SparkContext", SimpleNamespace(_jvm=java, _ensure_initialized=lambda conf: None))
+    monkeypatch.setattr(private, "SparkContext", SimpleNamespace(_jvm=java, _ensure_initialized=lambda conf: None))
     nobody: Any = None
     standalone.start_master(nobody, Environment(host=host, master_port=7077), {})
     where, port, *_ = java.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint.call_args[0]

@@ -23,11 +23,11 @@ from bench.parts.throughput.report import Asked, Report, inputs_of
 from bench.parts.throughput.single_job import SingleJob
 from bench.shared.ferry_job import ROOT, RunFailed
 from bench.shared.results import Results
+from ferry.api.pipeline import Build, Input, MapBatches
+from ferry.api.stream import Stream
 from ferry.process.harness import ProcessHarness
 from ferry.process.shapes import process_of
 from ferry.spark.compile import load
-from ferry.spark.pipeline import Build, Input, MapBatches
-from ferry.spark.stream import Stream
 from tests.cluster.queries import expected, generate_input, workload_of
 
 FILES = 6

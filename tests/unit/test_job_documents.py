@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 import ferry
+from ferry.api.pipeline import Build, Input, Output
+from ferry.api.stream import Stream
 from ferry.spark.compile import build
-from ferry.spark.pipeline import Build, Input, Output
-from ferry.spark.stream import Stream
 from ferry_operator.job import spec
 from tests.documents import ROOT, WALK, Block, blocks
 from tests.unit.test_documented import handed_out, members

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from bench.parts.reconfigure import profile
-from ferry.spark.splits import Position
+from ferry.connectors.splits import Position
 from ferry_workloads.pacing import PacedSplits
 
 OWN = ("query", "clock_us")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ferry.spark.splits import Split
+from ferry.connectors.splits import Split
 from ferry_workloads.arrivals import BASE_MS, Ints, KeyedArrivals, Values, to_batch
 from ferry_workloads.ranges import BATCH_ARRIVALS, ArrivalSplits
 

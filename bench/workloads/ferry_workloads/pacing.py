@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ferry.connectors.splits import Position, Split
 from ferry.contract.errors import SpecRefused
-from ferry.spark.splits import Position, Split
 from ferry_workloads.arrivals import Arrivals, Ints
 from ferry_workloads.ranges import ArrivalSplits
 
@@ -109,7 +109,7 @@ def paced(source: ArrivalSplits, rate: float | None = None, profile: Sequence[St
 class PacedSplits:
     """What `paced` returns; a position is how many arrivals there were, and when the clock began.
 
-    Implements ferry.spark.splits.Splits.
+    Implements ferry.connectors.splits.Splits.
     """
 
     own_clock = True

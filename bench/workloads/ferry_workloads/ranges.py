@@ -12,8 +12,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from ferry.connectors.splits import Flow, Split
 from ferry.contract.errors import SpecRefused
-from ferry.spark.splits import Flow, Split
 from ferry_workloads.arrivals import Arrivals
 
 BATCH_ARRIVALS = 262_144
@@ -27,7 +27,7 @@ class ArrivalSplits:
     """One stream of a generator as a source; a position is the number of arrivals so far, of all streams together.
 
     So max_rows counts arrivals of all streams, of which this stream has its share: the streams of one workload, read
-    side by side, then stay together in event time. Implements ferry.spark.splits.Splits.
+    side by side, then stay together in event time. Implements ferry.connectors.splits.Splits.
     """
 
     own_clock = True

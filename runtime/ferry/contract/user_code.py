@@ -191,6 +191,19 @@ def place_of(function: object) -> str:
         return ""
 
 
+def function_name(function: object) -> str:
+    """How a message names a user's function, or an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def at(function: object) -> str:
+    """File and line of a definition in brackets, for a message behind the name; empty if unknown."""
+    place = place_of(function)
+    return f" ({place})" if place else ""
+
+
 def _defined(function: object) -> str:
     while isinstance(function, functools.partial):
         function = function.func

@@ -40,7 +40,7 @@ FLUSH_SECONDS = 0.2
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt | None
 Hook = Callable[[int, str], None]
 Begin = Callable[[Table | None, Table], tuple[Table, m.Commit | None]]
-Rewind = Callable[[], bool]
+Rewind = Callable[["Loop"], bool]
 
 
 class Loop:
@@ -55,11 +55,11 @@ class Loop:
         hook: Hook,
         ended: int = -1,
         begin: Begin = lambda journaled, initial: (initial, None),
-        rewind: Rewind = lambda: True,
+        rewind: Rewind = lambda loop: True,
     ) -> None:
         """`begin(journaled, initial)` gives the first table of a new job, and what one with an origin commits first;
-        `rewind()` is called, on a thread, when that table is this driver's in the journal: no older one can write any more.
-        It returns False when the job is to stop meanwhile.
+        `rewind(loop)` is called, on a thread, when that table is this driver's in the journal: no older one can write any
+        more. It returns False when the job is to stop meanwhile.
         """
         self.settings = settings
         self.registry = registry
@@ -175,7 +175,7 @@ class Loop:
     def _put_back(self, claimed: core.Journaled) -> None:
         """What is outside may be away for long; the loop goes round meanwhile. Then it hears of the claim."""
         try:
-            if not self._rewind():
+            if not self._rewind(self):
                 return
         except BaseException as error:  # of users' sinks, which may say sys.exit
             log.exception("what is outside of the state cannot be put back")

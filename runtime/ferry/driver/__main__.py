@@ -50,10 +50,10 @@ def main() -> int:
     threading.excepthook = end_with_thread
     exits.guard()
     children_end_with_it()
-    from ferry.driver.job import Job  # Takes a second, in which Spark starts.
+    from ferry.driver import job  # Takes a second, in which Spark starts.
 
     try:
-        return Job(settings).run()
+        return job.run(settings)
     except FerryError as error:
         if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
             follow(error)

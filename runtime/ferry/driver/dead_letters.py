@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ferry.contract import limits
-from ferry.spark.letters import hidden_dead_letters
+from ferry.spark.tasks.letters import hidden_dead_letters
 
 
 class DeadLetters:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from ferry.api.pipeline import Operator
+from ferry.api.user_batches import code_of
 from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
 from ferry.contract.documents import SET_ASIDE, RunSettings
@@ -44,10 +46,8 @@ from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
-from ferry.spark.ingest import IngestWork
-from ferry.spark.pipeline import Operator
-from ferry.spark.source import Batch
-from ferry.spark.user_functions import code_of
+from ferry.spark.shares import Batch
+from ferry.spark.tasks.ingest import IngestWork
 
 log = logging.getLogger("ferry.driver")
 

@@ -1,6 +1,6 @@
 """Spark's executors on other hosts: warmed up before they get shares of the input, given up as soon as they are silent.
 
-With task slots in the driver there are none, and nothing of this happens. Must know nothing of epochs or groups.
+With task slots in the driver there are no executors.
 """
 
 from __future__ import annotations
@@ -8,20 +8,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ferry.contract import variables
+from ferry.contract.documents import RunSettings
+from ferry.coordinator.loop import Loop
+from ferry.driver.program import Program
+from ferry.environment import Environment
+from ferry.spark.private import Scheduler
+from ferry.spark.split_reader import SLOTS
+from ferry.spark.tasks.warmup import warm_up
 from ferry.system import files
 
 log = logging.getLogger("ferry.driver")
 
 LOOK_SECONDS = 0.1
-
-_EXECUTOR_DATA = "org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$executorDataMap"
 
 
 class Executors:
@@ -100,32 +105,41 @@ class Executors:
 
 
 class Backend:
-    """What of Spark's scheduler is touched: private parts, as they are in the version that is required."""
+    """The executors of a session, by the workers that they run beside."""
 
     def __init__(self, spark: SparkSession, cores: int) -> None:
         """`cores`: task slots of an executor that are used."""
-        self._jvm: Any = spark.sparkContext._jvm
-        self._scheduler: Any = spark.sparkContext._jsc.sc().schedulerBackend()
+        self._scheduler = Scheduler(spark)
         self.cores = cores
-
-    def executors(self) -> frozenset[str]:
-        """Ids of the executors that are registered."""
-        ids = self._scheduler.getExecutorIds().mkString(",")
-        return frozenset(ids.split(",")) if ids else frozenset()
+        self.executors = self._scheduler.executors
+        self.remove = self._scheduler.remove
 
     def worker_of(self, executor: str) -> int | None:
-        """The worker that an executor runs beside; None when it is gone."""
-        data = getattr(self._scheduler, _EXECUTOR_DATA)().get(executor)
-        worker = data.get().attributes().get(variables.WORKER) if data.isDefined() else data
-        return int(worker.get()) if worker.isDefined() else None
+        """The worker that an executor runs beside; None when the executor is gone."""
+        worker = self._scheduler.attribute(executor, variables.WORKER)
+        return None if worker is None else int(worker)
 
-    def remove(self, executor: str) -> None:
-        """Have its tasks run elsewhere now; should it come back, Spark ends it.
 
-        Asking the master alone would not do: it passes the wish on to a worker that does not listen.
-        """
-        self._scheduler.killExecutors(self._jvm.PythonUtils.toSeq([executor]), False, False, True)
-        silent = self._jvm.org.apache.spark.scheduler.ExecutorProcessLost(
-            "silent", self._jvm.scala.Option.empty(), False
-        )
-        self._scheduler.removeExecutor(executor, silent)
+def warm(settings: RunSettings, surroundings: Environment, program: Program, loop: Loop) -> None:
+    """Have Python processes ready in all task slots: in those of this process now, in others when they come.
+
+    Tasks that hold their place are ready by themselves.
+    """
+    descriptors = [operator.descriptor for operator in program.plan.operators]
+    if program.loops is not None:
+        loop.members.on_silent.append(program.loops.silent)
+    if surroundings.standalone:
+        heat = partial(warm_up, program.spark, descriptors)
+        executors = Executors(Backend(program.spark, settings.cores), settings.path / SLOTS, heat)
+        loop.members.on_silent.append(executors.silent)
+        executors.start()
+    if surroundings.standalone or program.loops is not None:
+        return
+
+    def warm_here() -> None:
+        try:
+            warm_up(program.spark, descriptors, settings.cores)
+        except Exception as error:
+            log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
+
+    threading.Thread(target=warm_here, name="warm-up", daemon=True).start()

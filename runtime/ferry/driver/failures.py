@@ -17,6 +17,9 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
+from ferry.connectors.foreach.sink import ForeachEpoch
+from ferry.connectors.sink import Sink
+from ferry.connectors.users import is_away, is_ferrys
 from ferry.contract.errors import (
     DOES_NOT_FIT,
     OVERFLOW,
@@ -38,8 +41,6 @@ from ferry.contract.user_code import (
     text_of,
 )
 from ferry.spark.attempts import DIED
-from ferry.spark.sinks import ForeachEpoch, Sink
-from ferry.spark.user_functions import is_away, is_ferrys
 
 READ_ERRORS = re.compile(
     r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|contract\.errors\.(?:Fault|Unreachable)|"

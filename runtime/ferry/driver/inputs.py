@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ferry.connectors.files.directory import DirectorySplits
 from ferry.contract.errors import InputAway, Unreachable
 from ferry.coordinator.driver_metrics import SLOW_CODE, DriverMetrics
 from ferry.driver.patience import watched
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.directory import DirectorySplits
 from ferry.spark.source import PROBLEM
 
 log = logging.getLogger("ferry.driver")

@@ -21,7 +21,6 @@ from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
 from ferry.protocol import coordinator as core
 
@@ -50,12 +49,24 @@ class RequestedCheckpoint:
 class Keeper:
     """Takes checkpoints until the driver ends. `suspended` is set when the last one is complete."""
 
-    def __init__(self, settings: RunSettings, where: CheckpointSettings, operators: list[OperatorDescriptor]) -> None:
-        """Raises SpecRefused for a location that cannot be one."""
+    def __init__(
+        self,
+        settings: RunSettings,
+        where: CheckpointSettings,
+        operators: list[OperatorDescriptor],
+        shelf: Shelf,
+        loop: Loop,
+        metrics: DriverMetrics,
+        on_published: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_published` is called after each checkpoint that is complete."""
         self._settings = settings
         self._where = where
         self._operators = tuple(operators)
-        self.shelf = Shelf(Location(where.location, settings.job))
+        self.shelf = shelf
+        self._loop = loop
+        self._metrics = metrics
+        self._on_published = on_published
         self.suspended = threading.Event()
         self._orders: queue.SimpleQueue[RequestedCheckpoint | core.Publish] = queue.SimpleQueue()
         self._wanted: RequestedCheckpoint | None = None
@@ -72,13 +83,11 @@ class Keeper:
         self._number = 0
         self._last: RequestedCheckpoint | None = None
         """That the job is suspended with."""
-        self.on_published: Callable[[], None] = lambda: None
 
-    def start(self, loop: Loop, metrics: DriverMetrics) -> None:
-        """Begin to look what is due."""
-        self._loop, self._metrics = loop, metrics
-        metrics.checkpoint = CheckpointStatus()
-        loop.on_publish = self._orders.put
+    def start(self) -> None:
+        """Begin to take checkpoints."""
+        self._metrics.checkpoint = CheckpointStatus()
+        self._loop.on_publish = self._orders.put
         threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     # ---- what is asked for, on any thread
@@ -237,7 +246,7 @@ class Keeper:
             "checkpoint",
             f"{manifest.number}{named} of epoch {manifest.epoch}, {fresh} of {manifest.total_bytes} bytes written",
         )
-        self.on_published()
+        self._on_published()
         try:
             self.shelf.collect(self._lineage, self._where.keep, self._in_flight)
         except FerryError as error:

@@ -31,8 +31,8 @@ from ferry.contract.tickets import Right, loop_right, looping
 from ferry.contract.user_code import line_in
 from ferry.driver.failures import is_final_text, last_words
 from ferry.spark.attempts import DEATHS_MAX
-from ferry.spark.ingest import IngestWork
-from ferry.spark.loops import DealAnswer, LoopsPlace, loops
+from ferry.spark.tasks.ingest import IngestWork
+from ferry.spark.tasks.loops import DealAnswer, LoopsPlace, loops
 from ferry.system.flight_places import FlightPlace
 
 log = logging.getLogger("ferry.driver")

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from ferry.connectors import sink as sinks
+from ferry.connectors.console.sink import Console
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable, UserCodeFailed
 from ferry.contract.user_code import shown, text_of
@@ -22,7 +24,6 @@ from ferry.driver.ends import Stopped
 from ferry.driver.failures import is_final, sink_code
 from ferry.driver.orders import sleep
 from ferry.driver.patience import QUIET_SECONDS, RETRY_SECONDS_MAX, ReportedPatience, UserCodeTries, watched
-from ferry.spark import sinks
 
 log = logging.getLogger("ferry.driver")
 
@@ -74,7 +75,7 @@ class OpeningSinks:
         if folders := [str(where) for sink in self._sinks if (where := getattr(sink, "directory", ""))]:
             metrics.note("output", ", ".join(folders))
         for sink in self._sinks:
-            if isinstance(sink, sinks.Console):
+            if isinstance(sink, Console):
                 sink.show = partial(_print, metrics)
 
     def _each(

@@ -20,16 +20,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from ferry.connectors.formats.json_text import json_text
+from ferry.connectors.splits import PARTS, RangeSplits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Fault, Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt, RecordPlace
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.attempts import DEATHS_MAX
-from ferry.spark.cuts import aside_alone, cut, opened, parts, pieces, read
-from ferry.spark.json_text import json_text
-from ferry.spark.source import TICK
-from ferry.spark.splits import PARTS, RangeSplits
+from ferry.spark.control_rows import TICK
+from ferry.spark.cuts import aside_alone, cut, opened, parts, pieces
+from ferry.spark.tasks.reading import read
 
 log = logging.getLogger("ferry.driver")
 

@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ferry.api.pipeline import Batches, MapBatches, Output
+from ferry.api.user_batches import code_of
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt
 from ferry.driver.failures import has_died
 from ferry.driver.poison import Poison
 from ferry.spark import emit
 from ferry.spark.attempts import deaths, died_before
-from ferry.spark.cuts import read
 from ferry.spark.feeds import rows_frame
-from ferry.spark.pipeline import Batches, MapBatches, Output
-from ferry.spark.user_functions import code_of
+from ferry.spark.tasks.reading import read
 
 
 @dataclass(frozen=True, slots=True)

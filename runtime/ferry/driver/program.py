@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from ferry.connectors.users import refused
 from ferry.contract.certificates import authority, issue
 from ferry.contract.documents import CONTINUOUS, DEAD_LETTER, MICRO_BATCH, RunSettings
 from ferry.contract.errors import SpecRefused
@@ -14,9 +15,8 @@ from ferry.driver.loops import Loops
 from ferry.environment import Environment
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import why_planned, works_of
-from ferry.spark.ingest import IngestWork
-from ferry.spark.source import SLOTS, slots
-from ferry.spark.user_functions import refused
+from ferry.spark.split_reader import SLOTS, slots
+from ferry.spark.tasks.ingest import IngestWork
 from ferry.system import flight_places
 
 

@@ -18,13 +18,18 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
+from ferry.api.pipeline import LateOutput, Output
+from ferry.api.user_batches import code_of
+from ferry.connectors.foreach.sink import ForeachEpoch
+from ferry.connectors.sink import RowParts, Sink
+from ferry.connectors.users import is_ferrys
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
-from ferry.contract.user_code import USER_CODE, place_of, shown, text_of, where
+from ferry.contract.user_code import USER_CODE, function_name, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
@@ -35,14 +40,12 @@ from ferry.driver.probing import Probing
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
-from ferry.spark import emit, flight
+from ferry.spark import emit
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import read_parts, records_frame, rows_frame
 from ferry.spark.late import late_frame
-from ferry.spark.pipeline import LateOutput, Output, name_of
-from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
-from ferry.spark.source import Batch
-from ferry.spark.user_functions import code_of, is_ferrys
+from ferry.spark.shares import Batch
+from ferry.spark.tasks import flight
 
 log = logging.getLogger("ferry.driver")
 
@@ -263,7 +266,7 @@ class Publisher:
         """Around what the driver before may have died of. Raises Final, if several have."""
         registry = self.loop.registry
         code: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
-        what = f"sink {name_of(code)}"
+        what = f"sink {function_name(code)}"
         with suppress(Unreachable):
             if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
                 registry.leave()

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from ferry.contract.errors import Fault, SpecRefused, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.patience import Answers, ReportedPatience, UserCodeTries
-from ferry.spark.source import Batch, SplitsReader
+from ferry.spark.shares import Batch
+from ferry.spark.split_reader import SplitsReader
 
 log = logging.getLogger("ferry.driver")
 
@@ -101,7 +102,7 @@ class OwnQuery:
             log.info("the query ends: %s: %s", type(error).__name__, error)
 
     def _initial(self) -> Any:
-        return self._asked(self._reader.initialOffset)
+        return self._asked(self._reader.initial_offset)
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """What the sources answer, as soon as they can be read."""
@@ -149,7 +150,7 @@ class OwnQuery:
         """Also while a source cannot be read, groups change and timers go off."""
         self._away = []
         try:
-            return self._reader.latestOffset(offset, None)
+            return self._reader.latest_offset(offset)
         except Fault as error:
             if (ticked := self._reader.ticked(offset)) != offset:
                 self._away = [f"source: {error}"]
@@ -158,7 +159,7 @@ class OwnQuery:
 
     def _one(self, epoch: int, begin: Any, end: Any) -> None:
         def shares() -> list[list[tuple[str, str]]]:
-            return [share.rows for share in self._reader.partitions(begin, end)]
+            return self._reader.shares(begin, end)
 
         def again(reason: str) -> list[list[tuple[str, str]]]:
             self._reader.failed(end, reason)

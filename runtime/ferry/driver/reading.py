@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ferry.api.pipeline import Operator
+from ferry.api.user_batches import code_of
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.notes import Receipt, RecordPlace
@@ -18,13 +20,12 @@ from ferry.driver.failures import has_died
 from ferry.driver.loops import Loops
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.compile import CompiledPipeline
+from ferry.spark.control_rows import TICK
 from ferry.spark.cuts import aside_alone
 from ferry.spark.feeds import Rows, counting, run_ingest, run_shares, shares_of, through_spark
-from ferry.spark.ingest import IngestWork
-from ferry.spark.pipeline import Operator
 from ferry.spark.planned import PlannedOnce
-from ferry.spark.source import TICK, Batch
-from ferry.spark.user_functions import code_of
+from ferry.spark.shares import Batch
+from ferry.spark.tasks.ingest import IngestWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import BeginsAgain, Halted
-from ferry.driver.keeper import Keeper
 from ferry.durable.shelf import Shelf
 from ferry.protocol.coordinator import groups as g
 
@@ -37,18 +36,18 @@ RENEW_SECONDS = 60.0
 
 
 class Restoring:
-    """What a driver begins with. `rewind(manifest)` puts back what is outside of the state: offsets and sinks."""
+    """What a driver begins with. `rewind(manifest, loop)` puts back what is outside of the state: offsets and sinks."""
 
     def __init__(
         self,
         settings: RunSettings,
         operators: list[OperatorDescriptor],
-        keeper: Keeper | None,
-        rewind: Callable[[Manifest], bool],
+        shelf: Shelf | None,
+        rewind: Callable[[Manifest, Loop], bool],
     ) -> None:
         self._settings = settings
         self._operators = tuple(operators)
-        self._keeper = keeper
+        self._shelf = shelf
         self._rewind = rewind
         self._pins = ExitStack()
         self.manifest: Manifest | None = None
@@ -77,8 +76,8 @@ class Restoring:
     def _chosen(self, which: str) -> tuple[Shelf, Manifest]:
         if "/" in which:
             shelf = Shelf.at(which)
-        elif self._keeper is not None:
-            shelf = self._keeper.shelf
+        elif self._shelf is not None:
+            shelf = self._shelf
         else:
             raise SpecRefused(
                 f"restoreFrom: {which!r} is looked for in state.checkpoint.location, and there is none; give that, or the "
@@ -90,10 +89,10 @@ class Restoring:
 
     def _ask(self) -> None:
         """Nobody has said where this job begins. Where no checkpoint has its name, it begins from nothing; else it asks."""
-        if self._keeper is None or (last := self._keeper.shelf.next_number() - 1) == 0:
+        if self._shelf is None or (last := self._shelf.next_number() - 1) == 0:
             return
         raise SpecRefused(
-            f"{UNDECIDED}: {self._keeper.shelf.location.text} holds checkpoints of a job of this name, the last one is "
+            f"{UNDECIDED}: {self._shelf.location.text} holds checkpoints of a job of this name, the last one is "
             f"{last}; set restoreFrom: {LATEST} to go on from it, or restoreFrom: {NOTHING} to begin from nothing"
         )
 
@@ -113,8 +112,7 @@ class Restoring:
     def _again(self, shelf: Shelf, manifest: Manifest, generation: int) -> str:
         """The URL to begin with. In its own place a checkpoint gets another number for that, the newest: what came after it
         is of a life that is over."""
-        keeper = self._keeper
-        if keeper is None or keeper.shelf.location.text != shelf.location.text:
+        if self._shelf is None or self._shelf.location.text != shelf.location.text:
             return shelf.url(manifest)
         again = replace(
             manifest,
@@ -145,10 +143,10 @@ class Restoring:
         threading.Thread(target=renew, name="pin", daemon=True).start()
         return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
 
-    def rewind(self) -> bool:
+    def rewind(self, loop: Loop) -> bool:
         """Put back what is outside of the state, once no older driver can write any more; False: the job is to stop."""
         assert self.manifest is not None
-        return self._rewind(self.manifest)
+        return self._rewind(self.manifest, loop)
 
     def over(self) -> None:
         """The job has a checkpoint of its own, or ends: nobody reads that one any more."""
@@ -191,8 +189,7 @@ class Restoring:
 
     def _newest(self, origin: str) -> tuple[Shelf, Manifest] | None:
         """The newest of this run; before the first one, that which it began with. Raises Refusal for one that is damaged."""
-        if self._keeper is not None:
-            shelf = self._keeper.shelf
+        if (shelf := self._shelf) is not None:
             mine = [one for one in shelf.manifests() if one.run == self._settings.run]
             if mine:
                 # One that cannot be read may be newer: an older one is taken by nobody but its user.

@@ -24,6 +24,7 @@ from ferry.contract import variables as names
 from ferry.contract.documents import RunSettings
 from ferry.driver import standalone
 from ferry.environment import Environment
+from ferry.spark import private
 from ferry.system import flight_places
 
 OURS = {
@@ -125,6 +126,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
     for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    private.check(session)
     return session
 
 
@@ -183,8 +185,7 @@ STOP_SECONDS = 10
 
 def keep() -> None:
     """Let Spark outlive the program that this process runs, for the next one that it runs (`start`)."""
-    gateway = SparkContext._gateway
-    assert gateway is not None
+    gateway = private.gateway()
     if not isinstance(gateway.proc, _Kept):
         os.set_inheritable(gateway.proc.stdin.fileno(), True)  # Spark ends with it.
     at = gateway.gateway_parameters
@@ -208,14 +209,10 @@ class _Kept:
 
 def _kept() -> SparkSession:
     """The session that the program before has left: no query runs in it."""
-    SparkContext._ensure_initialized()
+    private.launch()
     environment.forget(names.GATEWAY_PORT, names.GATEWAY_SECRET)
-    gateway, jvm = SparkContext._gateway, SparkContext._jvm
-    assert gateway is not None and jvm is not None
-    gateway.proc = _Kept(int(jvm.java.lang.ProcessHandle.current().pid()))
-    java = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
-    conf = SparkConf(_jconf=java.getConf())
-    spark = SparkSession(SparkContext(gateway=gateway, jsc=java, conf=conf))
+    private.gateway().proc = _Kept(int(private.jvm().java.lang.ProcessHandle.current().pid()))
+    spark = private.running_session()
     spark.conf.set("spark.sql.streaming.stopTimeout", f"{STOP_SECONDS}s")
     for query in spark.streams.active:
         query.stop()
@@ -231,8 +228,7 @@ def watch_over(spark: SparkSession) -> None:
         print(f"Spark's JVM has given no answer for {ANSWER_SECONDS} s", file=sys.stderr)
         os._exit(1)
 
-    assert spark._jvm is not None
-    asked = spark._jvm.java.lang.System.nanoTime
+    asked = private.jvm(spark).java.lang.System.nanoTime
     threading.Thread(target=await_silence, args=(asked, end), name="jvm", daemon=True).start()
 
 
@@ -260,7 +256,7 @@ def kill() -> None:
     """End Spark's JVM at once, if there is one. It would complain of a driver that is gone, after its last words."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     wait(_begun, ANSWER_SECONDS)  # What it says while it starts would be the last word, too.
-    gateway = SparkContext._gateway
+    gateway = private.gateway()
     if gateway is not None:
         gateway.proc.kill()
         gateway.proc.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 
 from ferry import environment
 from ferry.contract import ports
@@ -17,6 +17,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.places import SPARK_ENCRYPTED
 from ferry.contract.tickets import derived
 from ferry.environment import Environment
+from ferry.spark import private
 
 log = logging.getLogger("ferry.driver")
 
@@ -86,21 +87,17 @@ def start_jvm(conf: dict[str, str]) -> None:
     for key, value in conf.items():
         if not key.startswith("spark.authenticate"):  # everybody on the machine sees the command line
             launch.set(key, value)
-    SparkContext._ensure_initialized(conf=launch)
+    private.launch(launch)
 
 
 def start_master(settings: RunSettings, surroundings: Environment, conf: dict[str, str]) -> str:
     """Start the JVM with `conf`, if there is none, and in it the master; returns the master's URL."""
     start_jvm(conf)
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    mine = jvm.org.apache.spark.SparkConf(False)
-    for key, value in {**MASTER, **conf}.items():
-        if key in MASTER or key.startswith(("spark.authenticate", "spark.network", "spark.rpc", "spark.ssl")):
-            mine.set(key, value)
-    started = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(
-        bracketed(surroundings.address), surroundings.master_port, 0, mine
-    )
-    url = str(started._1().address().toSparkURL())
+    mine = {
+        key: value
+        for key, value in {**MASTER, **conf}.items()
+        if key in MASTER or key.startswith(("spark.authenticate", "spark.network", "spark.rpc", "spark.ssl"))
+    }
+    url = private.start_master(bracketed(surroundings.address), surroundings.master_port, mine)
     log.info("Spark's master listens at %s", url)
     return url

@@ -7,7 +7,8 @@ import argparse
 from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.sidecar import forks
-from ferry.sidecar.instance import begin, end_with
+from ferry.sidecar.ending import end_with
+from ferry.sidecar.instance import begin
 
 
 def main() -> int:

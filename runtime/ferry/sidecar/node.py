@@ -38,9 +38,9 @@ from ferry.sidecar import ALIVE
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.drivers import Drivers
+from ferry.sidecar.ending import tell
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
-from ferry.sidecar.instance import tell
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers

@@ -1,5 +1,4 @@
-"""The guest inside Spark: job, ingest task, emit split, sources and sinks.
+"""The guest inside Spark: a pipeline compiled for DataFrames and tasks, the input of an epoch, and the way of its rows.
 
-Imports contract, kernels, environment and system. Decides nothing about epochs, terms or groups: no protocol, store or
-channel here.
+Must never decide anything about epochs, terms or groups. Private parts of Spark are used in `private.py` alone.
 """

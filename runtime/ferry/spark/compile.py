@@ -20,47 +20,32 @@ from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.contract.errors import FerryError, InputAway, SpecRefused
-from ferry.contract.program_text import PREFIX
-from ferry.contract.user_code import place_of, reason, shown, where
-from ferry.spark import graph, sinks
-from ferry.spark.arguments import Arguments, refuse_unbounded
-from ferry.spark.emit import is_parted
-from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
-from ferry.spark.hints import hint
-from ferry.spark.pipeline import (
+from ferry.api import graph
+from ferry.api.arguments import Arguments, refuse_unbounded
+from ferry.api.hints import hint
+from ferry.api.pipeline import (
     Build,
-    Frames,
     Input,
     LateOutput,
     Operator,
     Output,
     Transform,
-    name_of,
     refuse_same,
 )
-from ferry.spark.polling import PollSplits
-from ferry.spark.splits import Splits, has_flows
-from ferry.spark.stream import Stream
-from ferry.spark.user_functions import UserBatches, at, is_ferrys, refusal_of, refused
+from ferry.api.stream import Stream
+from ferry.api.user_batches import UserBatches
+from ferry.connectors import sink as sinks
+from ferry.connectors.poll.source import PollSplits
+from ferry.connectors.splits import Splits, has_flows
+from ferry.connectors.users import is_ferrys, refusal_of, refused
+from ferry.contract.errors import FerryError, InputAway, SpecRefused
+from ferry.contract.program_text import PREFIX
+from ferry.contract.user_code import at, function_name, place_of, reason, shown, where
+from ferry.kernels.frame_types import require_names, require_types
+from ferry.spark.emit import is_parted
+from ferry.spark.frames import arrow_schema
+from ferry.spark.transforms import refuse_stateful, schema_after
 from ferry.system import user_module
-
-STATEFUL = (
-    "Aggregate", "CoGroup", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "FlatMapCoGroupsInArrow",
-    "FlatMapCoGroupsInPandas", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState",
-    "FlatMapGroupsWithState", "GlobalLimit", "Intersect", "LocalLimit", "MapGroups", "Offset", "TransformWithState",
-    "TransformWithStateInPySpark", "UpdateEventTimeWatermarkColumn", "Window",
-)  # fmt: skip
-"""Classes of Spark's plan nodes that would keep or need state across records upstream of Ferry's operators."""
-
-UNIONS = ("SequentialStreamingUnion", "Union")
-"""The only ones that may take in more than one stream: they look at no record."""
-
-KEEP = {True: ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"), False: ("Inner", "Cross", "RightOuter")}
-"""Joins that keep no row of the table beside the stream for its own sake; True: the stream is on the left."""
-
-RECORDS = "__ferry_records"
-"""Alias of what a transform is tried with, by which its plan shows what comes from the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +107,7 @@ def _built(
     for name, schema in schemas.items():
         refuse_same(schema, f"source {name!r} has")
     created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
-    building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where), created=created)
+    building = Build(lambda function, schema, where: schema_after(spark, function, schema, where), created=created)
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
     made = _call(module, "pipeline", _Streams(streams), args)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
@@ -169,9 +154,7 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator]) -> None
         made = sources.get(source.origin) if isinstance(source.origin, str) else None
         if not has_flows(made):
             continue
-        transforms = [
-            at(getattr(step.function, "function", None)) for step in source.steps if isinstance(step, Transform)
-        ]
+        transforms = [at(step.function) for step in source.steps if isinstance(step, Transform)]
         if source.flow is not None and not transforms:
             raise SpecRefused(
                 f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
@@ -217,7 +200,7 @@ def _refuse_unsendable(plan: CompiledPipeline) -> None:
     late = (one for output in plan.late for one in output.inputs)
     for function in (step.function for one in (*inputs, *late) for step in one.steps):
         if isinstance(function, UserBatches):
-            own[f"{name_of(function.function)} in {function.where}"] = function.function
+            own[f"{function_name(function.function)} in {function.where}"] = function.function
     for what, value in own.items():
         if is_ferrys(value):
             continue
@@ -282,55 +265,4 @@ def source_schema(name: str, source: Any) -> pa.Schema:
     raise SpecRefused(
         f"source {name!r}: {type(source).__name__} is no source; use ferry.json_files(...), ferry.parquet_files(...), "
         "ferry.kafka(...), an object with the methods of ferry.Splits, or spark.readStream"
-    )
-
-
-def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:
-    require_types(schema, f"transform on {where}")
-    require_names(schema, f"transform on {where}")
-    empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
-    try:
-        made = function(empty)
-    except BaseException as error:
-        raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {reason(error)}") from error
-    if not isinstance(made, DataFrame):
-        raise SpecRefused(
-            f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {shown(made)}"
-        )
-    if where.startswith("source"):
-        refuse_stateful(made, f"transform on {where}")
-    return arrow_schema(made.schema)
-
-
-def refuse_stateful(frame: DataFrame, where: str) -> None:
-    """Refuse Spark operators whose result depends on more than one record; tables beside the stream may have any."""
-    inline = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
-    _streams(inline.apply(frame._jdf.queryExecution().analyzed()), where)
-
-
-def _repeats(node: Any, name: str, found: list[bool]) -> bool:
-    """Whether rows come out that no record of the stream has asked for; `found`: which inputs have records of it."""
-    beside = node.children().size()
-    if name in UNIONS or not any(found[:beside]):
-        return not all(found[:beside])
-    return name == "Join" and found[0] != found[1] and node.joinType().toString() not in KEEP[found[0]]
-
-
-def _streams(node: Any, where: str) -> bool:
-    """Whether records of the stream come out of this plan node; refuses it when they would need state in it."""
-    inputs = [some.apply(i) for some in (node.children(), node.subqueries()) for i in range(some.size())]
-    found = [_streams(one, where) for one in inputs]
-    streams, name = found.count(True), node.getClass().getSimpleName()
-    if streams and _repeats(node, name, found):
-        raise SpecRefused(
-            f"{where}: Spark's {name} would give rows of the table beside the stream anew in every epoch; "
-            "keep only the side of the stream, or do it behind the operator"
-        )
-    if streams > 1 and name not in (*STATEFUL, *UNIONS):
-        name = f"{name} of two streams"
-    elif not streams or name not in STATEFUL:
-        return streams > 0 or node.isStreaming() or (name == "SubqueryAlias" and node.alias() == RECORDS)
-    raise SpecRefused(
-        f"{where}: Spark's {name} is stateful and would be applied to each epoch apart; "
-        "use Ferry's .window(...).aggregate(...) or .join(...), or move it behind the operator"
     )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 
-from pyspark.daemon import manager
-
 from ferry import environment
+from ferry.spark import private
 from ferry.system import user_module
 from ferry.system.parent import children_end_with_it
 
@@ -19,12 +18,12 @@ def load() -> None:
     """Import what tasks import, and have the kernels of an aggregate compiled, or read."""
     environment.give(environment.NO_THREADS)  # A task has one core anyway.
     children_end_with_it()
-    import pyspark.worker
-
     from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-    from ferry.spark import emit, feeds, ingest, warmup
+    from ferry.spark import emit, feeds
+    from ferry.spark.tasks import ingest, warmup
 
-    assert pyspark.worker and emit and feeds and ingest
+    private.load_worker()
+    assert emit and feeds and ingest
     count = OperatorDescriptor(
         "count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),)
     )
@@ -37,4 +36,4 @@ if __name__ == "__main__":
     load()
     gc.collect()
     gc.freeze()  # pages that the collector does not write to stay shared
-    manager()
+    private.serve_workers()

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from ferry.api.bounds import WindowBounds
+from ferry.api.pipeline import Input, MapBatches, Operator, Transform
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.user_code import function_name
 from ferry.kernels.schemas import fired_schema
 from ferry.process.users import is_users_class
-from ferry.spark.bounds import WindowBounds
 from ferry.spark.compile import CompiledPipeline, source_schema
 from ferry.spark.feeds import why_planned, works_of
-from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
-from ferry.spark.pipeline import name_of as function_name
 
 BOUNDS = ("size_ms", "slide_ms")
 """What processes call the size and the slide of their windows."""

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.spark import cuts, flight
-from ferry.spark.frames import arrow_schema, for_spark, frame_of, spark_schema
-from ferry.spark.ingest import batches_of
-from ferry.spark.pipeline import Batches, MapBatches, Output, Transform
-from ferry.spark.sinks import Part, RowParts
-from ferry.spark.splits import Splits
+from ferry.api.pipeline import Batches, MapBatches, Output, Transform
+from ferry.connectors.sink import Part, RowParts
+from ferry.connectors.splits import Splits
+from ferry.kernels.frame_types import for_frame
+from ferry.spark.frames import arrow_schema, frame_of, spark_schema
+from ferry.spark.tasks import flight, reading
+from ferry.spark.tasks.ingest import batches_of
+from ferry.spark.transforms import transformed
 
 LOOK_SECONDS = 0.05
 
@@ -141,7 +143,7 @@ class ReadParts(RowParts):
 
         def task(shares: Iterable[tuple[str, ...]]) -> Iterator[Any]:
             for share in shares:
-                read = chain.from_iterable(cuts.read(name, source, json.loads(split), None) for split in share)
+                read = chain.from_iterable(reading.read(name, source, json.loads(split), None) for split in share)
                 yield from function(mapped(functions, (one for one in read if isinstance(one, pa.RecordBatch))))
 
         return list(self.spark.sparkContext.parallelize(self.shares, len(self.shares)).mapPartitions(task).collect())
@@ -179,7 +181,7 @@ def result(
     made = frame_of(spark, table) if table is not None else frame()
     for step in steps:
         if isinstance(step, Transform):
-            made = step.function(made)
+            made = transformed(step, made)
         else:
             made = map_frame(made, step.function)
     return made
@@ -191,6 +193,6 @@ def map_frame(frame: DataFrame, function: Batches) -> DataFrame:
 
     def task(batches: Any) -> Any:
         for batch in batches:
-            yield from map(for_spark, batches_of(function(batch)))
+            yield from map(for_frame, batches_of(function(batch)))
 
     return frame.mapInArrow(task, spark_schema(function(empty).schema))

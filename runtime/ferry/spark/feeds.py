@@ -16,24 +16,26 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ferry.api.expressions import Need, planned
+from ferry.api.graph import first_readers
+from ferry.api.pipeline import Batches, Input, MapBatches, Operator, Output, Transform
+from ferry.connectors.files.sources import ParquetSplits
+from ferry.connectors.splits import Flow, Malformed, Splits, sets_aside
+from ferry.connectors.users import source_code
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.kernels.frame_types import for_frame
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import cuts
 from ferry.spark.attempts import deaths, refuse_dead
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import ReadParts, before_sql, functions_of, map_frame, mapped, schema_after
-from ferry.spark.expressions import Need, planned
-from ferry.spark.files import ParquetSplits
-from ferry.spark.frames import for_spark, spark_schema
-from ferry.spark.graph import first_readers
-from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
-from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Output, Transform
+from ferry.spark.frames import spark_schema
 from ferry.spark.planned import PlannedOnce, current_run
-from ferry.spark.process_rows import condensing
-from ferry.spark.source import Batch
-from ferry.spark.splits import Flow, Malformed, Splits, sets_aside
-from ferry.spark.user_functions import source_code
+from ferry.spark.shares import Batch
+from ferry.spark.tasks import reading
+from ferry.spark.tasks.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
+from ferry.spark.tasks.process_rows import condensing
+from ferry.spark.transforms import transformed
 
 _CONTROL = ("",)
 """Ticks and the flush have no source."""
@@ -269,7 +271,7 @@ def _frame(
             continue
         frame = _records(spark, mine, name, plan, source, sets_aside(plan.sources.get(name)))
         for step in before_sql(source.steps)[1]:
-            frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step.function)
+            frame = transformed(step, frame) if isinstance(step, Transform) else map_frame(frame, step.function)
         key = f"{name}#{number}"
         tagged = frame.select(F.lit(key).alias("source"), F.struct("*").alias(f"s_{key}"))
         receipts = receipts.unionByName(tagged.mapInArrow(ingest(work, run), RECEIPT))
@@ -304,7 +306,7 @@ def _records(
     def expand(batches: Any) -> Any:
         for records in read_shares(name, splits, batches):
             if not isinstance(records, Malformed):
-                yield from map(for_spark, mapped(functions, [records]))
+                yield from map(for_frame, mapped(functions, [records]))
             elif not judged:
                 # Rows alone go through Spark: nobody would count these, so they must not vanish.
                 raise SpecRefused(
@@ -322,8 +324,8 @@ def read_shares(
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
-            for records in cuts.read(name, splits, doc, None):
-                if not isinstance(records, Flow | cuts.Aside):
+            for records in reading.read(name, splits, doc, None):
+                if not isinstance(records, Flow | reading.Aside):
                     yield records
 
 
@@ -342,7 +344,7 @@ def rows_frame(
         refuse_dead()
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from map(for_spark, mapped(functions, cuts.read("", None, json.loads(texts[i]), None)))
+                yield from map(for_frame, mapped(functions, reading.read("", None, json.loads(texts[i]), None)))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, spark_schema(schema_after(functions, schema)))

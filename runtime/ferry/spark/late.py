@@ -12,15 +12,16 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ferry.api.pipeline import Input, LateOutput, MapBatches, Output
+from ferry.connectors.splits import Malformed, Splits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels import columns, panes
+from ferry.kernels.frame_types import for_frame
 from ferry.spark import emit, feeds
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.frames import for_spark, spark_schema
-from ferry.spark.ingest import in_pieces, timed
-from ferry.spark.pipeline import Input, LateOutput, MapBatches, Output
-from ferry.spark.splits import Malformed, Splits
+from ferry.spark.frames import spark_schema
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.ingest import in_pieces, timed
 
 Late = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -62,7 +63,7 @@ def _in_tasks(batch: DataFrame, plan: CompiledPipeline, source: Input, late: Lat
                 yield from emit.mapped(maps, [records])
 
     def task(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from map(for_spark, late(made(shares)))
+        yield from map(for_frame, late(made(shares)))
 
     return feeds.raw_of(batch, name, plan).mapInArrow(task, spark_schema(source.schema))
 

@@ -19,8 +19,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.spark import private
 from ferry.spark.attempts import died_before
-from ferry.spark.source import SCHEMA, rows_of
+from ferry.spark.shares import SCHEMA, rows_of
 
 RUN, SHARES = "ferry.run", "ferry.shares"
 """Local properties of a job: its run, and the share of each task."""
@@ -86,7 +87,7 @@ def shares_leaf(spark: SparkSession, shares: int) -> DataFrame:
 
 def is_the_same_again(frame: DataFrame) -> bool:
     """Whether to run the plan of a DataFrame again is as good as to plan it again."""
-    execution = frame._jdf.queryExecution()
+    execution = private.execution(frame)
     if not execution.analyzed().deterministic() or NOW.search(execution.analyzed().toString()):
         return False
     nodes = [execution.executedPlan()]

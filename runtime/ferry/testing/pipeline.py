@@ -18,6 +18,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from ferry.api.pipeline import Input, MapBatches, Operator, Output, Transform
+from ferry.connectors import sink as sinks
+from ferry.connectors.files.parquet_sink import Parquet
+from ferry.connectors.foreach.sink import ForeachEpoch
+from ferry.connectors.kafka.sink import KafkaSink
 from ferry.contract import watermarks
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
@@ -28,12 +33,11 @@ from ferry.contract.tickets import Right
 from ferry.driver.check import LateSession
 from ferry.driver.session import tried
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import compile, emit, feeds, late, sinks
-from ferry.spark.flight import Connections
+from ferry.spark import compile, emit, feeds, late
 from ferry.spark.frames import frame_of
-from ferry.spark.ingest import IngestTask
-from ferry.spark.kafka_sink import KafkaSink
-from ferry.spark.pipeline import Input, MapBatches, Operator, Output, Transform
+from ferry.spark.tasks.flight import Connections
+from ferry.spark.tasks.ingest import IngestTask
+from ferry.spark.transforms import transformed
 from ferry.store.state import State, open_state
 
 Rows: TypeAlias = "pa.Table | Sequence[Mapping[str, Any]]"
@@ -277,9 +281,9 @@ class _InOneProcess:
         else:
             pieces = self._pieces[source.origin]
             table = pa.concat_tables([pieces[i] for i in turn.get(source.origin, ())] or [pieces[0].slice(0, 0)])
-        for is_transform, step in ((isinstance(one, Transform), one) for one in source.steps):
-            if is_transform:
-                table = step.function(frame_of(self._spark, table)).toArrow()
+        for step in source.steps:
+            if isinstance(step, Transform):
+                table = transformed(step, frame_of(self._spark, table)).toArrow()
             else:
                 assert isinstance(step, MapBatches)
                 batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
@@ -316,9 +320,9 @@ def source_number(operator: Operator, source: Input) -> int:
 
 def _label(sink: sinks.Sink) -> str:
     match sink:
-        case sinks.Parquet():
+        case Parquet():
             return Path(sink.declared).name
-        case sinks.ForeachEpoch():
+        case ForeachEpoch():
             return str(getattr(sink.function, "__name__", "foreach_epoch"))
         case KafkaSink():
             return sink.topic

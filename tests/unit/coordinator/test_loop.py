@@ -136,7 +136,7 @@ def test_the_loop_goes_round_while_what_is_outside_is_put_back(tmp_path: Any) ->
     one.machine = SimpleNamespace(  # type: ignore[assignment]
         step=step, start=list, story=Story(), phase=core.Phase.JOURNAL, journaling=journaling
     )
-    one._is_rewound, one._rewind = False, lambda: away.wait(10)
+    one._is_rewound, one._rewind = False, lambda loop: away.wait(10)
     claimed, later = core.Journaled(Version(3, 0)), core.JournalReachable(True)
     one.post(claimed)
     one.post(later)
@@ -150,7 +150,7 @@ def test_the_loop_goes_round_while_what_is_outside_is_put_back(tmp_path: Any) ->
 def test_what_cannot_be_put_back_ends_the_job(tmp_path: Any, error: Exception, kind: str) -> None:
     one = fragment_of_a_loop(tmp_path, None)
 
-    def rewind() -> bool:
+    def rewind(of: loop.Loop) -> bool:
         raise error
 
     one._rewind = rewind
@@ -161,7 +161,7 @@ def test_what_cannot_be_put_back_ends_the_job(tmp_path: Any, error: Exception, k
 
 def test_whoever_waits_for_an_order_hears_of_a_stop(tmp_path: Any) -> None:
     one = fragment_of_a_loop(tmp_path, None)
-    one._rewind = lambda: False
+    one._rewind = lambda loop: False
     one._put_back(core.Journaled(Version(3, 0)))
     assert one._inbox.empty() and one.orders.empty(), "the job ends as it is"
     one.stop()

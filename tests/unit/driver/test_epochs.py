@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.graph import offsets_only
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
@@ -28,10 +29,9 @@ from ferry.process.api import SideRows
 from ferry.protocol.coordinator import Ingested, StartIngest
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import works_of
-from ferry.spark.flight import Connections
-from ferry.spark.graph import offsets_only
-from ferry.spark.ingest import IngestTask
-from ferry.spark.source import Batch
+from ferry.spark.shares import Batch
+from ferry.spark.tasks.flight import Connections
+from ferry.spark.tasks.ingest import IngestTask
 from tests.unit.streams import sources
 
 

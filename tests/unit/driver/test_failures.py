@@ -9,9 +9,11 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkTypeError, PythonException, SparkRuntimeException
 
+from ferry.connectors.console.sink import console
+from ferry.connectors.foreach.sink import foreach_epoch
+from ferry.connectors.sink import Sink
 from ferry.contract.errors import Final, SpecRefused, UserCodeFailed
 from ferry.driver.failures import death, has_died, last_words, refuse_final, sink_code, sql_error, user_error
-from ferry.spark.sinks import Sink, console, foreach_epoch
 
 UDF = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 8 times, most recent failure:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):

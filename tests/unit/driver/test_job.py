@@ -14,7 +14,7 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import COMMIT, Checkpoint
-from ferry.driver.job import Job
+from ferry.driver.job import resume
 from ferry.protocol.coordinator import Ready
 from ferry.spark.compile import CompiledPipeline
 
@@ -35,12 +35,14 @@ def folder(tmp_path: Path) -> Path:
 
 def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, sources: Any = NONE) -> tuple[Any, ...]:
     """What a driver finds when the state has committed epoch 7: its last epoch, whether all is over, what it counts."""
-    job: Any = object.__new__(Job)
-    job._checkpoint = Checkpoint(folder)
     metrics = DriverMetrics("job", str(folder.parent))
     meta = EpochNotes(spark=notes, flush=flush, rows=70, epoch=EpochCounts(10)).dump()
     ready = Ready(CommitId(Step(7, 0), Attempt(1, 9)), meta, final)
-    return (*job._resume(ready, CompiledPipeline(sources, (), ()), metrics, 0), metrics.epoch, metrics.rows)
+    return (
+        *resume(ready, CompiledPipeline(sources, (), ()), Checkpoint(folder), metrics, 0),
+        metrics.epoch,
+        metrics.rows,
+    )
 
 
 def test_an_epoch_that_spark_has_not_ended_is_begun_again_with_its_own_offsets(folder: Path) -> None:

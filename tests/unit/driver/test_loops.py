@@ -25,8 +25,8 @@ from ferry.contract.user_code import USER_CODE
 from ferry.driver import loops as driver_loops
 from ferry.driver.failures import last_words
 from ferry.driver.loops import Loops
-from ferry.spark import loops as tasks
-from ferry.spark.flight import Connections, connect
+from ferry.spark.tasks import loops as tasks
+from ferry.spark.tasks.flight import Connections, connect
 from ferry.system import flight_places
 
 SECRET = "a-secret-of-the-run"

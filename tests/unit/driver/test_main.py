@@ -13,8 +13,8 @@ from ferry.contract import variables
 from ferry.contract.documents import RunSettings
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import __main__ as program
+from ferry.driver import job
 from ferry.driver.ends import BeginsAgain
-from ferry.driver.job import Job
 from tests.unit.driver.test_standalone import settings
 
 
@@ -27,7 +27,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done with Spark, in order."""
     done: list[str] = []
 
-    def run(job: Job) -> int:
+    def run(of: RunSettings) -> int:
         raise BeginsAgain("the job begins again")
 
     def execute(path: str, arguments: list[str]) -> None:
@@ -36,8 +36,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(program.sys, "argv", ["driver", "run.json"])
     monkeypatch.setattr(RunSettings, "read", lambda file: settings())
-    monkeypatch.setattr(Job, "__init__", lambda self, settings: None)
-    monkeypatch.setattr(Job, "run", run)
+    monkeypatch.setattr(job, "run", run)
     monkeypatch.setattr(program.session, "begin", lambda *_: None)
     monkeypatch.setattr(program.session, "keep", lambda: done.append("kept"))
     monkeypatch.setattr(program.session, "kill", lambda: done.append("killed"))

@@ -13,12 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ferry.connectors import sink as sinks
+from ferry.connectors.console.sink import console
+from ferry.connectors.files.parquet_sink import parquet
+from ferry.connectors.sink import Sink
 from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import opening
 from ferry.driver.opening import OpeningSinks
-from ferry.spark import sinks
-from ferry.spark.sinks import Sink, parquet
 
 
 class Away(Sink):
@@ -146,7 +148,7 @@ def test_where_the_output_is_and_what_is_printed_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed, files = sinks.console(), parquet("out")
+    printed, files = console(), parquet("out")
     sinks.place([printed, files], None)
     driver = Driver(tmp_path, printed, files)
     assert driver.open()

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.connectors.files.sources import ParquetSplits
+from ferry.connectors.splits import ranges
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import EpochNotes, Receipt
@@ -20,9 +22,8 @@ from ferry.contract.timeline import TIMELINE
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.poison import POISON, Poison
 from ferry.spark import cuts
-from ferry.spark.files import ParquetSplits
-from ferry.spark.source import Batch
-from ferry.spark.splits import ranges
+from ferry.spark.shares import Batch
+from ferry.spark.tasks import reading
 
 
 class Numbers:
@@ -55,8 +56,8 @@ class Numbers:
             if name == "":
                 continue
             try:
-                for one in cuts.read(name, self, json.loads(split), None):  # type: ignore[arg-type]
-                    if isinstance(one, cuts.Aside):
+                for one in reading.read(name, self, json.loads(split), None):  # type: ignore[arg-type]
+                    if isinstance(one, reading.Aside):
                         aside += one.records["n"].to_pylist() if one.records is not None else []
                         unread += one.records is None
                     else:
@@ -312,10 +313,10 @@ def test_a_task_that_dies_of_nothing_ends_the_job(tmp_path: Path) -> None:
 
 def test_a_row_of_an_operator_is_named_and_never_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.record_batch({"user": [f"u{n}" for n in range(300)], "n": range(300)})
-    monkeypatch.setattr(cuts.flight, "read_rows", lambda split: [rows.slice(0, 200), rows.slice(200)])
+    monkeypatch.setattr(reading.flight, "read_rows", lambda split: [rows.slice(0, 200), rows.slice(200)])
 
     def attempt(share: Shares) -> list[Receipt] | None:
-        found = [one for name, split in share if name for one in cuts.read(name, None, json.loads(split), None)]
+        found = [one for name, split in share if name for one in reading.read(name, None, json.loads(split), None)]
         return None if any("u217" in one["user"].to_pylist() for one in found) else [Receipt()]
 
     search = poison(Numbers(set()), tmp_path)
@@ -352,7 +353,7 @@ def test_the_file_of_a_record_is_named_and_left_out_again_by_whoever_reads_it(tm
     both = json.dumps({"pieces": [[[1, "0", 1], 0, 10], [[1, "1", 1], 0, 10], [[1, "2", 1], 0, 10]]})
 
     def attempt(share: Shares) -> list[Receipt] | None:
-        found = [one for name, split in share for one in cuts.read(name, files, json.loads(split), None)]
+        found = [one for name, split in share for one in reading.read(name, files, json.loads(split), None)]
         numbers = [n for one in found if isinstance(one, pa.RecordBatch) for n in one["n"].to_pylist()]
         return None if files.inner.kills & set(numbers) else [Receipt(rows=len(numbers))]
 

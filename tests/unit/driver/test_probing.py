@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Output
 from ferry.contract.errors import Final, UserCodeFailed
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import probing
 from ferry.driver.poison import Poison
 from ferry.driver.probing import Probing
-from ferry.spark import cuts
-from ferry.spark.pipeline import Output
+from ferry.spark.tasks import reading
 from tests.unit.streams import sources
 
 ROWS = pa.record_batch({"user": ["a", "b", "dies"], "n": [1, 2, 3]})
@@ -34,7 +34,7 @@ class Spark:
         self.sparkContext: Any = self
         self.attempts = 0
         monkeypatch.setattr(probing, "died_before", lambda: self.attempts > 1)
-        monkeypatch.setattr(cuts.flight, "read_rows", lambda split: iter([ROWS]))
+        monkeypatch.setattr(reading.flight, "read_rows", lambda split: iter([ROWS]))
 
     def setLocalProperty(self, name: str, value: str | None) -> None:
         """Of the job."""
@@ -84,6 +84,6 @@ def test_the_row_is_named_of_which_a_function_before_a_sink_dies(
         Final, match=r'of row {"user":"dies","n":3} of operator \'counts\', 3 .* mend touch \(test_probing'
     ):
         made.of(0, output(touch), [{"ticket": "t"}])
-    monkeypatch.setattr(cuts.flight, "read_rows", lambda split: iter([ROWS.slice(0, 2)]))
+    monkeypatch.setattr(reading.flight, "read_rows", lambda split: iter([ROWS.slice(0, 2)]))
     made.of(0, output(touch), [{"ticket": "t"}])
     assert [one.reason for one in metrics.problems] == ["PoisonRecord"], "of the one before"

@@ -15,6 +15,9 @@ import pytest
 from pyspark.errors import PythonException
 
 import ferry
+from ferry.api.pipeline import Input, LateOutput
+from ferry.connectors import sink as sinks
+from ferry.connectors.files.parquet_sink import parquet
 from ferry.contract.descriptors import Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
@@ -28,10 +31,7 @@ from ferry.driver.epochs import Epochs
 from ferry.driver.patience import Answers
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
-from ferry.spark import sinks
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.pipeline import Input, LateOutput
-from ferry.spark.sinks import parquet
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ class Numbers:
     def __init__(self, end: int) -> None:
         self.end = end
 
-    def initialOffset(self) -> Any:
+    def initial_offset(self) -> Any:
         return {"a": 0}
 
-    def latestOffset(self, start: Any, limit: Any) -> Any:
+    def latest_offset(self, start: Any) -> Any:
         return {"a": min(start["a"] + 2, self.end)}
 
     def ticked(self, offset: Any) -> Any:
@@ -42,9 +42,9 @@ class Numbers:
     def failed(self, end: Any, reason: str) -> None:
         """Nothing can be mended."""
 
-    def partitions(self, start: Any, end: Any) -> Any:
+    def shares(self, start: Any, end: Any) -> Any:
         rows = [("a", json.dumps(i)) for i in range(start["a"], end["a"])]
-        return [type("Share", (), {"rows": [row]}) for row in rows]
+        return [[row] for row in rows]
 
 
 class Stop(Exception):
@@ -138,11 +138,11 @@ class Unsteady(Numbers):
         self.calls = 0
         self.tick = 0
 
-    def latestOffset(self, start: Any, limit: Any) -> Any:
+    def latest_offset(self, start: Any) -> Any:
         self.calls += 1
         if self.calls % 2:
             raise Unreachable("no broker")
-        return {**start, **super().latestOffset(start, limit)}
+        return {**start, **super().latest_offset(start)}
 
     def ticked(self, offset: Any) -> Any:
         return {**offset, "tick": self.tick} if self.tick > offset.get("tick", 0) else offset
@@ -171,11 +171,11 @@ def test_whatever_may_be_mended_is_waited_for(tmp_path: Path, kind: type[Fault])
     class Broken(Numbers):
         left = 2
 
-        def partitions(self, start: Any, end: Any) -> Any:
+        def shares(self, start: Any, end: Any) -> Any:
             self.left -= 1
             if self.left >= 0:
                 raise kind("in/f is broken")
-            return super().partitions(start, end)
+            return super().shares(start, end)
 
     patience, dry = Patience(), threading.Event()
     args: Any = None, Broken(2), Checkpoint(tmp_path), 0.0, lambda *_: dry.set(), patience
@@ -195,9 +195,9 @@ def test_a_source_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     class Hangs(Numbers):
         asked = "source 'a' (/mnt/in)"
 
-        def latestOffset(self, start: Any, limit: Any) -> Any:
+        def latest_offset(self, start: Any) -> Any:
             assert answers.wait(10)
-            return super().latestOffset(start, limit)
+            return super().latest_offset(start)
 
     patience = Said()
     args: Any = None, Hangs(2), Checkpoint(tmp_path), 0.0, lambda *_: dry.set(), patience
@@ -229,9 +229,9 @@ def test_an_epoch_that_could_not_be_read_is_planned_as_its_input_is_now(tmp_path
         def failed(self, end: Any, reason: str) -> None:
             self.told = end, reason
 
-        def partitions(self, start: Any, end: Any) -> Any:
+        def shares(self, start: Any, end: Any) -> Any:
             rows = [("a", "mended" if self.told else "broken")]
-            return [type("Share", (), {"rows": rows})]
+            return [rows]
 
     source, found, dry = Mended(2), [], threading.Event()
 
@@ -255,7 +255,7 @@ def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:
 
 def test_ticks_do_not_say_that_a_source_can_be_read_again(tmp_path: Path) -> None:
     class Gone(Numbers):
-        def latestOffset(self, start: Any, limit: Any) -> Any:
+        def latest_offset(self, start: Any) -> Any:
             raise Unreachable("the folder is away")
 
         def ticked(self, offset: Any) -> Any:

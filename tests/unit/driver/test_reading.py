@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Operator
+from ferry.api.user_batches import code_of
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import Receipt
@@ -17,10 +19,8 @@ from ferry.driver.reading import Reading
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.cuts import cut
 from ferry.spark.feeds import works_of
-from ferry.spark.ingest import NO_SIDE, Feed
-from ferry.spark.pipeline import Operator
-from ferry.spark.source import Batch
-from ferry.spark.user_functions import code_of
+from ferry.spark.shares import Batch
+from ferry.spark.tasks.ingest import NO_SIDE, Feed
 from tests.unit.streams import sources
 
 DIED = RuntimeError("Job aborted: Task 0 failed 8 times: Python worker exited unexpectedly (crashed)")

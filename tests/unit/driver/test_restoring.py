@@ -17,7 +17,6 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
 from ferry.driver.ends import Halted
-from ferry.driver.keeper import Keeper
 from ferry.driver.restoring import Restoring
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt, PartWriter
@@ -27,6 +26,10 @@ from tests.unit.sidecar.leaders import OPERATORS
 from tests.unit.sidecar.test_data import VNODES, settings_of
 
 INITIAL = Table(Version(0, 0), (Group(Term(1, 0), (InstanceId("0.0"),)),) * VNODES, initial=True)
+
+
+NOBODY: Any = None
+"""The loop: nothing asks it."""
 
 
 class Place:
@@ -52,10 +55,10 @@ class Place:
     def driver(self, restore_from: str | None = None, kept: bool = True) -> Restoring:
         where = CheckpointSettings(str(self.directory / "store"))
         settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
-        keeper = Keeper(settings, where, OPERATORS) if kept else None
-        return Restoring(settings, OPERATORS, keeper, self._rewind)
+        shelf = Shelf(Location(where.location, settings.job)) if kept else None
+        return Restoring(settings, OPERATORS, shelf, self._rewind)
 
-    def _rewind(self, manifest: Manifest) -> bool:
+    def _rewind(self, manifest: Manifest, loop: Any) -> bool:
         self.rewound.append(manifest)
         return True
 
@@ -109,7 +112,7 @@ def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None
     assert commit is not None and (commit.commit_id, commit.meta) == (asked.commit_id, b"notes")
     assert not driver.by_itself
     assert not place.rewound, "an older driver may still write"
-    driver.rewind()
+    driver.rewind(NOBODY)
     assert place.rewound == [newest]
     driver.over()
     assert not place.shelf.location.names("pins")
@@ -136,7 +139,7 @@ def test_a_driver_that_did_not_come_to_its_end_is_followed(tmp_path: Path) -> No
     journaled = replace(table, version=Version(9, 0))
     next_one = place.driver("latest")
     assert next_one.begin(journaled, INITIAL) == (INITIAL, commit)
-    next_one.rewind()
+    next_one.rewind(NOBODY)
     assert [one.number for one in place.shelf.manifests()] == [5, 4] and place.rewound[0].number == 5
 
 

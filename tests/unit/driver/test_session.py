@@ -37,6 +37,7 @@ def test_java_ends_without_memory_and_leaves_nothing_in_the_machines_folder(
 
         appName = getOrCreate = lambda self, *_: self
 
+    monkeypatch.setattr(session.private, "check", lambda spark: None)
     monkeypatch.setattr(session, "SparkSession", type("Session", (), {"builder": Builder()}))
     session.start(settings(), Environment(), lambda url: None)
     for role in ("driver", "executor"):

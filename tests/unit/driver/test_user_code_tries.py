@@ -97,7 +97,7 @@ def test_a_users_sink_stops_the_job_and_one_that_is_away_does_not(tmp_path: Path
     assert len(errors) == 9 - len(TRY_AGAIN_SECONDS) - 1
 
 
-@pytest.mark.parametrize("what", ["initialOffset", "latestOffset", "partitions", "lags"])
+@pytest.mark.parametrize("what", ["initial_offset", "latest_offset", "shares", "lags"])
 def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
     what: str, tmp_path: Path, clock: Clock
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
                 if name == what:
                     asked.append(name)
                     raise UserCodeFailed(LINE)
-                return {"initialOffset": {"a": 0}, "latestOffset": {"a": 1}}.get(name, {})
+                return {"initial_offset": {"a": 0}, "latest_offset": {"a": 1}}.get(name, {})
 
             return answer
 
@@ -123,7 +123,7 @@ def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
 def test_a_position_that_is_no_json_is_refused(tmp_path: Path) -> None:
     class Reader:
         def __getattr__(self, name: str) -> Any:
-            return lambda *args: {"initialOffset": {"a": 0}, "latestOffset": {"a": {1, 2}}}.get(name, {})
+            return lambda *args: {"initial_offset": {"a": 0}, "latest_offset": {"a": {1, 2}}}.get(name, {})
 
     query: Any = OwnQuery(None, Reader(), Checkpoint(tmp_path / "c"), 0.0, print)  # type: ignore[arg-type]
     query.start()._thread.join(20)

@@ -16,17 +16,20 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import ferry
+from ferry.api.pipeline import Transform
+from ferry.api.user_batches import UserBatches
+from ferry.connectors import sink as sinks
+from ferry.connectors.splits import FlowSplits, LagSplits, Splits
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused, UserCodeFailed
 from ferry.driver import patience
 from ferry.process.running import RunningAggregate
 from ferry.process.stateful_processor import hosted
-from ferry.spark import cuts, sinks
+from ferry.spark import transforms
 from ferry.spark.compile import build
 from ferry.spark.feeds import schema_of
-from ferry.spark.source import SplitsReader
-from ferry.spark.splits import FlowSplits, LagSplits, Splits
-from ferry.spark.user_functions import UserBatches, UserFrames
+from ferry.spark.split_reader import SplitsReader
+from ferry.spark.tasks import reading
 from tests.unit.driver.test_opening import Driver
 from tests.unit.driver.test_publisher import publisher
 from tests.unit.spark.test_user_functions import frame_of
@@ -203,15 +206,15 @@ def pipeline(streams: Any, args: Any) -> Any:
 
 def in_driver(folder: Path) -> None:
     reader = SplitsReader({"s": Source()}, 90, 2, folder, False)
-    begin = reader.initialOffset()
-    end = reader.latestOffset(begin, None)
-    reader._ended("s", end["positions"])
-    reader.partitions(begin, end)
+    begin = reader.initial_offset()
+    end = reader.latest_offset(begin)
+    reader.ended("s", end["positions"])
+    reader.shares(begin, end)
     reader.lags(end)
 
 
 def in_task(folder: Path) -> None:
-    assert list(cuts.read("s", Source(), {}, None)) and schema_of("s", Source())
+    assert list(reading.read("s", Source(), {}, None)) and schema_of("s", Source())
 
 
 def in_program(folder: Path) -> None:
@@ -248,7 +251,7 @@ def in_instance(process: Any, inputs: int = 1) -> Callable[[Path], None]:
 
 def in_functions(folder: Path) -> None:
     UserBatches(mapped, "map_batches on source 's'", SCHEMA, SCHEMA)(pa.RecordBatch.from_pylist([], SCHEMA))
-    UserFrames(transformed, "transform on source 's'", SCHEMA)(frame_of(SCHEMA))
+    transforms.transformed(Transform(transformed, "transform on source 's'", SCHEMA), frame_of(SCHEMA))
     in_sink(folder, ferry.foreach_epoch(written, cut))
 
 

@@ -21,7 +21,7 @@ import ferry
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.kernels import aggregates
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", pa.int64()), ("y", pa.float64())])

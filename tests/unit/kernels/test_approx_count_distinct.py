@@ -19,8 +19,8 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import aggregates, columns, contributions, grouping, hashing, schemas, sketch
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, RANKS, Groups, Hashes, Ints
-from ferry.spark import partial_aggregates
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks import partial_aggregates
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
 DISTINCT = Aggregate("d", "approx_count_distinct", "x")

@@ -20,8 +20,8 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Wind
 from ferry.contract.epoch_times import EpochTimes
 from ferry.kernels import hashing, keys
 from ferry.kernels.kinds import key_kind_of, type_of
-from ferry.spark import warmup
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks import warmup
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 from ferry.store.rows import RowState
 

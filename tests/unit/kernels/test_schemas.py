@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
-from ferry.spark import warmup
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
+from ferry.spark.tasks import warmup
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.rows import RowState
 
 COLUMNS = [

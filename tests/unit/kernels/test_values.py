@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import columns, values
 from ferry.kernels.aggregates import FUNCTIONS, ORDERED
-from ferry.spark import warmup
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
+from ferry.spark.tasks import warmup
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
 TYPES = [

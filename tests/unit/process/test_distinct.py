@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.process.distinct import REMOVALS, WENT, Distinct
 from ferry.process.harness import ProcessHarness
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
 from tests.unit.process.queries import rows_of
 
 RECORDS = pa.schema([("k", pa.string()), ("ts", pa.int64()), ("n", pa.int64())])

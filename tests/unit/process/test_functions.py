@@ -29,8 +29,8 @@ from ferry.process.running import RunningAggregate
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
 from ferry.process.windowed import KeyAggregate, WindowAggregate
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.process_rows import condensing
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.process_rows import condensing
 from ferry.store.process import ProcessState
 from tests.unit.kernels.test_values import CHOOSING, TYPES, Record, chosen, column_of, declared, run, tasks_of
 from tests.unit.process.queries import rows_of

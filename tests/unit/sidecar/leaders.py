@@ -26,7 +26,7 @@ from ferry.durable.shelf import Shelf
 from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.data import Data
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.process import ProcessState
 from tests.unit.sidecar.test_data import settings_of
 from tests.unit.store.processes import COLUMNS, Everything

@@ -28,7 +28,7 @@ from ferry.protocol.instance import machine as core
 from ferry.sidecar import reads
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.signs import Signs, look, write_end
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.process import ProcessState
 from tests.unit.store.processes import COLUMNS, Everything, Fragile
 

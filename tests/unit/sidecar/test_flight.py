@@ -16,7 +16,7 @@ from ferry.contract.names import Step
 from ferry.contract.tickets import Judge, ReadTicket, Right, read_right, stage_right, stage_ticket
 from ferry.sidecar.flight import Door
 from ferry.sidecar.staging import Staging
-from ferry.spark.flight import read_rows
+from ferry.spark.tasks.flight import read_rows
 
 ROOT = Right.root("secret")
 MINE, COPIED = (pa.record_batch({"x": [n]}) for n in (1, 2))

@@ -16,14 +16,14 @@ from ferry.sidecar.signs import Computing, EndedLife, Signs, read_end, write_end
 ENDS = """
 import sys, threading
 from pathlib import Path
-from ferry.sidecar import instance
-instance._reason_files.append(Path(sys.argv[1]))
+from ferry.sidecar import ending
+ending.reason_files.append(Path(sys.argv[1]))
 
 def fails():
     raise BlockingIOError("the lock is held\\nby another process")
 
 def fails_in_a_thread():
-    threading.excepthook = instance.end_with_thread
+    threading.excepthook = ending.end_with_thread
     thread = threading.Thread(target=fails, name="loop")
     thread.start()
     thread.join()
@@ -32,17 +32,17 @@ users = {}
 exec(compile("import os\\ndef fails(): {}['x']\\ndef leaves(): os._exit(7)", "/home/me/job.py", "exec"), users)
 
 def leaves():
-    instance.guard_exit()
+    ending.guard_exit()
     users["leaves"]()
 
 def fails_in_the_users_thread():
-    threading.excepthook = instance.end_with_thread
+    threading.excepthook = ending.end_with_thread
     thread = threading.Thread(target=users["fails"], name="refresh")
     thread.start()
     thread.join()
     return 0
 
-instance.end_with(locals()[sys.argv[2]])
+ending.end_with(locals()[sys.argv[2]])
 """
 
 

@@ -24,7 +24,7 @@ from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import data
 from ferry.sidecar.data import BeginsAnew, Data
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import seal
 from ferry.store.commit_record import SLOT_BYTES
 from ferry.store.process import ProcessState

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
+from ferry.api.arguments import Arguments, refuse_unbounded
 from ferry.contract.errors import SpecRefused
-from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry_workloads.jobs import nbq5
 
 Read = Callable[[dict[str, Any]], Any]

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.bounds import WindowBounds
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.errors import DataRefused, SpecRefused
-from ferry.spark.bounds import WindowBounds
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.described import described
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")
 KINDS = {

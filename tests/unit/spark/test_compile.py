@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Output
+from ferry.api.stream import Stream
+from ferry.connectors.files.parquet_sink import Parquet
 from ferry.contract.errors import SpecRefused
 from ferry.spark.compile import CompiledPipeline, build
-from ferry.spark.pipeline import Output
-from ferry.spark.sinks import Parquet
-from ferry.spark.stream import Stream
 
 ROWS = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 

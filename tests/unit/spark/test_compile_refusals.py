@@ -155,7 +155,7 @@ def test_a_sink_of_the_users_that_fails_while_the_program_is_built_is_refused(tm
 def test_sql_behind_a_source_of_flows_needs_a_column_that_says_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
+    monkeypatch.setattr("ferry.spark.compile.schema_after", lambda spark, function, schema, where: schema)
     sql = ('event_time("ts")', 'transform(\n        lambda frame: frame).event_time("ts")')
     flows = (
         f"parquet_files({str(tmp_path)!r}, schema=ROWS)",
@@ -173,7 +173,7 @@ def test_sql_behind_a_source_of_flows_needs_a_column_that_says_them(
 def test_a_sink_and_sql_may_be_straight_behind_records_that_may_be_malformed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ferry.spark.compile._schema_after", lambda spark, function, schema, where: schema)
+    monkeypatch.setattr("ferry.spark.compile.schema_after", lambda spark, function, schema, where: schema)
     straight = (
         LAST,
         'return [counts.sink(ferry.console()), streams["a"].transform(lambda rows: rows).sink(ferry.parquet("a"))]',

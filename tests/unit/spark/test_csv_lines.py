@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
+from ferry.connectors.files import sources as files
+from ferry.connectors.formats.csv_lines import CsvFields, CsvShape
+from ferry.connectors.formats.json_lines import BadLine
+from ferry.connectors.splits import Malformed
 from ferry.contract.errors import SpecRefused
-from ferry.spark import files
-from ferry.spark.csv_lines import CsvFields, CsvShape
-from ferry.spark.json_lines import BadLine
-from ferry.spark.splits import Malformed
 from tests.unit.spark.test_files import smallest, take, values, write_lines
 
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("s", pa.string()), ("f", pa.float64())])

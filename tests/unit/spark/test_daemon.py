@@ -9,7 +9,7 @@ CODE = """
 import os
 from ferry.spark import daemon
 daemon.load()
-import ferry.spark.fragment, pyarrow, sys
+import ferry.spark.tasks.fragment, pyarrow, sys
 print(len(os.listdir("/proc/self/task")))
 """
 

@@ -13,9 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import ferry
+from ferry.connectors import marked_sinks
+from ferry.connectors import sink as sinks
+from ferry.connectors.delta.sink import DeltaSink
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import marked_sinks, sinks
-from ferry.spark.delta_sink import DeltaSink
 
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64())])
 

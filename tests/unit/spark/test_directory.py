@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ferry.connectors.files import directory, listing, taken, text_files
+from ferry.connectors.files import sources as files
+from ferry.connectors.files.directory import DirectorySplits
+from ferry.connectors.files.sources import json_files, parquet_files
+from ferry.connectors.splits import Malformed
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
-from ferry.spark import directory, files, listing, taken, text_files
-from ferry.spark.directory import DirectorySplits
-from ferry.spark.files import json_files, parquet_files
-from ferry.spark.splits import Malformed
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 

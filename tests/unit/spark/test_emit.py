@@ -16,16 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import ferry
+from ferry.api.pipeline import Input, MapBatches, Output, Transform
+from ferry.connectors.console.sink import console
+from ferry.connectors.files.parquet_sink import parquet
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.driver.publisher import Publisher
 from ferry.driver.watch import EpochWatch
 from ferry.protocol.coordinator import FiredRows
-from ferry.spark import emit, flight
+from ferry.spark import emit
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import read_parts
-from ferry.spark.pipeline import Input, MapBatches, Output, Transform
-from ferry.spark.sinks import console, parquet
-from ferry.spark.source import Batch
+from ferry.spark.shares import Batch
+from ferry.spark.tasks import flight
 
 SCHEMA = pa.schema([("text", pa.string())])
 BATCH = pa.RecordBatch.from_pydict({"text": ["x" * 10_000] * 10}, schema=SCHEMA)
@@ -139,7 +141,7 @@ def shorter(batch: pa.RecordBatch) -> pa.Table:
 
 
 def test_where_spark_has_something_to_do_it_gets_a_frame(tmp_path: Path) -> None:
-    steps: Any = (Transform(lambda frame: frame),)
+    steps: Any = (Transform(lambda frame: frame, "transform", pa.schema([])),)
     output: Any = SimpleNamespace(sink=parquet(str(tmp_path / "q")), input=SimpleNamespace(steps=steps))
     assert not emit.is_parted(output)
     output = SimpleNamespace(sink=console(), input=SimpleNamespace(steps=()))

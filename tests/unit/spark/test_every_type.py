@@ -19,17 +19,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import ferry
+from ferry.api.pipeline import Build
+from ferry.connectors import sink as sinks
+from ferry.connectors.files.parquet_sink import parquet
+from ferry.connectors.formats.parquet_encodings import for_readers
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.aggregates import FUNCTIONS
+from ferry.kernels.frame_types import for_frame, frame_schema, require_types
 from ferry.process.shapes import process_of
 from ferry.reading.tables import rows_of, table_of
-from ferry.spark import frames, sinks
-from ferry.spark.encodings import for_readers
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build
-from ferry.spark.records import EVENT_TIME_MAX
+from ferry.spark.frames import arrow_schema, spark_schema
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.records import EVENT_TIME_MAX
 from ferry.store.process import ProcessState
 from ferry.store.rows import RowState
 from tests.unit.every_type import COLUMNS, SECONDS, TIMES, fired_of, nested, seen, stream_of
@@ -56,22 +59,24 @@ def test_a_dataframe_is_made_of_it_or_it_is_refused(column: pa.Array) -> None:
     for name, array in {"itself": column, **nested(column)}.items():
         batch = pa.record_batch({"n": pa.nulls(len(array), pa.int8()), "x": array})
         try:
-            frames.require_types(batch.schema, "sink")
+            require_types(batch.schema, "sink")
         except SpecRefused as refused:
             assert own in (pa.month_day_nano_interval(), pa.decimal256(76, 3)) and "column 'x'" in str(refused), name
             continue
         try:
-            made = frames.for_spark(batch).column("x")
+            made = for_frame(batch).column("x")
         except SpecRefused as beyond:
             assert "column 'x' has a value of" in str(beyond), name
             assert any(not -(2**63) <= micros(own)(v) < 2**63 for v in known), name
             continue
         made.validate(full=True)
-        assert pa.schema([("x", made.type)]) == frames.arrow_schema(frames.spark_schema(pa.schema([("x", made.type)])))
+        assert pa.schema([("x", made.type)]) == frame_schema(pa.schema([("x", made.type)]))
+        columns = pa.schema([("x", column.type if name == "itself" else array.type)])
+        assert frame_schema(columns) == arrow_schema(spark_schema(columns))
         if name == "itself":
             assert seen(made) == [None if v is None else micros(own)(v) for v in seen(column)]
         else:
-            inside = frames.for_spark(pa.record_batch({"x": column})).column("x")
+            inside = for_frame(pa.record_batch({"x": column})).column("x")
             assert seen(made) == seen(nested(inside)[name]), name
 
 
@@ -83,7 +88,7 @@ def test_a_parquet_sink_writes_it_as_it_is(tmp_path: Path, column: pa.Array) -> 
     readable = column.cast(known[column.type]) if column.type in known else column
     arrays = zip((column, *nested(column).values()), (readable, *nested(readable).values()), strict=True)
     for number, (array, right) in enumerate(arrays):
-        sink = sinks.parquet("q")
+        sink = parquet("q")
         sinks.place([sink], str(tmp_path))
         sink.open(number - 1)
         rows = pa.table({"x": array})

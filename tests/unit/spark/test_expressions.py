@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ferry
+from ferry.api.expressions import Filter, Need, Select, planned
 from ferry.contract.errors import SpecRefused
-from ferry.spark.expressions import Filter, Need, Select, planned
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema([("n", pa.int64()), ("m", pa.int64()), ("word", pa.string())])

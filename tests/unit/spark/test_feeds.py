@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.graph import offsets_only
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
+from ferry.connectors.splits import Splits, sets_aside
 from ferry.contract.errors import SpecRefused
 from ferry.spark import feeds
 from ferry.spark.compile import CompiledPipeline, _refuse_uncreated
 from ferry.spark.feeds import feeds_of
-from ferry.spark.graph import offsets_only
-from ferry.spark.ingest import timed
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.splits import Splits, sets_aside
-from ferry.spark.stream import Stream
+from ferry.spark.tasks.ingest import timed
 from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 from tests.unit.streams import RunningCount
 

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferry.connectors.files import directory, taken
+from ferry.connectors.files import sources as files
+from ferry.connectors.files.directory import DirectorySplits
+from ferry.connectors.files.flow_pattern import FlowPattern
+from ferry.connectors.files.sources import json_files, parquet_files
+from ferry.connectors.splits import WHOLE, Flow, Malformed, Splits
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
-from ferry.spark import directory, files, taken
-from ferry.spark.directory import DirectorySplits
-from ferry.spark.files import json_files, parquet_files
-from ferry.spark.flow_pattern import FlowPattern
-from ferry.spark.splits import WHOLE, Flow, Malformed, Splits
 
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string()), ("f", pa.float64())])
 

@@ -11,7 +11,7 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Wind
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.kernels import columns, row_codec, schemas
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 
 COUNT = OperatorDescriptor("c", 0, "aggregate", (("k", "int"),), Window(30, 10), (Aggregate("n", "count"),))
 WORDS = OperatorDescriptor(

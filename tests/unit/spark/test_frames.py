@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import DataRefused, SpecRefused
-from ferry.spark.frames import for_spark, require_names, require_types, spark_schema
+from ferry.kernels.frame_types import for_frame, require_names, require_types
+from ferry.spark.frames import spark_schema
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
@@ -15,7 +16,7 @@ from ferry.spark.frames import for_spark, require_names, require_types, spark_sc
 def test_timestamps_become_microseconds_rounded_down(unit: str, raw: int, zone: str | None) -> None:
     column = pa.array([raw, None], pa.int64()).cast(pa.timestamp(unit, zone))
     for rows in (pa.record_batch({"t": column, "n": [1, 2]}), pa.table({"t": column, "n": [1, 2]})):
-        made = for_spark(rows)
+        made = for_frame(rows)
         assert type(made) is type(rows) and made.schema.types == [pa.timestamp("us", zone and "UTC"), pa.int64()]
         assert made["t"].cast(pa.int64()).to_pylist() == [-5_000_000, None]
 
@@ -23,12 +24,12 @@ def test_timestamps_become_microseconds_rounded_down(unit: str, raw: int, zone: 
 def test_what_spark_takes_is_left_alone() -> None:
     columns = {"d": pa.array([dt.date(2024, 2, 29)]), "m": pa.array([None], pa.decimal128(12, 2)), "t": ["x"]}
     rows = pa.record_batch({**columns, "at": pa.array([0], pa.timestamp("us", "UTC"))})
-    assert for_spark(rows) is rows
+    assert for_frame(rows) is rows
 
 
 def test_durations_are_rounded_down_to_microseconds() -> None:
     fine = pa.array([1_999, -1, -1_000, None, 0], pa.duration("ns"))
-    made = for_spark(pa.record_batch({"d": fine})).column("d")
+    made = for_frame(pa.record_batch({"d": fine})).column("d")
     assert made.cast(pa.int64()).to_pylist() == [1, -1, -1, None, 0]
 
 
@@ -87,11 +88,11 @@ def test_types_that_spark_has_not_are_those_it_reads(
             (column, [*expected, None]),
             (pa.concat_arrays([column, column])[1 : len(column) + 1], None),
         ):
-            found = for_spark(pa.record_batch({"x": array})).column("x")
+            found = for_frame(pa.record_batch({"x": array})).column("x")
             found.validate(full=True)
             assert found.type.equals(made) or str(found.type).replace("element", "item") == str(made), name
             assert found.to_pylist() == (some if some is not None else [*expected[1:], None, expected[0]]), name
-        table = for_spark(pa.table({"x": pa.chunked_array([column, column[:0], column])}))
+        table = for_frame(pa.table({"x": pa.chunked_array([column, column[:0], column])}))
         assert table["x"].to_pylist() == 2 * [*expected, None], name
 
 
@@ -119,12 +120,12 @@ def test_columns_that_capitals_tell_apart_are_refused_where_spark_names_them() -
 def test_a_value_beyond_sparks_type_names_its_column(kind: pa.DataType, value: int) -> None:
     batch = pa.record_batch({"n": [1], "when": pa.array([value]).cast(kind)})
     with pytest.raises(DataRefused, match=r"column 'when' has a value of .* cannot hold"):
-        for_spark(batch)
+        for_frame(batch)
 
 
 def test_times_beyond_the_year_9999_and_before_1_are_values_like_others() -> None:
     far = pa.array([253_402_300_800 * MS, -62_135_596_801 * MS], pa.int64())
-    made = for_spark(pa.record_batch({"x": far.cast(pa.timestamp("ms", "Pacific/Kiritimati"))})).column("x")
+    made = for_frame(pa.record_batch({"x": far.cast(pa.timestamp("ms", "Pacific/Kiritimati"))})).column("x")
     assert made.type == pa.timestamp("us", UTC) and made.cast(pa.int64()).to_pylist() == [v.as_py() * MS for v in far]
 
 
@@ -134,7 +135,7 @@ def test_times_beyond_the_year_9999_and_before_1_are_values_like_others() -> Non
 @pytest.mark.parametrize("ns", [-(2**63), 2**63 - 1, -1, 0, 999, 1000, -1000, -1001])
 def test_every_nanosecond_is_rounded_down(kind: pa.DataType, ns: int) -> None:
     inside = pa.array([[ns], None], pa.list_(pa.int64())).cast(pa.list_(kind))
-    found = for_spark(pa.record_batch({"x": inside})).column("x")
+    found = for_frame(pa.record_batch({"x": inside})).column("x")
     assert found[0].values.cast(pa.int64()).to_pylist() == [ns // 1000]
     assert spark_schema(pa.schema([("x", inside.type)])).fields[0].dataType.typeName() == "array"
 
@@ -142,6 +143,6 @@ def test_every_nanosecond_is_rounded_down(kind: pa.DataType, ns: int) -> None:
 def test_runs_and_json_texts_are_plain_columns() -> None:
     runs = pa.RunEndEncodedArray.from_arrays([2, 3], pa.array([7, None], pa.uint8()))
     texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", None, "1"]))
-    made = for_spark(pa.record_batch({"r": runs, "j": texts}))
+    made = for_frame(pa.record_batch({"r": runs, "j": texts}))
     assert made.schema.types == [pa.int16(), pa.string()]
     assert made.to_pydict() == {"r": [7, 7, None], "j": ["{}", None, "1"]}

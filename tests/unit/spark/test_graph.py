@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.graph import first_readers, offsets_only, refuse_initial, refuse_unread
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.errors import SpecRefused
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.graph import first_readers, offsets_only, refuse_initial, refuse_unread
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
 from tests.unit.streams import RunningCount
 
 ROWS = pa.schema([("ts", pa.int64()), ("k", pa.int64())])

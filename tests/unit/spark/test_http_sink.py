@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.connectors import sink as sinks
+from ferry.connectors.http import sink as http_sink
+from ferry.connectors.http.sink import HttpSink
 from ferry.contract.errors import DataRefused, Final, SpecRefused, Unreachable
-from ferry.spark import http_sink, sinks
-from ferry.spark.http_sink import HttpSink
 from tests.http_receiver import HttpReceiver
 
 
@@ -81,7 +82,7 @@ def test_what_may_pass_is_tried_again_without_the_parts_that_arrived(receiver: H
 
 def test_it_waits_as_long_as_it_is_asked(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("ferry.spark.http_sink.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("ferry.connectors.http.sink.time.monotonic", lambda: clock[0])
     sink = opened(receiver)
     receiver.answer("429 Retry-After: 60")
     with pytest.raises(Unreachable, match="answers 429 to part 1/1 of epoch 0"):

@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 import ferry
+from ferry.connectors import marked_sinks, secrets
+from ferry.connectors.iceberg.sink import IcebergSink
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import marked_sinks, secrets
-from ferry.spark.iceberg_sink import IcebergSink
 
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64())])
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark import cloudpickle
 
 import ferry
+from ferry.connectors.splits import Flow, Malformed
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
 from ferry.contract.ingest_runs import Deal, IngestRun
@@ -24,12 +25,12 @@ from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.driver.failures import refuse_final
-from ferry.spark import cuts, ingest
+from ferry.spark import cuts
 from ferry.spark.cuts import aside_alone, left_out
-from ferry.spark.flight import Connections
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
-from ferry.spark.splits import Flow, Malformed
+from ferry.spark.tasks import ingest
+from ferry.spark.tasks.flight import Connections
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
@@ -201,7 +202,7 @@ class _Lines:
 def test_each_reader_of_a_source_is_given_all_records_and_the_first_counts_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ingest.cuts, "is_ferrys", lambda source: True)
+    monkeypatch.setattr(ingest.reading, "is_ferrys", lambda source: True)
 
     def read(feed: Feed) -> list[int]:
         made = task(None)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.connectors.formats.json_lines import OF_LINE, checked, parse, parse_each
 from ferry.contract.errors import SpecRefused
-from ferry.spark.json_lines import OF_LINE, checked, parse, parse_each
 
 SCHEMA = pa.schema(
     [
@@ -300,8 +300,8 @@ def test_what_no_value_can_be_is_refused_at_the_start(type_: pa.DataType, epoch:
 
 
 def test_large_inputs_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferry.spark.json_lines.PIECE_BYTES", 64)
-    monkeypatch.setattr("ferry.spark.json_lines.TEXT_MAX", 100)
+    monkeypatch.setattr("ferry.connectors.formats.json_lines.PIECE_BYTES", 64)
+    monkeypatch.setattr("ferry.connectors.formats.json_lines.TEXT_MAX", 100)
     lines = [b'{"a":%d}' % i for i in range(50)] + [b"null", b'{"a":1,"b":"' + b"x" * 100 + b'"}']
     table, bad = parse(b"\n".join(lines), SCHEMA)
     assert table.column("a").to_pylist() == [*range(50)] and [one.line for one in bad] == lines[50:]

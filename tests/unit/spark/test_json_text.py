@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.spark.json_lines import parse
-from ferry.spark.json_text import json_text, plain_text, shown
+from ferry.connectors.formats.json_lines import parse
+from ferry.connectors.formats.json_text import json_text, plain_text, shown
 
 
 def strict(text: str) -> Any:

@@ -23,18 +23,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
+from ferry.connectors import sink as sinks
+from ferry.connectors.formats.json_lines import parse_each
+from ferry.connectors.kafka import client as kafka_client
+from ferry.connectors.kafka import readers as kafka_readers
+from ferry.connectors.kafka import schemas as kafka_schemas
+from ferry.connectors.kafka import sink as kafka_sink
+from ferry.connectors.kafka import source as kafka
+from ferry.connectors.kafka.client import NotAllowed, NoTopic, TopicEnds
+from ferry.connectors.kafka.place import KafkaPlace
+from ferry.connectors.kafka.readers import RangeReader
+from ferry.connectors.kafka.records import Decoder, Encoder, Marker
+from ferry.connectors.kafka.registry import SchemaRegistry
+from ferry.connectors.kafka.source import KafkaSplits, rounds, shared, spread
+from ferry.connectors.kafka.writers import PlainWriter
+from ferry.connectors.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
 from ferry.driver.failures import refuse_final
-from ferry.spark import kafka, kafka_client, kafka_readers, kafka_schemas, kafka_sink, sinks
-from ferry.spark.json_lines import parse_each
-from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import NotAllowed, NoTopic, TopicEnds
-from ferry.spark.kafka_place import KafkaPlace
-from ferry.spark.kafka_readers import RangeReader
-from ferry.spark.kafka_records import Decoder, Encoder, Marker
-from ferry.spark.kafka_registry import SchemaRegistry
-from ferry.spark.kafka_writers import PlainWriter
-from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 
 COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
 OFFSETS = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)), max_size=6)

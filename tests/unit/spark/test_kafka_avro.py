@@ -15,7 +15,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from ferry.spark.kafka_avro import Unfit, reader_of, table_of
+from ferry.connectors.kafka.avro import Unfit, reader_of, table_of
 from tests.unit.every_type import LONG, SECONDS, YEAR_1, instants, seen, whole
 
 AVRO_SECONDS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}

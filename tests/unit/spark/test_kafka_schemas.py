@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.connectors.kafka import schemas as kafka_schemas
+from ferry.connectors.kafka.registry import SchemaRegistry
 from ferry.contract.errors import SpecRefused, Unreachable
-from ferry.spark import kafka_schemas
-from ferry.spark.kafka_registry import SchemaRegistry
 
 COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
 NONE = (404, b'{"error_code": 40403, "message": "Schema not found"}')

@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.joins import bounds_of
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.schemas import fired_schema
@@ -15,9 +18,6 @@ from ferry.process.aggregator import Functions
 from ferry.process.harness import ProcessHarness
 from ferry.process.interval import IntervalJoin
 from ferry.spark.late import late_of
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
-from ferry.spark.windowed import bounds_of
 from tests.unit.streams import RunningCount
 
 TIMED = pa.schema([("k", pa.string()), ("ts", pa.int64())])
@@ -147,7 +147,7 @@ def test_what_is_no_sink_is_refused_and_one_sink_is_not_enough_for_a_join(rows: 
 
 
 def test_a_large_batch_is_judged_whole(rows: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferry.spark.ingest.PIECE_BYTES", 64)
+    monkeypatch.setattr("ferry.spark.tasks.ingest.PIECE_BYTES", 64)
     counts = rows.key_by("k").window(ferry.tumbling("1s")).aggregate("n", n=ferry.count(), late=SINK)
     records = at(*range(0, 10_000, 100))
     assert late(counts, 5_000, *records) == records[:50]

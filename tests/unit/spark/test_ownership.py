@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ferry.connectors import sink as sinks
+from ferry.connectors.files.ownership import mark_of
+from ferry.connectors.files.parquet_sink import MANIFEST, Parquet, parquet
+from ferry.contract.documents import LIFE
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import sinks
-from ferry.spark.ownership import LIFE, mark_of
-from ferry.spark.sinks import MANIFEST, Parquet, parquet
 
 CHOOSE = "choose another --output"
 
@@ -86,8 +87,9 @@ def test_drivers_of_one_run_follow_each_other(tmp_path: Path) -> None:
 
 DIES = """
 import os, sys
-from ferry.spark import sinks
-sink = sinks.parquet("q")
+from ferry.connectors import sink as sinks
+from ferry.connectors.files.parquet_sink import parquet
+sink = parquet("q")
 sink.place(sys.argv[1])
 sinks.identify([sink], "sales", "sales-a")
 sink.open(-1)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ferry.connectors.files.sources import parquet_files
+from ferry.connectors.formats.parquet_types import misfit
 from ferry.contract.errors import DOES_NOT_FIT, SpecRefused
 from ferry.driver.publisher import refuse_final
-from ferry.spark.files import parquet_files
-from ferry.spark.parquet_types import misfit
 
 US, MS, NS = pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("ns")
 UTC, NEW_YORK = pa.timestamp("us", "UTC"), pa.timestamp("us", "America/New_York")

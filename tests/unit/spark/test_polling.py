@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.connectors.poll import source as polling
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable, UserCodeFailed
-from ferry.spark import polling
-from ferry.spark.source import SplitsReader
+from ferry.spark.split_reader import SplitsReader
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("shop", pa.string())])
 calls: list[Any] = []
@@ -223,5 +223,5 @@ def test_how_long_the_function_runs_is_known(tmp_path: Path) -> None:
 
     answers["a"] = [{"id": 1}], "b"
     reader = SplitsReader({"s": polled(tmp_path)}, 90, 2, tmp_path, False, running=running)
-    assert reader.latestOffset(reader.initialOffset(), None)["positions"]["s"]["number"] == 1
+    assert reader.latest_offset(reader.initial_offset())["positions"]["s"]["number"] == 1
     assert any(text.startswith("latest() of source 's'") for text in texts)

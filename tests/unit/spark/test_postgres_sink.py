@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.connectors import marked_sinks
+from ferry.connectors.postgres import sink as postgres_sink
+from ferry.connectors.postgres.sink import PostgresSink
+from ferry.connectors.postgres.tables import PostgresTable
 from ferry.contract.errors import Final, SpecRefused, Unreachable
-from ferry.spark import marked_sinks, postgres_sink
-from ferry.spark.postgres_sink import PostgresSink
-from ferry.spark.postgres_tables import PostgresTable
 from tests.postgres import PASSWORD, PostgresServer
 
 SCHEMA = pa.schema([("shop", pa.string()), ("n", pa.int64())])

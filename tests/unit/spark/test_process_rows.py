@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.processes import EACH_TIME
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import DataRefused
@@ -26,12 +29,9 @@ from ferry.kernels.kinds import type_of
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
-from ferry.spark import process_rows, warmup
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.process_rows import condensing
-from ferry.spark.processes import EACH_TIME
-from ferry.spark.stream import Stream
+from ferry.spark.tasks import process_rows, warmup
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.process_rows import condensing
 from ferry.store.process import ProcessState
 from tests.unit.process.test_aggregator import Joined
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.differences import differences
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.schemas import from_text, process_inputs
@@ -20,9 +22,7 @@ from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.shapes import process_of
 from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import KeyAggregate, WindowAggregate
-from ferry.spark.fragment import Fragmenter
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
+from ferry.spark.tasks.fragment import Fragmenter
 from tests.unit.process.test_aggregator import Joined
 from tests.unit.streams import sources
 

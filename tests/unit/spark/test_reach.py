@@ -18,9 +18,9 @@ from ferry.contract.names import Step
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
-from ferry.spark import flight
-from ferry.spark.flight import Connections, read_rows
-from ferry.spark.ingest import IngestWork, _Sender
+from ferry.spark.tasks import flight
+from ferry.spark.tasks.flight import Connections, read_rows
+from ferry.spark.tasks.ingest import IngestWork, _Sender
 
 DESCRIPTOR = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
 ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(DESCRIPTOR))

@@ -16,9 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ferry.connectors import sink as sinks
+from ferry.connectors.console.sink import console
+from ferry.connectors.files.parquet_sink import MANIFEST, Parquet, parquet
+from ferry.connectors.foreach.sink import ForeachEpoch, foreach_epoch
+from ferry.connectors.formats import parquet_encodings as encodings
+from ferry.connectors.sink import Sink
+from ferry.contract.documents import LIFE
 from ferry.contract.errors import Final, SpecRefused
-from ferry.spark import encodings, sinks
-from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, Sink, console, foreach_epoch, parquet
 from ferry.system import files
 
 ROWS = pa.table({"k": [1, 2]})
@@ -263,7 +268,7 @@ def with_epochs(base: Path, *epochs: int, directory: str = "q") -> Parquet:
 
 
 def seen(base: Path) -> list[str]:
-    return sorted(re.sub(r"\.\w{8}$", "", p.name) for p in (base / "q").iterdir() if p.name != sinks.LIFE)
+    return sorted(re.sub(r"\.\w{8}$", "", p.name) for p in (base / "q").iterdir() if p.name != LIFE)
 
 
 def test_what_came_after_a_restored_epoch_is_deleted(tmp_path: Path) -> None:

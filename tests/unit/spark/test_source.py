@@ -15,10 +15,12 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.connectors.splits import WHOLE
 from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.spark import source as spark_source
-from ferry.spark.source import FLOWS, PROBLEM, SplitsReader, WaitingReader
-from ferry.spark.splits import WHOLE
+from ferry.spark.control_rows import FLOWS
+from ferry.spark.source import PROBLEM, WaitingReader
+from ferry.spark.split_reader import SplitsReader
 from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
@@ -83,10 +85,10 @@ GIVEN = {"start": {1}, "latest": np.arange(2), "plan": ["a split"], "flows": ["a
 
 
 def ask_everything(reader: SplitsReader) -> None:
-    begin = reader.initialOffset()
-    end = reader.latestOffset(begin, None)
-    reader._ended("s", end["positions"])
-    reader.partitions(begin, end)
+    begin = reader.initial_offset()
+    end = reader.latest_offset(begin)
+    reader.ended("s", end["positions"])
+    reader.shares(begin, end)
     reader.lags(end)
 
 
@@ -142,9 +144,9 @@ def test_what_a_source_of_the_users_does_beside_sparks_own_is_said_when_it_takes
 def taken(tmp_path: Path, sources: Any, epochs: int = 1, first: Any = MappingProxyType({})) -> dict[str, int]:
     """Positions after some epochs of 90 rows at most."""
     reader = SplitsReader(sources, 90, 2, tmp_path, False, first)
-    offset = reader.initialOffset()
+    offset = reader.initial_offset()
     for _ in range(epochs):
-        offset = reader.latestOffset(offset, None)
+        offset = reader.latest_offset(offset)
     return dict(offset["positions"])
 
 
@@ -187,8 +189,8 @@ def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) 
     (tmp_path / "in" / "a").write_bytes(b'{"a": 1}\n')
     source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
     reader = SplitsReader({"s": source}, 90, 2, tmp_path, False)
-    offset = reader.latestOffset(reader.initialOffset(), None)
-    assert reader.latestOffset(offset, None) == offset
+    offset = reader.latest_offset(reader.initial_offset())
+    assert reader.latest_offset(offset) == offset
     assert (tmp_path / "checkpoint" / "files" / "s.jsonl").exists()
 
 
@@ -199,16 +201,16 @@ def test_flows_go_to_the_tasks_with_every_epoch_also_without_data(tmp_path: Path
     schema = pa.schema([("a", pa.int64())])
     flows = ferry.json_files(tmp_path / "in", schema, flow="{flow}/*")
     reader = SplitsReader({"s": flows, "t": Waiting(0)}, 90, 2, tmp_path, False)
-    start = reader.initialOffset()
+    start = reader.initial_offset()
     assert said(reader, start, start) == [FLOWS + '["s", {"a": true, "b": false}]']
-    stop = reader.latestOffset(start, None)
+    stop = reader.latest_offset(start)
     assert said(reader, start, stop) == [FLOWS + '["s", {"a": false, "b": false}]']
     assert said(reader, stop, stop) == [FLOWS + '["s", {"a": false, "b": false}]']
 
 
 def said(reader: SplitsReader, start: Any, stop: Any) -> list[str]:
     """What the rows of an epoch say that are of no source."""
-    return [split for share in reader.partitions(start, stop) for name, split in share.rows if not name]
+    return [split for share in reader.shares(start, stop) for name, split in share if not name]
 
 
 class Away(Waiting):
@@ -248,6 +250,6 @@ def test_what_is_wrong_with_folders_is_said_of_their_sources(tmp_path: Path) -> 
     (tmp_path / "in" / "dead").symlink_to("nowhere")
     source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
     reader = SplitsReader({"clicks": source, "b": Waiting(0)}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
-    reader.latestOffset(reader.initialOffset(), None)
+    reader.latest_offset(reader.initial_offset())
     assert reader.problems()[0].startswith("source 'clicks': ") and "loop" in reader.problems()[0]
     assert reader.notice().startswith("source 'clicks': ") and "dead (a link to nothing)" in reader.notice()

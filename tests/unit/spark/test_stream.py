@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.durations import milliseconds
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.aggregates import state_columns
 from ferry.process.shapes import process_of
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.stream import Stream
-from ferry.spark.words import milliseconds
 from tests.unit.streams import Latest
 
 BIDS = pa.schema([("ts", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("channel", pa.string()), ("score", pa.float64())])  # fmt: skip

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
+from ferry.connectors.secrets import shown_url
+from ferry.connectors.splits import Malformed
+from ferry.connectors.table import databases
+from ferry.connectors.table import source as tables
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
-from ferry.spark import databases, tables
-from ferry.spark.secrets import shown_url
-from ferry.spark.splits import Malformed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("shop", pa.string())])
 

@@ -15,15 +15,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from ferry.api.pipeline import Transform
+from ferry.api.user_batches import UserBatches
+from ferry.connectors.splits import Flow, Malformed
+from ferry.connectors.users import is_away
 from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.contract.notes import Receipt
 from ferry.contract.user_code import calling
 from ferry.spark import cuts
-from ferry.spark.fragment import Fragmenter
 from ferry.spark.frames import spark_schema
-from ferry.spark.ingest import Feed, IngestTask
-from ferry.spark.splits import Flow, Malformed
-from ferry.spark.user_functions import UserBatches, UserFrames, is_away
+from ferry.spark.tasks import reading
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.ingest import Feed, IngestTask
+from ferry.spark.transforms import transformed
 from tests.unit.spark.test_ingest import task
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
@@ -130,9 +134,9 @@ def frame_of(schema: pa.Schema) -> DataFrame:
 )  # fmt: skip
 def test_a_transform_returns_what_it_did_where_the_pipeline_was_built(later: pa.Schema | None, words: str) -> None:
     frame = frame_of(pa.schema([pa.field("k", pa.int64(), nullable=False), ("t", pa.int64())]))
-    assert UserFrames(lambda rows: rows, "transform on source 's'", SCHEMA)(frame) is frame
+    assert transformed(Transform(lambda rows: rows, "transform on source 's'", SCHEMA), frame) is frame
     with pytest.raises(UserCodeFailed, match=re.escape(words)):
-        UserFrames(lambda rows: later and frame_of(later), "transform", SCHEMA)(frame)  # type: ignore[arg-type, return-value]
+        transformed(Transform(lambda rows: later and frame_of(later), "transform", SCHEMA), frame)  # type: ignore[arg-type, return-value]
 
 
 def test_records_that_pass_through_spark_keep_its_types() -> None:
@@ -164,9 +168,9 @@ def test_an_error_of_a_users_source_is_in_the_receipt(then: Any, words: str) -> 
 def test_of_a_users_batches_the_columns_are_taken_that_are_wanted() -> None:
     rows = batch(1, 2)
     source: Any = Source(rows.select(["t", "k"]).append_column("more", rows["k"]))
-    assert list(cuts._read("s", source, {}, None)) == [rows]
-    assert list(cuts._read("s", source, {}, ["t"])) == [rows.select(["t"])]
-    assert [one.num_rows for one in cuts._read("s", source, {}, [])] == [2]
+    assert list(reading._read("s", source, {}, None)) == [rows]
+    assert list(reading._read("s", source, {}, ["t"])) == [rows.select(["t"])]
+    assert [one.num_rows for one in reading._read("s", source, {}, [])] == [2]
 
 
 def test_a_source_that_reaches_nothing_is_not_the_users_code() -> None:
@@ -250,7 +254,7 @@ def test_malformed_records_of_a_split_that_is_cut_are_counted_once() -> None:
     for edges in ([0, 3, 5, None], [0, 1, 4, None], [0, 5, 64, None], [0, 2, 3, 4, 5, 512, None]):
         keys, bad = [], []
         for low, high in pairwise(edges):
-            for one in cuts.read("s", source, {cuts.CUT: [low, high, [3]], "split": {}}, None):
+            for one in reading.read("s", source, {cuts.CUT: [low, high, [3]], "split": {}}, None):
                 if isinstance(one, Malformed):
                     bad += one.records
                 elif isinstance(one, pa.RecordBatch):

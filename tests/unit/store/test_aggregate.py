@@ -25,7 +25,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Exhausted, RowsGone
 from ferry.kernels import columns, hashing, row_codec, schemas, table
 from ferry.kernels.columns import split_by_vnode, take_vnodes
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import aggregate, garbage, mapped, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.inventory import Inventory

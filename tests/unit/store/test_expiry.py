@@ -22,7 +22,7 @@ from ferry.process.interval import IntervalJoin, OuterIntervalJoin
 from ferry.process.row_windows import RowWindows
 from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import expiry
 from ferry.store.state import State, open_state
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Exhausted
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import mapped, slice_table
 from ferry.store.aggregate import AggregateState
 

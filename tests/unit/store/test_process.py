@@ -22,7 +22,7 @@ from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels import schemas
 from ferry.kernels.kinds import type_of
 from ferry.process.shapes import process_of, shape_of
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.process import ProcessState
 from tests.unit.store.processes import COLUMNS, Both, Everything, Fragile
 

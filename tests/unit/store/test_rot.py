@@ -18,7 +18,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.process.shapes import process_of, shape_of
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 from ferry.store.inventory import Inventory
 from ferry.store.process import ProcessState

@@ -18,7 +18,7 @@ from ferry.contract.descriptors import OperatorDescriptor, Side, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
 from ferry.kernels import columns, schemas
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import joining, mapped, rows, segments
 from ferry.store.inventory import Inventory
 from ferry.store.rows import RowState

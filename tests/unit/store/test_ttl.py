@@ -17,7 +17,7 @@ from ferry.contract.descriptors import Emit, OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels.table import FREE, HELD, PLACE_BITS, REMOVED, USED
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import mapped, slice_table, unbounded
 from ferry.store.unbounded import UnboundedAggregateState
 from tests.unit.store.test_unbounded import COUNT, KEYS, SOME, every, fired, key_of, opened, shape_of

@@ -18,7 +18,7 @@ from ferry.contract.errors import RowsGone
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels import schemas
 from ferry.kernels.columns import split_by_vnode, take_vnodes
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import slice_table, unbounded
 from ferry.store.unbounded import UnboundedAggregateState
 

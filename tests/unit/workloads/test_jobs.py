@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 import yaml
 
-from ferry.spark.pipeline import Build, Input
-from ferry.spark.sinks import Parquet
-from ferry.spark.stream import Stream
+from ferry.api.pipeline import Build, Input
+from ferry.api.stream import Stream
+from ferry.connectors.files.parquet_sink import Parquet
 from tests.cluster.queries import JOBS, oracle, sinks_of
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.connectors.splits import Splits
 from ferry.contract.errors import SpecRefused
-from ferry.spark.splits import Splits
 from ferry_workloads import pacing
 from ferry_workloads.jobs import arguments
 from ferry_workloads.keys import KeysGenerator, KeysSplits

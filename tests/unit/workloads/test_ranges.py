@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import ferry_workloads
+from ferry.connectors.splits import Flow
 from ferry.contract.errors import SpecRefused
-from ferry.spark.splits import Flow
 from ferry_workloads.arrivals import Arrivals
 from ferry_workloads.cm import CmGenerator
 from ferry_workloads.keys import KeysGenerator, KeysSplits

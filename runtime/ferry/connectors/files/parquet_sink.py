@@ -1,0 +1,203 @@
+"""Parquet files in one folder an epoch, each folder complete when it appears (docs/design.md, section 8)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ferry.connectors.files.ownership import Ownership, local
+from ferry.connectors.formats.parquet_encodings import encodings, for_readers, write_parts
+from ferry.connectors.sink import Part, RowParts, Sink
+from ferry.contract.errors import Fault, SpecRefused
+from ferry.system import files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("ferry.driver")
+
+MANIFEST = "_ferry.json"
+"""In every published folder: whose it is, and rows and bytes of each part. Readers of Parquet skip such names."""
+
+
+class Parquet(Sink):
+    """`DIRECTORY/epoch=E/part-*.parquet`; a folder that exists is complete, for it is renamed into place."""
+
+    takes_parts = True
+
+    def __init__(self, directory: str | PathLike[str]) -> None:
+        self.declared = files.path_of(directory, "parquet: directory")
+        self.directory = local(self.declared)
+        self._owner = Ownership(self.declared)
+        self.notice = ""
+
+    def __repr__(self) -> str:
+        return f"parquet({self.declared!r})"
+
+    def place(self, base: str | None) -> Path:
+        """`base`/NAME, where NAME is the last name of the declared directory."""
+        named = self.directory if base is None else local(base) / local(self.declared).name
+        self.directory = named.absolute()
+        return self.directory
+
+    def identify(self, job: str, run: str = "", before: str | None = None) -> None:
+        """The directory is claimed in the name of the run."""
+        self._owner.of(job, run, before)
+
+    def open(self, committed: int) -> None:
+        """Refuse the output of another job, or another run; forget unfinished folders."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        newer = self._after(committed)
+        if newer:
+            self._owner.refuse_another_run(self.directory)
+            raise SpecRefused(
+                f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
+                "choose another --output, or delete that directory"
+            )
+        self.notice = self._owner.missing(self.directory, committed, self._has_published)
+        self._owner.claim(self.directory, self._has_published)
+        for left in self.directory.glob(".epoch=*"):
+            shutil.rmtree(left)
+
+    def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
+        """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
+        final = self.directory / f"epoch={epoch}"
+        self._owner.require(self.directory, self._has_published)
+        if final.exists():
+            damage = self._damage(final, epoch)
+            if damage is None:
+                return
+            aside = self.directory / f"_damaged-epoch={epoch}.{uuid.uuid4().hex[:8]}"
+            final.rename(aside)
+            log.warning("%s: %s; it is kept as %s and written again", final, damage, aside.name)
+        hidden = self.directory / f".epoch={epoch}.{generation}.{uuid.uuid4().hex[:8]}"
+        hidden.mkdir(parents=True)
+        if isinstance(rows, pa.Table):
+            parts = write_parts(rows, hidden)
+        else:
+            parts = {part: [n, size] for part, n, size in _written(rows, str(hidden))}
+            unseen = parts.keys() - {part.name for part in hidden.iterdir()}
+            if unseen:
+                raise Fault(f"{self.directory}: what tasks wrote is not seen here; use a directory that all share")
+            # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
+            for part in hidden.iterdir():
+                if part.name not in parts:
+                    part.unlink()
+            if not parts:
+                return hidden.rmdir()
+        whose = {"sink": self.declared, "run": self._owner.run, "life": self._owner.life}
+        (hidden / MANIFEST).write_text(json.dumps({**whose, "epoch": epoch, "parts": parts}))
+        for made in (hidden / MANIFEST, hidden):
+            files.sync(made)
+        hidden.rename(final)
+        files.sync(self.directory)
+
+    def truncate_after(self, epoch: int) -> None:
+        """Delete the folders of later epochs: each is gone at once, the newest first. Raises SpecRefused for another's."""
+        for hidden in self._moved(epoch, "."):
+            shutil.rmtree(hidden)
+        self._owner.begin_life(self.directory)
+
+    def keep_after(self, epoch: int) -> None:
+        """Put the folders of later epochs aside, as `_kept-epoch=E`, which readers of Parquet skip."""
+        self._moved(epoch, "_kept-")
+        self._owner.begin_life(self.directory)
+
+    def _has_published(self) -> bool:
+        return bool(self._after(-1))
+
+    def _after(self, epoch: int) -> list[int]:
+        """Epochs that are there, later than this one, the newest first."""
+        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*") if folder.name[6:].isdecimal())
+        return sorted((one for one in found if one > epoch), reverse=True)
+
+    def _moved(self, epoch: int, prefix: str) -> list[Path]:
+        """Rename the folders of later epochs, on the disk; none if one is another sink's."""
+        self._owner.refuse_others(self.directory)
+        later = [self.directory / f"epoch={one}" for one in self._after(epoch)]
+        for folder in later:
+            self._refuse_others(folder)
+        moved = [folder.rename(folder.with_name(f"{prefix}{folder.name}.{uuid.uuid4().hex[:8]}")) for folder in later]
+        if moved:
+            files.sync(self.directory)
+        return moved
+
+    def _refuse_others(self, folder: Path) -> None:
+        try:
+            whose = json.loads((folder / MANIFEST).read_bytes())["sink"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # damaged
+        if whose != self.declared:
+            raise SpecRefused(f"{folder} was written by parquet({whose!r}); give {self!r} a directory of its own")
+
+    def _damage(self, folder: Path, epoch: int) -> str | None:
+        """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
+        try:
+            manifest = json.loads((folder / MANIFEST).read_bytes())
+            whose, run = (manifest["sink"], manifest["epoch"]), manifest.get("run", "")
+            if manifest.get("life", "") != self._owner.life:
+                return "it was written before the job was restored, or by a driver that did not know"
+            for name, (rows, size) in manifest["parts"].items():
+                found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
+                if found != (rows, size):
+                    return f"{name} has (rows, bytes) {found}, {(rows, size)} were written"
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
+            return f"it cannot be read: {type(wrong).__name__}: {wrong}"
+        if whose != (self.declared, epoch):
+            raise SpecRefused(f"{folder} was written by parquet({whose[0]!r}); give {self!r} a directory of its own")
+        if run and self._owner.run and run != self._owner.run:
+            raise SpecRefused(f"sink: {folder} was written by run {run}; choose another --output")
+        return None
+
+
+PART = "part string, rows long, bytes long"
+
+
+def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
+    """What tasks have written there."""
+    write = partial(_write_part, folder, not isinstance(rows, RowParts))
+    if isinstance(rows, RowParts):
+        return rows.each(write)
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part, n, size in write(batches):
+            yield pa.RecordBatch.from_pydict({"part": [part], "rows": [n], "bytes": [size]})
+
+    return [(part, n, size) for part, n, size in rows.mapInArrow(task, PART).collect()]
+
+
+def _write_part(folder: str, of_spark: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+    """Write the rows of a task to one part; none for no rows."""
+    name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
+    writer = None
+    for batch in (for_readers(batch, of_spark) for batch in batches):
+        if batch.num_rows:
+            writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, **encodings(batch.schema))
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    if writer is not None:
+        writer.close()
+        yield name, rows, files.sync(Path(folder, name))
+
+
+def parquet(directory: str | PathLike[str]) -> Parquet:
+    """Parquet files, in one folder an epoch, which appears at once when it is whole. One run writes to a directory.
+
+    Parameters:
+        directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
+    Returns: a sink.
+    Raises: SpecRefused, if it is a URL, or no path.
+    Example:
+        >>> output = counts.sink(ferry.parquet("/data/counts"))
+    """
+    return Parquet(directory)

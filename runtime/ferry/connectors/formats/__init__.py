@@ -1,0 +1,1 @@
+"""Formats of records that several systems share: JSON, CSV, Parquet."""

@@ -1,0 +1,1 @@
+"""HTTP endpoints that take rows as JSON."""

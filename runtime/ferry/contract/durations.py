@@ -1,0 +1,43 @@
+"""Durations as users write them: "500ms", "10 seconds", a timedelta."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from ferry.contract.errors import SpecRefused
+
+_UNITS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+"""Milliseconds of each unit."""
+
+Duration = str | timedelta | int
+"""Text with a unit, such as "10s" or "10 seconds", or a timedelta. Of numbers only 0, which is the same in every unit."""
+
+
+def milliseconds(value: Duration, what: str) -> int:
+    """A duration in milliseconds. Raises SpecRefused, naming `what`, for a number without a unit or another text.
+
+    Example:
+        >>> milliseconds("1.5s", "size"), milliseconds(timedelta(minutes=2), "size")
+        (1500, 120000)
+    """
+    if isinstance(value, timedelta):
+        value_ms = value / timedelta(milliseconds=1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if value != 0:
+            raise SpecRefused(f'{what}: {value} has no unit; write "{value}ms" or "{value}s"')
+        value_ms = 0.0
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", str(value), re.IGNORECASE)
+        if not match or match[2].lower() not in _UNITS:
+            raise SpecRefused(f'{what}: {value!r} is not a duration; write "500ms", "10s", "2 minutes", "1h", "1d"')
+        value_ms = float(match[1]) * _UNITS[match[2].lower()]
+    if value_ms < 0:
+        raise SpecRefused(f"{what}: {value} is negative")
+    return round(value_ms)

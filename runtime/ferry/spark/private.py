@@ -1,0 +1,181 @@
+"""All private parts of Spark that Ferry uses, as PySpark 4.3 has them, and a check that they are there.
+
+Another version of Spark may lack a part: `check` says so when a job starts, and this file is the only place to change. Must
+never be imported by a process that has no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+
+from ferry.contract.errors import SpecRefused
+
+_EXECUTOR_DATA = "org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$executorDataMap"
+
+STAGES, TASKS = 10, 100
+"""How many of the newest stages, and of the failed tasks of each, `last_failed_task` looks at."""
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "org.apache.spark.sql.classic.Dataset": ("queryExecution",),
+    "org.apache.spark.sql.execution.QueryExecution": ("analyzed", "executedPlan", "toRdd"),
+    "org.apache.spark.sql.catalyst.optimizer.InlineCTE": ("apply",),
+    "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan": ("children", "subqueries", "isStreaming", "deterministic"),
+    "org.apache.spark.sql.execution.SparkPlan": ("children", "subqueries", "nodeName"),
+    "org.apache.spark.rdd.RDD": ("partitions",),
+    "org.apache.spark.SparkContext": ("schedulerBackend", "statusStore"),
+    "org.apache.spark.status.AppStatusStore": ("stageList", "taskList"),
+    "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend": (
+        "getExecutorIds", "killExecutors", "removeExecutor", _EXECUTOR_DATA,
+    ),
+    "org.apache.spark.scheduler.ExecutorProcessLost": (),
+    "org.apache.spark.deploy.master.Master": ("startRpcEnvAndEndpoint",),
+    "org.apache.spark.api.python.PythonUtils": ("toSeq",),
+}  # fmt: skip
+"""Classes of Spark by name, and the methods of each that Ferry calls."""
+
+
+TRIED = "4.3.0"
+"""The version of PySpark that the tests of this release have: with it a job starts without the check, half a second sooner."""
+
+
+def check(spark: SparkSession, parts: Mapping[str, tuple[str, ...]] = PARTS, tried: str = TRIED) -> None:
+    """Raise SpecRefused, naming the part, if this version of Spark lacks a part that Ferry uses."""
+    if pyspark.__version__ == tried:
+        return
+    class_of, show = jvm(spark).java.lang.Class.forName, jvm(spark).org.apache.commons.lang3.ArrayUtils.toString
+    for name, methods in parts.items():
+        try:
+            there = show(class_of(name).getMethods())
+        except Py4JJavaError:
+            raise _lacks(name) from None
+        for method in methods:
+            if f".{method}(" not in there:
+                raise _lacks(f"{name}.{method}")
+
+
+def _lacks(part: str) -> SpecRefused:
+    return SpecRefused(f"PySpark {pyspark.__version__} lacks {part}, which Ferry needs; install PySpark 4.3")
+
+
+def serve_workers() -> None:
+    """Be the daemon of Spark's Python workers, until Spark ends."""
+    from pyspark.daemon import manager  # reads the process's standard input
+
+    manager()
+
+
+def load_worker() -> None:
+    """Import what each worker of Spark imports."""
+    import pyspark.worker
+
+    assert pyspark.worker
+
+
+def launch(conf: SparkConf | None = None) -> None:
+    """Start the JVM of Spark, or, if environment variables name a running JVM, connect to it."""
+    SparkContext._ensure_initialized(conf=conf)
+
+
+def gateway() -> Any:
+    """The connection to the JVM; None: there is no JVM yet."""
+    return SparkContext._gateway
+
+
+def jvm(spark: SparkSession | None = None) -> Any:
+    """The JVM's packages."""
+    packages: Any = spark.sparkContext._jvm if spark is not None else SparkContext._jvm
+    assert packages is not None
+    return packages
+
+
+def running_session() -> SparkSession:
+    """A session of the SparkContext that runs in the JVM already."""
+    packages = jvm()
+    java = packages.JavaSparkContext.fromSparkContext(packages.org.apache.spark.SparkContext.getOrCreate())
+    conf = SparkConf(_jconf=java.getConf())
+    return SparkSession(SparkContext(gateway=gateway(), jsc=java, conf=conf))
+
+
+def start_master(address: str, port: int, conf: Mapping[str, str]) -> str:
+    """Start a master of Spark's standalone mode in the JVM. Returns its URL."""
+    packages = jvm()
+    java_conf = packages.org.apache.spark.SparkConf(False)
+    for key, value in conf.items():
+        java_conf.set(key, value)
+    started = packages.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(address, port, 0, java_conf)
+    return str(started._1().address().toSparkURL())
+
+
+def inlined_plan(frame: DataFrame) -> Any:
+    """The analyzed plan of a DataFrame, each common table expression in its place."""
+    inline = jvm(frame.sparkSession).org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    return inline.apply(frame._jdf.queryExecution().analyzed())
+
+
+def execution(frame: DataFrame) -> Any:
+    """The plans of a DataFrame: `analyzed()`, `executedPlan()`."""
+    return frame._jdf.queryExecution()
+
+
+def planned_partitions(frame: DataFrame) -> list[Any]:
+    """The partitions of a DataFrame of a Python source, as its reader has planned them.
+
+    The bytes are Spark's own: its process on this machine has pickled them.
+    """
+    partitions = execution(frame).toRdd().partitions()
+    spark = CPickleSerializer()
+    return [spark.loads(bytes(partition.inputPartition().get().pickedPartition())) for partition in partitions]
+
+
+def last_failed_task(spark: SparkSession) -> tuple[int, str]:
+    """Number and error text of the task that has failed last; (-1, ""): no task has failed."""
+    context: Any = spark.sparkContext
+    java, store = context._jvm.java.util, context._jsc.sc().statusStore()
+    status = context._jvm.org.apache.spark.status.api.v1
+    no_quantiles = context._gateway.new_array(context._jvm.double, 0)
+    stages = store.stageList(java.ArrayList(), False, False, no_quantiles, java.ArrayList())
+    last = (-1, "")
+    for i in range(min(stages.size(), STAGES)):
+        stage = stages.apply(i)
+        if stage.numFailedTasks():
+            failed = java.ArrayList(java.List.of(status.TaskStatus.FAILED))
+            tasks = store.taskList(stage.stageId(), stage.attemptId(), 0, TASKS, status.TaskSorting.ID, failed)
+            task = tasks.last()
+            last = max(last, (int(task.taskId()), str(task.errorMessage().getOrElse(None))))
+    return last
+
+
+class Scheduler:
+    """Spark's scheduler of a session: its executors."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = jvm(spark)
+        self._backend: Any = spark.sparkContext._jsc.sc().schedulerBackend()
+
+    def executors(self) -> frozenset[str]:
+        """Ids of the executors that are registered."""
+        ids = self._backend.getExecutorIds().mkString(",")
+        return frozenset(ids.split(",")) if ids else frozenset()
+
+    def attribute(self, executor: str, name: str) -> str | None:
+        """An attribute of an executor; None: it has none, or the executor is gone."""
+        data = getattr(self._backend, _EXECUTOR_DATA)().get(executor)
+        value = data.get().attributes().get(name) if data.isDefined() else data
+        return str(value.get()) if value.isDefined() else None
+
+    def remove(self, executor: str) -> None:
+        """Have the tasks of an executor run elsewhere at once. Should the executor come back, Spark ends it.
+
+        A request to the master alone would not do: the master passes it to a worker that does not answer.
+        """
+        self._backend.killExecutors(self._jvm.PythonUtils.toSeq([executor]), False, False, True)
+        nothing = self._jvm.scala.Option.empty()
+        silent = self._jvm.org.apache.spark.scheduler.ExecutorProcessLost("silent", nothing, False)
+        self._backend.removeExecutor(executor, silent)

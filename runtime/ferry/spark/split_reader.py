@@ -1,0 +1,181 @@
+"""Positions of Ferry's sources, and the splits between two of them, as each epoch has them.
+
+It hands out ranges; tasks read or make the records. Positions are kept by the driver's loop, or, beside Spark's own sources,
+by Spark in its offset log. Must never import PySpark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ferry.connectors.files.directory import DirectorySplits
+from ferry.connectors.poll.source import PollSplits
+from ferry.connectors.splits import WHOLE, LagSplits, Splits, has_flows
+from ferry.connectors.users import as_kept, is_ferrys, source_code
+from ferry.contract.errors import Fault
+from ferry.contract.user_code import at
+from ferry.spark.control_rows import FLOWS, FLUSH, TICK
+
+SLOTS = "slots"
+"""File of the run's directory: how many task slots there are, where executors come and go."""
+
+TICKS = "tick"
+"""File of the run's directory for the source's process."""
+
+TAKEN = "files"
+"""Folder beside Spark's offsets: which files of directories were taken."""
+
+
+class SplitsReader:
+    """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}."""
+
+    def __init__(
+        self,
+        sources: dict[str, Splits],
+        max_rows: int,
+        tasks: int,
+        directory: Path,
+        finite: bool,
+        first: Mapping[str, int] = MappingProxyType({}),
+        ticks: Callable[[], int] | None = None,
+        running: Callable[[str], AbstractContextManager[None]] = lambda text: nullcontext(),
+    ) -> None:
+        """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has.
+
+        `directory`: of the run. `ticks`: a number that grows with every tick; None: file `tick` in the directory holds it.
+        `running`: around each call of a source of the user's own.
+        """
+        self._sources = sources
+        self._first = first
+        self._finite = finite
+        self._max_rows = max_rows
+        self._tasks = tasks
+        self._running = running
+        self._directory = directory
+        self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
+        self.asked = "a source"
+        """Which one was asked last, for people."""
+        for name, source in self._folders():
+            source.keep(directory / "checkpoint" / TAKEN, name)
+
+    def initial_offset(self) -> dict[str, Any]:
+        """Before the first record."""
+        positions = {name: self._ask(name, "start") for name in self._sources}
+        return {"positions": positions, "tick": 0, "flushed": False}
+
+    def latest_offset(self, start: dict[str, Any]) -> dict[str, Any]:
+        """About max_rows further on; the same offset when there is nothing to do."""
+        now = start["positions"]
+        later = self._later(now)
+        if later != now:
+            return {**start, "positions": later}
+        if self._finite and not start["flushed"] and all(self.ended(name, now) for name in self._sources):
+            return {**start, "flushed": True}
+        return self.ticked(start)
+
+    def ticked(self, start: dict[str, Any]) -> dict[str, Any]:
+        """The same positions, if somebody has asked for an epoch without data; the same offset if nobody has."""
+        return {**start, "tick": max(start["tick"], self._ticks())}
+
+    def _later(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Positions further on: of what is read first, then of all that has something new, which shares max_rows evenly."""
+        if first := [name for name in self._first if not self.ended(name, now)]:
+            return now | {name: self._begun(name, now[name]) for name in first}
+        groups: dict[Any, list[str]] = {}
+        for name, source in self._sources.items():
+            with source_code(f"counted_with of source {name!r}", source):
+                groups.setdefault(getattr(source, "counted_with", name), []).append(name)
+        later, active, before = dict(now), list(groups.values()), 0
+        while len(active) != before:
+            before = len(active)
+            rows = max(self._max_rows // max(before, 1), 1)
+            for name in (name for group in active for name in group):
+                later[name] = self._ask(name, "latest", now[name], rows)
+            active = [group for group in active if any(later[name] != now[name] for name in group)]
+        return later
+
+    def _begun(self, name: str, now: Any) -> Any:
+        later = self._ask(name, "latest", now, self._first[name])
+        if self._first[name] == WHOLE and not self.ended(name, {name: later}):
+            raise Fault(
+                f"source {name!r}, from which an operator's state begins, did not end with the first epoch; Spark's own "
+                "sources cannot wait for the rest of it"
+            )
+        return later
+
+    def lags(self, offset: dict[str, Any]) -> dict[str, int]:
+        """How many records wait behind an offset, of sources that know."""
+        now = offset["positions"]
+        known = [name for name, source in self._sources.items() if isinstance(source, LagSplits)]
+        return {name: self._ask(name, "lag", now[name]) for name in known}
+
+    def _ask(self, name: str, method: str, *given: Any) -> Any:
+        """What a source answers; of a user's own, as JSON has it. Raises UserCodeFailed when that fails."""
+        source = self._sources[name]
+        self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
+        if is_ferrys(source) and not isinstance(source, PollSplits):
+            return getattr(source, method)(*given)
+        what = f"{method}() of source {name!r}"
+        with self._running(f"{what}{at(type(source))} has run for"), source_code(what, source):
+            return as_kept(getattr(source, method)(*given), method)
+
+    def ended(self, name: str, now: Mapping[str, Any]) -> bool:
+        """Whether a source has ended at these positions."""
+        return bool(self._ask(name, "ended", now[name]))
+
+    def problems(self) -> list[str]:
+        """What of folders could not be read at the last look, while the rest goes on."""
+        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.problems]
+
+    def notice(self) -> str:
+        """What of folders is no input; empty: nothing."""
+        return "; ".join(f"source {name!r}: {text}" for name, source in self._folders() if (text := source.notice()))
+
+    def failed(self, end: dict[str, Any], reason: str) -> None:
+        """The epoch that ends here could not be read, for this reason: what it names may be mended."""
+        for name, source in self._folders():
+            source.failed(end["positions"][name], reason)
+
+    def _folders(self) -> list[tuple[str, DirectorySplits]]:
+        return [(name, source) for name, source in self._sources.items() if isinstance(source, DirectorySplits)]
+
+    def shares(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[tuple[str, str]]]:
+        """The splits between two offsets, shared out to the tasks."""
+        tasks = slots(self._directory) or self._tasks
+        shares: list[list[tuple[str, str]]] = [[] for _ in range(tasks)]
+        for name, source in self._sources.items():
+            a, b = start["positions"][name], end["positions"][name]
+            if a != b:
+                for i, split in enumerate(self._ask(name, "plan", a, b, tasks)):
+                    shares[i % tasks].append((name, json.dumps(split)))
+            with source_code(f"has_flows of source {name!r}", source):
+                flowing = has_flows(source)
+            if flowing:
+                flows = self._ask(name, "flows", b)
+                shares[0].append(("", FLOWS + json.dumps([name, flows], sort_keys=True)))
+        if end["flushed"] and not start["flushed"]:
+            shares[0].append(("", FLUSH))
+        if not any(shares):
+            shares[0].append(("", TICK))
+        return [rows for rows in shares if rows]
+
+
+def slots(directory: Path) -> int:
+    """How many task slots there are where executors come and go; 0: nobody has said."""
+    try:
+        return int((directory / SLOTS).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _ticks(file: Path) -> int:
+    try:
+        return int(file.read_text() or 0)
+    except (FileNotFoundError, ValueError):
+        return 0

@@ -1,0 +1,394 @@
+"""The ingest task: expand splits, run the stateless part, make fragments, stream them to a helper, return one receipt.
+
+A receipt is a JSON text; receipts reach the driver only from task attempts that Spark accepted. A helper that cannot be
+reached does not fail the task: it takes another one. If none can be, or one goes away under it, the receipt says so, and the
+driver runs the ingest again with the helpers alive then.
+"""
+
+from __future__ import annotations
+
+import json
+import time as clock
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as fl
+from pyspark import TaskContext
+
+from ferry import environment
+from ferry.api.pipeline import Batches
+from ferry.connectors.formats.json_text import json_text, plain_text
+from ferry.connectors.splits import Flow, Malformed, Splits
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
+from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.contract.latency import BUCKET_MAX
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.messages import Fragment
+from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.notes import Receipt
+from ferry.contract.places import Registration
+from ferry.contract.tickets import stage_ticket
+from ferry.kernels.ages import ages
+from ferry.kernels.schemas import fragment_schema
+from ferry.spark import cuts
+from ferry.spark.attempts import died_before
+from ferry.spark.control_rows import FLOWS, FLUSH
+from ferry.spark.tasks import flight, letters, reading
+from ferry.spark.tasks.flight import Connections
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.spark.tasks.process_rows import Condense
+from ferry.spark.tasks.records import EVENT_TIME_MAX
+
+RECEIPT = "receipt string"
+
+DEAD_LETTERS_MAX = 100
+"""Malformed records that go with one receipt; more are counted only."""
+
+REASON_MAX = 300
+"""Characters of the reason that the first malformed record of a task is reported with."""
+
+PIECE_BYTES = 256 * 1024 * 1024
+"""Records are taken into fragments in pieces of at most this size."""
+
+
+EVENT_TIME = "_event_time"
+"""Column for the event time of fired rows, while they are judged."""
+
+KILLS = "a task dies of this record (spec.deadLetter.onCrash: set-aside)"
+"""Reason of a dead letter."""
+
+NO_SIDE = -1
+"""In place of an input: records are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One input of the operator, as a task sees it."""
+
+    side: int
+    maps: tuple[Batches, ...]
+    key: tuple[str, ...]
+    time: str | None
+    """None: rows that an operator fired, with window_end - 1 as their event time, or records that need none."""
+    splits: Splits | None
+    columns: tuple[str, ...] | None
+    """Columns to read; None = all."""
+    ahead_ms: int | None = None
+    """How far ahead of this worker's clock an event time may be; None: as far as it likes."""
+    counted: bool = True
+    """Whether records are counted here: each source's once, however many read it."""
+    number: int = 0
+    """Of the input, where several are united on one side."""
+    initial: bool = False
+    """Records from which states begin have no event times, also where all others have."""
+    flow: str | None = None
+    """Column that says of which flow a record is."""
+    created: str | None = None
+    """Column that says when a record was created, of the feed that counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestWork:
+    """What tasks do for an operator, in every run."""
+
+    descriptor: OperatorDescriptor
+    feeds: dict[str, tuple[Feed, ...]]
+    """By source name."""
+    authority: str | None
+    """certificate of the run; None: TLS is off"""
+    dead_letter: str | None
+    """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
+    condense: Condense | None = None
+    """for a process that has records condensed"""
+
+
+def ingest(
+    work: IngestWork, run: Callable[[], IngestRun]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out. Tasks ask for the run."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"receipt": [_attempted(work, run(), batches)]})
+
+    return task
+
+
+def ingest_shares(work: IngestWork, run: IngestRun) -> Callable[[Iterable[Shares]], Iterator[str]]:
+    """The same for mapPartitions, where no records pass through Spark: lists of (source, split) in, one receipt out."""
+
+    def task(partition: Iterable[Shares]) -> Iterator[str]:
+        yield _attempted(work, run, partition)
+
+    return task
+
+
+def _attempted(work: IngestWork, run: IngestRun, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
+    context = TaskContext.get()
+    assert context is not None
+    if died_before():
+        return Receipt(died=True).dump()
+    with Connections(work.authority) as connections:
+        return IngestTask(work, run, int(context.taskAttemptId()), int(context.partitionId()), connections).run(inputs)
+
+
+class IngestTask:
+    """One task attempt of a run, or a share that was dealt to a loop; `turn` tells which helper is tried first."""
+
+    def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
+        self.work = work
+        self._mine = Fragment(run.step, run.generation, run.run, attempt)
+        sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds} - {NO_SIDE})
+        condense = None if work.condense is None else partial(work.condense, low=run.watermark)
+        self.fragmenters = {side: Fragmenter(work.descriptor, side, condense=condense) for side in sides}
+        self.maxima: dict[int, dict[str, int]] = {}
+        """greatest event time, by input and flow"""
+        self.flows: dict[int, dict[str, bool]] = {}
+        self.flush = False
+        self.rows = 0
+        """records read, before `maps` drop or add any"""
+        self.malformed = self.unread = self.given = self.bad = 0
+        self.first_malformed = ""
+        self.dead_letters: list[str] = []
+        self._planned = run.planned
+        self._part: dict[str, Any] = {}
+        """that is being read"""
+        self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
+        """Records by how old they were when the epoch was planned."""
+        self.sender = _Sender(work, run, attempt, turn, connections)
+
+    def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
+        """The receipt."""
+        error, begun = None, clock.monotonic()
+        try:
+            for one in inputs:
+                self._take(one)
+            for fragmenter in self.fragmenters.values():
+                self.sender.send(fragmenter.drain())
+            self.sender.finish()
+        except UserCodeFailed as failed:
+            self.sender.fail()
+            error = str(failed)
+        except (Final, SpecRefused) as refused:  # Another attempt is of no use, and no death.
+            self.sender.fail()
+            kind = next(kind for kind in type(refused).__mro__ if kind.__module__ == Final.__module__)
+            error = f"{kind.__module__}.{kind.__name__}: {refused}"
+        except (fl.FlightError, pa.ArrowIOError, OSError, Fault) as failed:
+            self.sender.fail()
+            error = f"{type(failed).__name__}: {failed}"
+        return Receipt(
+            task=self._mine.task,
+            helper=self.sender.helper,
+            rows=self.rows,
+            malformed=self.malformed,
+            unread=self.unread,
+            given=self.given,
+            bad=self.bad,
+            first_malformed=self.first_malformed,
+            maxima=self.maxima,
+            letters=tuple(self.dead_letters),
+            flush=self.flush,
+            error=error,
+            flows=self.flows,
+            ages={int(bucket): int(self._ages[bucket]) for bucket in np.flatnonzero(self._ages)},
+            busy=clock.monotonic() - begun,
+        ).dump()
+
+    def _take(self, one: pa.RecordBatch | Shares) -> None:
+        if isinstance(one, list):
+            return self.read(one)
+        names = one.column(0).to_pylist()
+        if one.schema.names[1] == "split":
+            return self.read(zip(names, one.column(1).to_pylist(), strict=True))
+        for name in sorted(set(names)):
+            column = one.schema.get_field_index(f"s_{name}")
+            mine = one.filter(pa.array([n == name for n in names])).column(column)
+            self.add(name, pa.RecordBatch.from_struct_array(mine))
+
+    def read(self, shares: Iterable[tuple[str, str]]) -> None:
+        """Take the records of these splits."""
+        for name, split in shares:
+            if name == "":
+                self._heed(split)
+                continue
+            for feed in self.work.feeds.get(name, ()):
+                for self._part in cuts.by_file(feed.splits, json.loads(split)):
+                    for flow, records in self._expand(name, feed, self._part):
+                        self._add(name, feed, records, flow)
+
+    def _heed(self, control: str) -> None:
+        """What no source, but the one that plans the epoch has to say."""
+        self.flush |= control == FLUSH
+        if control.startswith(FLOWS):
+            name, flows = json.loads(control.removeprefix(FLOWS))
+            self.flows |= {feed.number: flows for feed in self.work.feeds.get(name, ()) if feed.side != NO_SIDE}
+
+    def _expand(self, name: str, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Records of a split, each batch with its flow."""
+        flow = ""
+        for records in reading.read(name, feed.splits, split, feed.columns):
+            if isinstance(records, Malformed):
+                self._given(records.count, records.count, next(iter(records.reasons), records.reason))
+                if feed.counted:
+                    self.unread += records.count
+                    self._set_aside(records.count, records.records, records.reasons or records.reason)
+            elif isinstance(records, reading.Aside):
+                self._given(1, 1, KILLS)
+                if feed.counted:
+                    self.unread += 1
+                    texts = [records.split] if records.records is None else json_text(records.records)
+                    self._set_aside(1, texts, KILLS)
+            elif isinstance(records, Flow):
+                flow = records.name
+            else:
+                yield flow, records
+
+    def add(self, name: str, records: pa.RecordBatch) -> None:
+        """Take these records of an input."""
+        for feed in self.work.feeds[name]:
+            self._add(name, feed, records)
+
+    def _add(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
+        if feed.counted:
+            self.rows += records.num_rows
+            if feed.created is not None:
+                self._ages += ages(records.column(feed.created), self._planned)
+        if feed.side == NO_SIDE:
+            return self._given(records.num_rows)
+        batches = [records]
+        for function in feed.maps:
+            batches = [made for batch in batches for made in batches_of(function(batch))]
+        self._given(max(records.num_rows, sum(batch.num_rows for batch in batches)))
+        for batch in batches:
+            for piece in in_pieces(batch):
+                for named, mine in [(flow, piece)] if feed.flow is None else by_flow(piece, feed.flow):
+                    self._contribute(name, feed, mine, named)
+
+    def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
+        records, time = (records, None) if feed.initial else timed(records, feed.time, self.work.descriptor)
+        fragmenter = self.fragmenters[feed.side]
+        latest = EVENT_TIME_MAX if feed.ahead_ms is None else int(clock.time() * 1000) + feed.ahead_ms
+        greatest = fragmenter.add(records, list(feed.key), time, latest)
+        if greatest > WATERMARK_NONE:
+            mine = self.maxima.setdefault(feed.number, {})
+            mine[flow] = max(mine.get(flow, greatest), greatest)
+        self.sender.send(fragmenter.take_full())
+        for refused, reason in fragmenter.malformed():
+            why = f"{name}: {cuts.place(feed.splits, self._part)}{reason}"
+            self._given(0, refused.num_rows, why)
+            self._set_aside(refused.num_rows, json_text(refused), why)
+
+    def _given(self, records: int, bad: int = 0, reason: str = "") -> None:
+        self.given += records
+        self.bad += bad
+        self.first_malformed = self.first_malformed or reason[:REASON_MAX]
+
+    def _set_aside(self, count: int, records: list[str], reasons: str | list[str]) -> None:
+        self.malformed += count
+        own = [reasons] * len(records) if isinstance(reasons, str) else reasons
+        lines = letters.letters(records, own)
+        if self.work.dead_letter is None:
+            self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
+        else:
+            letters.write(self.work.dead_letter, self._mine, lines)
+
+
+def batches_of(made: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    """What a batch function returned, as batches; never none, for they say what the columns are."""
+    if isinstance(made, pa.RecordBatch):
+        return [made]
+    return made.to_batches() or [pa.RecordBatch.from_pylist([], schema=made.schema)]
+
+
+def timed(
+    records: pa.RecordBatch, time: str | None, descriptor: OperatorDescriptor
+) -> tuple[pa.RecordBatch, str | None]:
+    """Records with their event time, and its column: of fired rows without one it is just before their window's end."""
+    if time is not None or not descriptor.timed:
+        return records, time
+    ends = records.column("window_end")
+    ends = pc.subtract(ends.cast(pa.int64()), 1).view(ends.type)
+    return pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, EVENT_TIME]), EVENT_TIME
+
+
+def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBatch]]:
+    """The records of each flow that this column names; a null is one, too, and so is an empty text."""
+    named = records.column(column)
+    plain = named.dictionary_decode() if pa.types.is_dictionary(named.type) else named
+    flows = pc.dictionary_encode(plain, null_encoding="encode")
+    values = plain_text(flows.dictionary) if pa.types.is_temporal(plain.type) else flows.dictionary
+    names = [str(name) or "''" for name in values.to_pylist()]
+    if len(names) < 2:
+        return [(name, records) for name in names or [""]]
+    return [(name, records.filter(pc.equal(flows.indices, i))) for i, name in enumerate(names)]
+
+
+def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, cut until no piece is larger than PIECE_BYTES: texts are counted in 32 bits, and so is a message."""
+    if batch.nbytes <= PIECE_BYTES or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from in_pieces(batch.slice(0, middle))
+    yield from in_pieces(batch.slice(middle))
+
+
+def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) -> list[Registration]:
+    """Helpers in the order in which to try them: those of the task's own worker first, each group as turns go."""
+    near = [h for h in helpers if worker_of(InstanceId(h.instance)) == worker]
+    far = [h for h in helpers if worker_of(InstanceId(h.instance)) != worker]
+    return [group[(turn + i) % len(group)] for group in (near, far) for i in range(len(group))]
+
+
+class _Sender:
+    """Streams one fragment to one helper; opened with the first batch."""
+
+    def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
+        self._work = work
+        self._run = run
+        self._attempt = attempt
+        self._turn = turn
+        self._connections = connections
+        self._writer: fl.FlightStreamWriter | None = None
+        self._uri = ""
+        self.helper: str | None = None
+
+    def send(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            if batch.num_rows:
+                if self._writer is None:
+                    self._open()
+                assert self._writer is not None
+                self._writer.write_batch(batch)
+
+    def _open(self) -> None:
+        """Take the helper whose turn it is, or the next one that answers."""
+        run, failed = self._run, []
+        for one in in_turn(run.helpers, self._turn + run.step.epoch, environment.read().worker):
+            try:
+                ticket = stage_ticket(run.right, self._attempt, one.instance, one.incarnation)
+                descriptor = fl.FlightDescriptor.for_command(ticket)
+                options = fl.FlightCallOptions(timeout=flight.CALL_SECONDS)
+                schema, client = fragment_schema(self._work.descriptor), self._connections.to(one.flight)
+                self._writer, _ = client.do_put(descriptor, schema, options)
+                self._uri, self.helper = one.flight, one.instance
+                return
+            except (fl.FlightError, pa.ArrowException, OSError) as error:
+                self._connections.forget(one.flight)
+                failed.append(f"{one.instance} at {one.flight} ({type(error).__name__}: {str(error)[:200]})")
+        raise fl.FlightUnavailableError(
+            f"no helper can be reached from this task: {'; '.join(failed) or 'none is alive'}"
+        )
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def fail(self) -> None:
+        """Something went wrong on the way to the helper, or with none at all."""
+        self._connections.forget(self._uri)

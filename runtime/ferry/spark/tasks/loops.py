@@ -1,0 +1,91 @@
+"""Tasks of Spark that hold their place: each asks the driver for shares of one run after another, until it is told to end.
+
+A job of Spark's an epoch costs tens of milliseconds; a deal costs one message and its answer. What a task does with a share
+is what a task of an ingest job does (`ingest`). Must never decide what a share is worth: the driver deals it again, under
+another number, when there is no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow.flight as fl
+
+from ferry import environment
+from ferry.contract.ingest_runs import Deal
+from ferry.contract.tickets import Right
+from ferry.spark.tasks import flight
+from ferry.spark.tasks.ingest import IngestTask, IngestWork
+from ferry.spark.tasks.warmup import load
+
+TEXT_MAX = 20_000
+"""Of what is said of a share that failed: what is behind its end says least."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopsPlace:
+    """Where loops are dealt shares."""
+
+    uri: str
+    authority: str | None
+    """certificate of the run; None: TLS is off"""
+    right: Right = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DealAnswer:
+    """To a deal."""
+
+    receipt: str = ""
+    failed: str = ""
+    """What went wrong that does so with these records, as in a function of the user's; empty: nothing."""
+
+    def dump(self) -> bytes:
+        """As the driver is told."""
+        return json.dumps([self.receipt, self.failed]).encode()
+
+    @staticmethod
+    def load(data: bytes) -> DealAnswer:
+        """Inverse of dump."""
+        return DealAnswer(*json.loads(data))
+
+
+def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Callable[[Iterable[int]], Iterator[int]]:
+    """The function for mapPartitions: a loop for each partition of job `job`; `works` by operator."""
+
+    def task(partition: Iterable[int]) -> Iterator[int]:
+        for number in partition:
+            attend(place, job, works)
+            yield number
+
+    return task
+
+
+def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None:
+    """Be a loop until the driver ends it. Raises a Flight error when the driver is gone."""
+    load([(work.descriptor, work.condense) for work in works.values()])  # Before anything is dealt to it.
+    ticket = place.right.narrowed({"job": job, "worker": environment.read().worker}).dump()
+    with flight.connect(place.uri, place.authority) as client, flight.Connections(place.authority) as connections:
+        writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))
+        try:
+            while True:
+                try:
+                    dealt = reader.read_chunk().app_metadata
+                except StopIteration:
+                    writer.close()
+                    return
+                deal = Deal.load(dealt.to_pybytes())
+                writer.write_metadata(_answer(works[deal.run.step.operator], deal, connections).dump())
+        except BaseException:
+            reader.cancel()  # The driver is not to wait for an answer: this process may live on.
+            raise
+
+
+def _answer(work: IngestWork, deal: Deal, connections: flight.Connections) -> DealAnswer:
+    try:
+        return DealAnswer(receipt=IngestTask(work, deal.run, deal.task, deal.turn, connections).run([deal.shares]))
+    except Exception:
+        return DealAnswer(failed=traceback.format_exc()[-TEXT_MAX:])

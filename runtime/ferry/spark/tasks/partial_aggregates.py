@@ -1,0 +1,75 @@
+"""What the records of a task are to an aggregate: partial state by (slice, key), merged in the task.
+
+Memory is bounded: a full table becomes an output batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels import aggregates, columns
+from ferry.kernels.contributions import contribute, records_at_once
+from ferry.kernels.grouping import CELLS, NO_INTS, Groups
+from ferry.spark.tasks.records import KeyedRecords
+
+GROUPS_MAX = 1 << 18
+"""Groups of one task before they become an output batch: 8 MiB for count()."""
+
+GROUPS_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of groups of one task before they become an output batch."""
+
+KEY_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of keys of one task before they become an output batch."""
+
+
+class PartialAggregates:
+    """Partial aggregates of the one input of an operator."""
+
+    def __init__(self, descriptor: OperatorDescriptor, groups_max: int = GROUPS_MAX) -> None:
+        self._descriptor = descriptor
+        codes = aggregates.merge_codes(descriptor)
+        self._groups = Groups(
+            codes,
+            not descriptor.int_key,
+            min(groups_max, GROUPS_BYTES_MAX // (8 * (CELLS + codes.size))),
+            KEY_BYTES_MAX,
+        )
+        self._at_once = records_at_once(descriptor)
+        self._full: list[pa.RecordBatch] = []
+
+    @property
+    def numbers(self) -> list[str]:
+        """Columns whose values are kept."""
+        kept = (a for a in self._descriptor.aggregates if aggregates.reads_values(a))
+        return [c for a in kept for c in (a.column, a.by) if c is not None]
+
+    def add(self, records: KeyedRecords) -> None:
+        """Merge records into the groups."""
+        for begin in range(0, records.batch.num_rows, self._at_once):
+            self._add(records.slice(begin, self._at_once))
+
+    def _add(self, r: KeyedRecords) -> None:
+        cells, start = np.empty((r.batch.num_rows, self._groups.codes.size), np.int64), 0
+        contribute(self._descriptor, r.batch, r.times, cells)
+        while True:
+            start = self._groups.add(r.slices, r.hashes, r.keys, r.offsets, r.data, NO_INTS, cells, start)
+            if start == r.hashes.size:
+                return
+            self._flush()
+
+    def take_full(self) -> list[pa.RecordBatch]:
+        """Groups that became output."""
+        full, self._full = self._full, []
+        return full
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """All remaining groups."""
+        self._flush()
+        return self.take_full()
+
+    def _flush(self) -> None:
+        if self._groups.count:
+            self._full.append(columns.from_groups(self._descriptor, self._groups.rows(), self._groups.heap))
+            self._groups.clear()
