@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ferry.connectors.console.sink import console
     from ferry.connectors.delta.sink import delta
     from ferry.connectors.files.csv_files import csv_files
+    from ferry.connectors.files.json_files import json_files
+    from ferry.connectors.files.parquet_files import parquet_files
     from ferry.connectors.files.parquet_sink import parquet
-    from ferry.connectors.files.sources import json_files, parquet_files
     from ferry.connectors.foreach.sink import foreach_epoch
     from ferry.connectors.http.sink import http
     from ferry.connectors.iceberg.sink import iceberg
@@ -109,7 +110,8 @@ _HOMES = {
     "ferry.connectors.files.csv_files": ("csv_files",),
     "ferry.connectors.delta.sink": ("delta",),
     "ferry.api.expressions": ("filter", "select"),
-    "ferry.connectors.files.sources": ("json_files", "parquet_files"),
+    "ferry.connectors.files.json_files": ("json_files",),
+    "ferry.connectors.files.parquet_files": ("parquet_files",),
     "ferry.connectors.http.sink": ("http",),
     "ferry.connectors.iceberg.sink": ("iceberg",),
     "ferry.connectors.kafka.source": ("kafka",),

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from ferry.api.expressions import Need, planned
 from ferry.api.graph import first_readers
 from ferry.api.pipeline import Batches, Input, MapBatches, Operator, Output, Transform
-from ferry.connectors.files.sources import ParquetSplits
+from ferry.connectors.files.parquet_files import ParquetSplits
 from ferry.connectors.splits import Flow, Malformed, Splits, sets_aside
 from ferry.connectors.users import source_code
 from ferry.contract.errors import SpecRefused

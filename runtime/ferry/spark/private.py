@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 TRIED = "4.3.0"
-"""The version of PySpark that the tests of this release have: with it a job starts without the check, half a second sooner."""
+"""The version of PySpark in the tests of this release: it needs no check, so a job starts half a second sooner."""
 
 
 def check(spark: SparkSession, parts: Mapping[str, tuple[str, ...]] = PARTS, tried: str = TRIED) -> None:

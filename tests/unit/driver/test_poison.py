@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.connectors.files.sources import ParquetSplits
+from ferry.connectors.files.parquet_files import ParquetSplits
 from ferry.connectors.splits import ranges
 from ferry.contract.errors import Final
 from ferry.contract.ingest_runs import Shares

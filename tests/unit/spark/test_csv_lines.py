@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
-from ferry.connectors.files import sources as files
+from ferry.connectors.files import line_files
 from ferry.connectors.formats.csv_lines import CsvFields, CsvShape
 from ferry.connectors.formats.json_lines import BadLine
 from ferry.connectors.splits import Malformed
@@ -218,8 +218,8 @@ def test_without_a_header_fields_are_the_columns(tmp_path: Path) -> None:
 def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, monkeypatch: Any) -> None:
     lines = [b'%d,"%s",' % (i, b"x," * (i % 17)) for i in range(200)]
     for block in (1, 7, 20, 64, 1000):
-        monkeypatch.setattr(files, "JSON_SHARE_BYTES", 3 * block + 1)
-        monkeypatch.setattr(files, "JSON_BLOCK_BYTES", block)
+        monkeypatch.setattr(line_files, "JSON_SHARE_BYTES", 3 * block + 1)
+        monkeypatch.setattr(line_files, "JSON_BLOCK_BYTES", block)
         write_lines(tmp_path, "f", 1, [b"a,s,f", *lines])
         source = ferry.csv_files(tmp_path, SCHEMA)
         stop = source.latest(source.start(), 10**6)

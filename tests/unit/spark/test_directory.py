@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ferry.connectors.files import directory, listing, taken, text_files
-from ferry.connectors.files import sources as files
+from ferry.connectors.files import directory, line_files, listing, taken, text_files
 from ferry.connectors.files.directory import DirectorySplits
-from ferry.connectors.files.sources import json_files, parquet_files
+from ferry.connectors.files.json_files import json_files
+from ferry.connectors.files.parquet_files import parquet_files
 from ferry.connectors.splits import Malformed
 from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
 
@@ -109,7 +109,7 @@ def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Pa
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(files, "JSON_SHARE_BYTES", 100)
+    monkeypatch.setattr(line_files, "JSON_SHARE_BYTES", 100)
     (tmp_path / "1.json").write_bytes(whole := lines(*range(100)))
     source = json_files(tmp_path, SCHEMA)
     start = source.start()
@@ -489,7 +489,7 @@ def test_compressed_lines_are_read_whatever_their_name(tmp_path: Path, name: str
     data = lines(*range(3000))[:-1]
     (tmp_path / name).write_bytes(PACKED[name](data))
     for block in (1, 50, 10_000, 1 << 20):
-        monkeypatch.setattr(files, "JSON_BLOCK_BYTES", block)
+        monkeypatch.setattr(line_files, "JSON_BLOCK_BYTES", block)
         source = json_files(tmp_path, SCHEMA, finite=True)
         if block > 1 or name.startswith("5"):
             assert [row["a"] for row in everything(source)] == [*range(3000)]
@@ -525,7 +525,7 @@ def test_what_is_within_a_compressed_file_is_named(tmp_path: Path, pack: Any, wi
 @pytest.mark.parametrize("pack", [lambda data: data, gzip.compress])
 def test_a_line_without_an_end_is_named(tmp_path: Path, pack: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(text_files, "LINE_BYTES_MAX", 10_000)
-    monkeypatch.setattr(files, "JSON_BLOCK_BYTES", 100)
+    monkeypatch.setattr(line_files, "JSON_BLOCK_BYTES", 100)
     (tmp_path / "1.json").write_bytes(pack(lines(1) + b" " * 20_000))
     source = json_files(tmp_path, SCHEMA, finite=True)
     with pytest.raises(Fault, match=r"1.json cannot be read: a line is longer than 10,000 bytes"):

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferry.connectors.files import directory, taken
-from ferry.connectors.files import sources as files
+from ferry.connectors.files import directory, line_files, taken
 from ferry.connectors.files.directory import DirectorySplits
 from ferry.connectors.files.flow_pattern import FlowPattern
-from ferry.connectors.files.sources import json_files, parquet_files
+from ferry.connectors.files.json_files import json_files
+from ferry.connectors.files.parquet_files import parquet_files
 from ferry.connectors.splits import WHOLE, Flow, Malformed, Splits
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 
@@ -370,8 +370,8 @@ def test_malformed_lines_are_set_aside_and_the_others_read(tmp_path: Path, bad: 
 def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, monkeypatch: Any) -> None:
     lines = [b'{"a": %d, "b": "%s"}' % (i, b"x" * (i % 17)) for i in range(300)]
     for block in (1, 7, 20, 64, 1000):
-        monkeypatch.setattr(files, "JSON_SHARE_BYTES", 3 * block + 1)
-        monkeypatch.setattr(files, "JSON_BLOCK_BYTES", block)
+        monkeypatch.setattr(line_files, "JSON_SHARE_BYTES", 3 * block + 1)
+        monkeypatch.setattr(line_files, "JSON_BLOCK_BYTES", block)
         write_lines(tmp_path, "f", 1, lines)
         write_lines(tmp_path, "g", 2, [])
         source = json_files(tmp_path, SCHEMA)

@@ -30,7 +30,8 @@ from ferry.spark.cuts import aside_alone, left_out
 from ferry.spark.tasks import ingest
 from ferry.spark.tasks.flight import Connections
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.spark.tasks.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
+from ferry.spark.tasks.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, ingest_shares
+from ferry.spark.tasks.sender import in_turn
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 

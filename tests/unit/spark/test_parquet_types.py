@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ferry.connectors.files.sources import parquet_files
+from ferry.connectors.files.parquet_files import parquet_files
 from ferry.connectors.formats.parquet_types import misfit
 from ferry.contract.errors import DOES_NOT_FIT, SpecRefused
 from ferry.driver.publisher import refuse_final

@@ -20,7 +20,7 @@ from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
 from ferry.spark.tasks import flight
 from ferry.spark.tasks.flight import Connections, read_rows
-from ferry.spark.tasks.ingest import IngestWork, _Sender
+from ferry.spark.tasks.sender import Sender
 
 DESCRIPTOR = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
 ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(DESCRIPTOR))
@@ -63,11 +63,11 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"grpc+tcp://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def sender(*helpers: tuple[str, str]) -> _Sender:
+def sender(*helpers: tuple[str, str]) -> Sender:
     right = stage_right(Right.root("a-secret-of-the-run"), Step(0, 0), 2, 3, time.time())
     some = tuple(Registration(instance, "life", instance, 1, uri, 1) for instance, uri in helpers)
     run = IngestRun(Step(0, 0), 2, 3, some, right, WATERMARK_NONE)
-    return _Sender(IngestWork(DESCRIPTOR, {}, None, None), run, 7, 0, Connections(None))
+    return Sender(DESCRIPTOR, run, 7, 0, Connections(None))
 
 
 def test_a_helper_that_says_nothing_is_passed_over(

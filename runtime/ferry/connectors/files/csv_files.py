@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from ferry.connectors.files.directory import Piece
+from ferry.connectors.files.line_files import LineSplits, Parser
 from ferry.connectors.files.listing import partitions
-from ferry.connectors.files.sources import LineSplits, Parser
 from ferry.connectors.files.taken import File
 from ferry.connectors.files.text_files import first_line, hint, packing
 from ferry.connectors.formats.csv_lines import CsvFields, CsvShape, names_of, refuse_columns

@@ -23,11 +23,12 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ferry.connectors.files.flow_pattern import FlowPattern
+from ferry.connectors.files.folder import Folder
 from ferry.connectors.files.hive import constants
-from ferry.connectors.files.listing import Listing, instead, listed, named, partitions
+from ferry.connectors.files.listing import named, partitions
 from ferry.connectors.files.taken import File, Taken, digest, files_of, origin
 from ferry.connectors.splits import WHOLE, Flow, Malformed, Position, Split
-from ferry.contract.errors import Fault, FerryError, InputAway, RowsGone, SpecRefused, Unreachable
+from ferry.contract.errors import Fault, FerryError, RowsGone, SpecRefused, Unreachable
 from ferry.system.files import path_of
 
 EPOCH_FILES = 500
@@ -72,22 +73,18 @@ class DirectorySplits(ABC):
         if isinstance(finite, str):
             raise SpecRefused(f"files: finite={finite!r}; it is True or False")
         self.finite = finite
-        self.passed: list[str] = []
-        """What is in the directory and is no input, as of the last look."""
-        self._pattern = None if flow is None else FlowPattern(flow)
+        self._folder = Folder(self.directory, None if flow is None else FlowPattern(flow))
         self._shares: dict[File, list[Piece]] = {}
         self._bad: dict[str, tuple[File, float, str]] = {}
         """Files that could not be read, by name: as they were found first, when they were tried last, and the reason."""
-        self._folder: tuple[int, int] | None = None
-        self._unreadable: list[str] = []
         self._held: list[str] = []
-        """Entries that cannot be looked at, and files that keep others waiting, each with the reason."""
+        """Files that keep others waiting, each with the reason."""
         self._taken = Taken(self.directory)
 
     @property
     def problems(self) -> list[str]:
         """What could not be read at the last look; the rest of the input is read meanwhile."""
-        return [*self._unreadable, *self._held]
+        return [*self._folder.unreadable, *self._held]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.directory!r}, finite={self.finite})"
@@ -118,38 +115,6 @@ class DirectorySplits(ABC):
         return os.path.join(self.directory, name)
 
     # ---- listing
-    def _listing(self) -> Listing:
-        try:
-            found = listed(self.directory, self._pattern.depth if self._pattern else None)
-        except OSError as away:
-            raise Unreachable(f"the folder {self.directory} cannot be listed: {away.strerror or away}") from away
-        for file in found.files if self._pattern else ():
-            self._flow(file)
-        self._unreadable = [f"{self._path(entry)}; it is left out until it can be read" for entry in found.unreadable]
-        self.passed = [*found.passed, *(f"{name} (a folder that is not named COLUMN=VALUE)" for name in found.closed)]
-        return found
-
-    def _is_the_same(self, listing: Listing) -> bool:
-        """Whether it is the folder that held files when it was looked at last: where nothing is mounted there is another."""
-        try:
-            status = os.stat(self.directory)
-        except OSError:
-            return False
-        if listing.files:
-            self._folder = status.st_dev, status.st_ino
-        return self._folder == (status.st_dev, status.st_ino)
-
-    def _flow(self, file: File) -> str:
-        return self._pattern.flow_of(file.name) if self._pattern else ""
-
-    def _require_there(self) -> None:
-        try:
-            os.scandir(self.directory).close()
-        except (FileNotFoundError, NotADirectoryError) as gone:
-            raise InputAway(f"no directory {self.directory!r}; {instead(self.directory)}") from gone
-        except OSError:
-            return  # It is there, and is waited for.
-
     def _pieces(self, file: File) -> list[Piece]:
         if file not in self._shares:
             with naming(self._path(file.name)):
@@ -161,15 +126,13 @@ class DirectorySplits(ABC):
         return constants(name, self.schema()) if partitions(name) else {}
 
     def notice(self) -> str:
-        """What the user should know of a folder that is read without an error; empty: nothing."""
-        if not self.passed:
-            return ""
-        return f"{self.directory}: not read: {named(self.passed)}; only files, and those of folders COLUMN=VALUE, are"
+        """See `Folder.notice`."""
+        return self._folder.notice()
 
     def contents(self) -> str:
         """What a finite input of no records held, for people; it is looked at now."""
         try:
-            files, also = len(self._listing().files), self.notice()
+            files, also = len(self._folder.listing().files), self.notice()
         except Fault as wrong:
             return str(wrong)
         return f"({self.directory}) {f'has {files} files without records' if files else 'holds no file'}" + (
@@ -187,8 +150,8 @@ class DirectorySplits(ABC):
         Raises SpecRefused for a folder that is not there, holds files in folders that are not read, or, of a finite input,
         files that do not fit; Fault for what is waited for.
         """
-        self._require_there()
-        listing = self._listing()
+        self._folder.require_there()
+        listing = self._folder.listing()
         if listing.closed:
             raise SpecRefused(
                 f"{self.directory} holds {named(listing.closed)}, whose files would not be read: only those of folders "
@@ -197,7 +160,7 @@ class DirectorySplits(ABC):
             )
         if not self.finite:
             return origin()
-        files, bad = listing.files, list(self._unreadable)
+        files, bad = listing.files, list(self._folder.unreadable)
         for file in files:
             try:
                 self._rows(file, begun=False)
@@ -214,11 +177,11 @@ class DirectorySplits(ABC):
         cannot be read keeps its place: those of its flow behind it wait, for their times would make its records late.
         """
         self._refuse_old(start)
-        self._unreadable, self._held = [], []
+        self._folder.unreadable, self._held = [], []
         if self.ended(start):
             return start
-        listing = self._listing()
-        files = self._taken.new(start, listing.files, forget=not self.finite and self._is_the_same(listing))
+        listing = self._folder.listing()
+        files = self._taken.new(start, listing.files, forget=not self.finite and self._folder.is_the_same(listing))
         if self.finite:
             files = [file for file in files if list(file[:2]) <= start["end"]]
             self._check_whole(start, files)
@@ -231,7 +194,7 @@ class DirectorySplits(ABC):
         """flows"""
         rows = letters = 0
         for file in sorted(files, key=self._place):
-            if (flow := self._flow(file)) in stopped:
+            if (flow := self._folder.flow(file)) in stopped:
                 continue
             try:
                 many = self._rows(file, begun=bool(start["id"]))
@@ -287,17 +250,17 @@ class DirectorySplits(ABC):
     @property
     def has_flows(self) -> bool:
         """Whether `flow` was given."""
-        return self._pattern is not None
+        return self._folder.pattern is not None
 
     def flows(self, position: Position) -> dict[str, bool]:
         """Flows of which there is a folder or a file, and whether one of their files is not taken at this position."""
-        assert self._pattern is not None
-        listing = self._listing()
-        found = {flow: False for one in listing.folders if (flow := self._pattern.flow_of_folder(one)) is not None}
-        found |= {self._flow(file): False for file in listing.files}
+        pattern, listing = self._folder.pattern, self._folder.listing()
+        assert pattern is not None
+        found = {flow: False for one in listing.folders if (flow := pattern.flow_of_folder(one)) is not None}
+        found |= {self._folder.flow(file): False for file in listing.files}
         for file in self._taken.new(position, listing.files, forget=False):
             if not self.finite or list(file[:2]) <= position["end"]:
-                found[self._flow(file)] = True
+                found[self._folder.flow(file)] = True
         return found
 
     def ended(self, position: Position) -> bool:
@@ -381,8 +344,8 @@ class DirectorySplits(ABC):
         for about, low, high in split["pieces"]:
             file = File(*about)
             self._check_same(file)
-            if self._pattern is not None:
-                yield Flow(self._flow(file))
+            if self._folder.pattern is not None:
+                yield Flow(self._folder.flow(file))
             try:
                 with naming(self._path(file.name), taken=True):
                     yield from self._read_piece(file.name, low, high, columns)

@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.types as types
 
-from ferry.connectors.formats.json_columns import SHOWN, UNITS, JsonNode, is_bytes, is_text, leaf, wanted
+from ferry.connectors.formats.json_columns import SHOWN
+from ferry.connectors.formats.json_leaves import leaf
 from ferry.connectors.formats.json_lines import TEXT_MAX, BadLine, Epochs
+from ferry.connectors.formats.json_nodes import UNITS, JsonNode, is_bytes, is_text, wanted
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import json_grammar
 from ferry.kernels.grouping import Ints

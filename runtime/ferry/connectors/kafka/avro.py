@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.types as types
 
-from ferry.connectors.formats.json_columns import UNITS, is_bytes, is_text, node_kind
+from ferry.connectors.formats.json_nodes import UNITS, is_bytes, is_text, node_kind
 from ferry.connectors.kafka.schemas import Unfit
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.json_scan import LIST

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ferry.connectors.formats.csv_lines import column_of
-from ferry.connectors.formats.json_columns import JsonNode, is_text
 from ferry.connectors.formats.json_lines import checked
+from ferry.connectors.formats.json_nodes import JsonNode, is_text
 from ferry.connectors.formats.python_values import is_cut
 from ferry.connectors.secrets import shown_url
 from ferry.connectors.splits import Malformed, Position, Split, malformed

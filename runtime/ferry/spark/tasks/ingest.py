@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.flight as fl
 from pyspark import TaskContext
 
-from ferry import environment
 from ferry.api.pipeline import Batches
 from ferry.connectors.formats.json_text import json_text, plain_text
 from ferry.connectors.splits import Flow, Malformed, Splits
@@ -30,20 +29,17 @@ from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.messages import Fragment
-from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.notes import Receipt
-from ferry.contract.places import Registration
-from ferry.contract.tickets import stage_ticket
 from ferry.kernels.ages import ages
-from ferry.kernels.schemas import fragment_schema
 from ferry.spark import cuts
 from ferry.spark.attempts import died_before
 from ferry.spark.control_rows import FLOWS, FLUSH
-from ferry.spark.tasks import flight, letters, reading
+from ferry.spark.tasks import letters, reading
 from ferry.spark.tasks.flight import Connections
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.spark.tasks.process_rows import Condense
 from ferry.spark.tasks.records import EVENT_TIME_MAX
+from ferry.spark.tasks.sender import Sender
 
 RECEIPT = "receipt string"
 
@@ -160,7 +156,7 @@ class IngestTask:
         """that is being read"""
         self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
         """Records by how old they were when the epoch was planned."""
-        self.sender = _Sender(work, run, attempt, turn, connections)
+        self.sender = Sender(work.descriptor, run, attempt, turn, connections)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
         """The receipt."""
@@ -336,59 +332,3 @@ def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     middle = batch.num_rows // 2
     yield from in_pieces(batch.slice(0, middle))
     yield from in_pieces(batch.slice(middle))
-
-
-def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) -> list[Registration]:
-    """Helpers in the order in which to try them: those of the task's own worker first, each group as turns go."""
-    near = [h for h in helpers if worker_of(InstanceId(h.instance)) == worker]
-    far = [h for h in helpers if worker_of(InstanceId(h.instance)) != worker]
-    return [group[(turn + i) % len(group)] for group in (near, far) for i in range(len(group))]
-
-
-class _Sender:
-    """Streams one fragment to one helper; opened with the first batch."""
-
-    def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
-        self._work = work
-        self._run = run
-        self._attempt = attempt
-        self._turn = turn
-        self._connections = connections
-        self._writer: fl.FlightStreamWriter | None = None
-        self._uri = ""
-        self.helper: str | None = None
-
-    def send(self, batches: list[pa.RecordBatch]) -> None:
-        for batch in batches:
-            if batch.num_rows:
-                if self._writer is None:
-                    self._open()
-                assert self._writer is not None
-                self._writer.write_batch(batch)
-
-    def _open(self) -> None:
-        """Take the helper whose turn it is, or the next one that answers."""
-        run, failed = self._run, []
-        for one in in_turn(run.helpers, self._turn + run.step.epoch, environment.read().worker):
-            try:
-                ticket = stage_ticket(run.right, self._attempt, one.instance, one.incarnation)
-                descriptor = fl.FlightDescriptor.for_command(ticket)
-                options = fl.FlightCallOptions(timeout=flight.CALL_SECONDS)
-                schema, client = fragment_schema(self._work.descriptor), self._connections.to(one.flight)
-                self._writer, _ = client.do_put(descriptor, schema, options)
-                self._uri, self.helper = one.flight, one.instance
-                return
-            except (fl.FlightError, pa.ArrowException, OSError) as error:
-                self._connections.forget(one.flight)
-                failed.append(f"{one.instance} at {one.flight} ({type(error).__name__}: {str(error)[:200]})")
-        raise fl.FlightUnavailableError(
-            f"no helper can be reached from this task: {'; '.join(failed) or 'none is alive'}"
-        )
-
-    def finish(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def fail(self) -> None:
-        """Something went wrong on the way to the helper, or with none at all."""
-        self._connections.forget(self._uri)

@@ -1,16 +1,10 @@
-"""Files of Parquet and of lines as sources that are read inside the ingest tasks.
-
-What they share is in `ferry.connectors.files.directory`. Must never import pyspark.
-"""
+"""Parquet files as a source, read inside the ingest tasks: row groups are what tasks share."""
 
 from __future__ import annotations
 
 import copy
 import os
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -20,10 +14,10 @@ from ferry.connectors.files.directory import DirectorySplits, Piece, naming
 from ferry.connectors.files.hive import inferred, with_constants
 from ferry.connectors.files.listing import named, partitions
 from ferry.connectors.files.taken import File
-from ferry.connectors.files.text_files import blocks, for_arrow, hint, line_edges, opened, packing
-from ferry.connectors.formats.json_lines import BadLine, Epochs, checked, parse
+from ferry.connectors.files.text_files import for_arrow
+from ferry.connectors.formats.json_lines import BadLine
 from ferry.connectors.formats.parquet_types import FileTypes, converted, refuse_misfits
-from ferry.connectors.splits import BATCH_ROWS, PARTS, Malformed, malformed, ranges
+from ferry.connectors.splits import BATCH_ROWS, ranges
 from ferry.contract.errors import Fault, InputAway, SpecRefused
 
 WORD = pa.dictionary(pa.int32(), pa.string())
@@ -72,8 +66,8 @@ class ParquetSplits(DirectorySplits):
         Raises InputAway, when there is none.
         """
         if self._schema is None:
-            self._require_there()
-            files, bad = self._listing().files, []
+            self._folder.require_there()
+            files, bad = self._folder.listing().files, []
             for file in files:
                 try:
                     self._schema, self._first = self._inferred(file, files), self._path(file.name)
@@ -125,85 +119,6 @@ class ParquetSplits(DirectorySplits):
                 yield with_constants(converted(path, batch, types, mine, self._first), wanted, values)
 
 
-class LineSplits(DirectorySplits):
-    """Files of lines, each of which is a record of its own."""
-
-    sets_aside = True
-
-    def __init__(
-        self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool, flow: str | None, epochs: Epochs
-    ) -> None:
-        super().__init__(directory, finite, flow)
-        self._schema = schema
-        self._epochs = epochs
-
-    @abstractmethod
-    def _parser(self, name: str, packed: str | None, schema: pa.Schema) -> Parser:
-        """What makes records of this schema of lines of a file."""
-
-    def schema(self) -> pa.Schema:
-        """The declared schema."""
-        return self._schema
-
-    def _divide(self, file: File) -> list[Piece]:
-        path = self._path(file.name)
-        packed = packing(path)
-        with closing(opened(path, packed)) as lines:
-            sample = lines.read(1 << 16)
-        row_bytes = max(len(sample) // max(sample.count(b"\n"), 1), 1)
-        if packed is not None:
-            return [(0, file.size, file.size * PACKED_TIMES // row_bytes + 1)]
-        edges = [*range(0, file.size, JSON_SHARE_BYTES), file.size]
-        return [(low, high, (high - low) // row_bytes + 1) for low, high in pairwise(edges)]
-
-    def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
-        """Whole lines."""
-        path = self._path(name)
-        return None if packing(path) is not None else list(pairwise(line_edges(path, low, high, PARTS)))
-
-    def _range(self, low: int, high: int) -> str:
-        return f"bytes {low} to {high - 1}"
-
-    def _in_lines(self, values: Mapping[str, pa.Scalar]) -> pa.Schema:
-        """The columns that are not in the path."""
-        return pa.schema([f for f in self._schema if f.name not in values])
-
-    def _read_piece(
-        self, name: str, low: int, high: int, columns: Sequence[str] | None
-    ) -> Iterator[pa.RecordBatch | Malformed]:
-        """A line belongs to the piece in which it begins."""
-        path, values = self._path(name), self._constants(name)
-        packed = packing(path)
-        parsed = self._parser(name, packed, self._in_lines(values))
-        wanted = self._schema if columns is None else pa.schema([self._schema.field(c) for c in columns])
-        for at, data in blocks(path, packed, low, high, JSON_BLOCK_BYTES):
-            table, bad = parsed(at, data)
-            for batch in table.to_batches(max_chunksize=BATCH_ROWS):
-                whole = with_constants(batch, self._schema, values)
-                yield whole if columns is None else whole.select(wanted.names)
-            if bad:
-                of, why = " of the unpacked file" if packed else "", hint(path, data)
-                reasons = [f"{name}, line at byte {at + one.at}{of}: {why}{one.reason}" for one in bad]
-                yield malformed([one.line for one in bad], reasons)
-
-
-class JsonSplits(LineSplits):
-    """See `json_files`."""
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        schema: pa.Schema,
-        finite: bool = False,
-        flow: str | None = None,
-        epoch: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(directory, schema, finite, flow, checked("json_files", schema, epoch))
-
-    def _parser(self, name: str, packed: str | None, schema: pa.Schema) -> Parser:
-        return lambda at, data: parse(data, schema, self._epochs)
-
-
 def parquet_files(
     directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False, flow: str | None = None
 ) -> ParquetSplits:
@@ -231,34 +146,3 @@ def parquet_files(
         True
     """
     return ParquetSplits(directory, schema, finite, flow)
-
-
-def json_files(
-    directory: str | os.PathLike[str],
-    schema: pa.Schema,
-    finite: bool = False,
-    flow: str | None = None,
-    epoch: Mapping[str, str] | None = None,
-) -> JsonSplits:
-    """A directory of files with one JSON object per line, and of its folders COLUMN=VALUE; new files are new records.
-
-    A missing field is null. A line that is no object, or does not fit the schema, is
-    reported as Malformed (docs/jobs.md, "What JSON may hold"). A file may be
-    compressed (gzip, bz2, zstd, lz4); one that cannot be read is named in the status, and waited for.
-
-    Parameters:
-        directory: where every worker sees the files under the same path.
-        schema: the columns; fields that it does not name are ignored.
-        finite: the input is what the directory held when the job began, and then it ends.
-        flow: what comes in order for itself, as for `parquet_files`.
-        epoch: the unit of numbers in a column of timestamps, "s", "ms", "us" or "ns" since 1970: {"ts": "ms"}.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if a type is not read from JSON, `flow` is no pattern, or, when the job begins, the directory is not
-        there or holds folders that would not be read.
-    Example:
-        >>> import pyarrow as pa
-        >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
-        >>> ferry.json_files("/data/clicks", columns, flow="{flow}-*.json").has_flows  # eu-0001.json, us-0001.json, ...
-        True
-    """
-    return JsonSplits(directory, schema, finite, flow, epoch)
