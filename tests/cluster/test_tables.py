@@ -14,7 +14,7 @@ import pytest
 import ferry
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from tests.postgres import PASSWORD, PostgresServer
-from tests.unit.spark.test_tables import read
+from tests.unit.connectors.test_tables import read
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

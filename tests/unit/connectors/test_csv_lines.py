@@ -22,7 +22,7 @@ from ferry.connectors.formats.csv_lines import CsvFields, CsvShape
 from ferry.connectors.formats.json_lines import BadLine
 from ferry.connectors.splits import Malformed
 from ferry.contract.errors import SpecRefused
-from tests.unit.spark.test_files import smallest, take, values, write_lines
+from tests.unit.connectors.test_files import smallest, take, values, write_lines
 
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("s", pa.string()), ("f", pa.float64())])
 
