@@ -195,7 +195,7 @@ class Moves:
             if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
         if plan is not None:
-            plan = plan.hurried(lambda v: groups[v].in_sync)
+            plan = plan.with_needed_boundaries(lambda v: groups[v].in_sync)
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
