@@ -372,7 +372,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/local": 15,
         "operator/ferry_operator/placement": 2,
         "runtime/ferry/channel": 5,
-        "runtime/ferry/coordinator": 4,
         "runtime/ferry/driver": 19,
         "runtime/ferry/durable": 5,
         "runtime/ferry/environment.py": 1,
@@ -397,7 +396,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/local": 37,
         "operator/ferry_operator/placement": 3,
         "runtime/ferry/channel": 73,
-        "runtime/ferry/coordinator": 30,
         "runtime/ferry/driver": 81,
         "runtime/ferry/durable": 21,
         "runtime/ferry/environment.py": 3,
@@ -416,7 +414,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""
 
-HARD_DOCUMENTS = {"README.md": 18, "docs": 224}
+HARD_DOCUMENTS = {"README.md": 18, "docs": 219}
 """How many hard phrases documents still have. Numbers only go down."""
 
 
