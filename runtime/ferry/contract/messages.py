@@ -106,9 +106,7 @@ class Prepare:
 @record
 class BriefPrepare:
     """A Prepare with the fragments of one instance. Helpers are bits of the names in the table of that version, which
-    was
-        sent before over the same connection: with names an epoch's bytes would grow with the square of the workers.
-    """
+    was sent before over the same connection: with names an epoch's bytes would grow with the square of the workers."""
 
     step: Step
     attempt: Attempt

@@ -58,11 +58,8 @@ class Loop:
         rewind: Rewind = lambda: True,
     ) -> None:
         """`begin(journaled, initial)` returns the first table of a new job and, if the table has an origin, its first
-                commit.
-                `rewind()` is called, on a thread, once the journal holds that table of this driver: no older driver can
-        write any
-                more. It returns False when the job is to stop.
-        """
+        commit. `rewind()` is called, on a thread, once the journal holds that table of this driver: no older driver can
+        write any more. It returns False when the job is to stop."""
         self.settings = settings
         self.registry = registry
         self.bandwidth = -1

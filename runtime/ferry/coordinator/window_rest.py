@@ -32,9 +32,7 @@ class WindowRest:
 
     def seen(self, at: float, watermark: int, newest: Mapping[int, int]) -> None:
         """Add the watermark (milliseconds of event time) at the end of an epoch (seconds since 1970), and by operator
-        the
-        newest event time of its sources' records, which is far ahead of the watermark when flows diverge.
-        """
+        the newest event time of its sources' records, which is far ahead of the watermark when flows diverge."""
         with self._lock:
             self._newest, self._distance = newest, at - self._seen[-1][0] if self._seen else 0.0
             if self._seen and watermark < self._seen[-1][1]:

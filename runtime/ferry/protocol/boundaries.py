@@ -41,10 +41,8 @@ def heard_of_all(starts: Sequence[int]) -> int:
 
 def heard_by_controlling(at_sources: Sequence[int], at_operator: int | None, stamped_earliest: bool) -> int | None:
     """`heard` of the controlling operator of several. `stamped_earliest`: rows carry the earliest time of their input
-        rows, so
-        the sources determine it; else it is known once a row has reached the operator at the target (`at_operator`;
-    None: not
-        yet)."""
+    rows, so the sources determine it; else it is known once a row has reached the operator at the target
+    (`at_operator`; None: not yet)."""
     return heard_of_all(at_sources) if stamped_earliest else at_operator
 
 

@@ -17,8 +17,7 @@ class Rules:
     """A new driver finishes an attempt that any in-sync member committed."""
     fence_ask: bool = True
     """Answering a driver raises the generation of the instance: older drivers are refused from then on, and their
-    computations
-    are dropped."""
+    computations are dropped."""
     ask_all: bool = True
     """A new driver decides "none committed" only when every in-sync member answered or was removed by a new term."""
     fence_read: bool = True

@@ -83,8 +83,7 @@ def elsewhere(
     table: Table, orphans: Sequence[int], groups: Sequence[Group], there: Sequence[InstanceId], generation: int
 ) -> tuple[list[Group], list[GroupChange]]:
     """These groups with each orphan on the living instance that leads the fewest: for a start from a checkpoint, which
-    every
-    instance can load."""
+    every instance can load."""
     out, changes = list(groups), list[GroupChange]()
     leads = dict.fromkeys(sorted(there), 0)
     for vnode, group in enumerate(out):

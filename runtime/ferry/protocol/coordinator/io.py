@@ -58,8 +58,7 @@ class CoordinatorSettings:
     """How long a job waits for the only holder of a virtual node."""
     backoff_ms: int = 1_000
     """Time for which a failed instance is left out, so that a full disk does not end every other attempt; doubled with
-    each
-    further failure."""
+    each further failure."""
     backoff_max_ms: int = 60_000
     """The longest of these times; an instance that has not failed for as long starts from the first again."""
     code_waits_ms: tuple[int, ...] = (1_000, 4_000, 10_000)

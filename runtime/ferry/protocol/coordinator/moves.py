@@ -160,9 +160,7 @@ class Moves:
 
     def _wanted_by(self, plan: Plan | None) -> Sequence[Placement]:
         """Without a plan: present placements, with the first members again in groups that lack some: an instance may
-        have been
-        too late for the first table, or be back without its files.
-        """
+        have been too late for the first table, or be back without its files."""
         if plan is None:
             return tuple(map(g.completed, self._journaling.table.groups, self._first))
         known = self._wanted  # Other threads read it, too.
@@ -181,8 +179,7 @@ class Moves:
     def regrouped(self, epoch_begins: bool = True) -> g.Regrouped | None:
         """The next change between two epochs; None if there is none, or not now.
 
-                A further step begins only when an epoch begins: while epochs are held back, only the step under way
-        goes on.
+        A further step begins only when an epoch begins: while epochs are held back, only the step under way goes on.
         """
         if self._may_not_change() or self._members.away():
             self._forward = self._driver.now
@@ -235,9 +232,7 @@ class Moves:
 
     def holds_epochs(self) -> bool:
         """Whether no epoch may begin until copies for new leaders are complete. Failures that stop the copies end the
-        waiting,
-        too, and abandoned copies are made while epochs go on.
-        """
+        waiting, too, and abandoned copies are made while epochs go on."""
         plan, journaling, commits = self._journaling.plan, self._journaling, self._commits
         if plan is None or plan.warm or commits.committed is None or not commits.readable:
             # A copy of an epoch whose rows were released would not know that.

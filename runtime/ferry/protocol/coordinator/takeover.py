@@ -80,8 +80,7 @@ class Takeover:
 
     def _begun(self, silent: list[InstanceId]) -> recovery.Survey | None:
         """When all members load the same checkpoint: groups of the members that answered, once each group has one, or
-        after the
-        deadline for a holder of state."""
+        after the deadline for a holder of state."""
         lost, table, generation = dict.fromkeys(silent), self._journaling.table, self._driver.generation
         groups, changes, orphans = g.without(table, lost, generation)
         if orphans:

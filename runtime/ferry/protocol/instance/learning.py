@@ -202,9 +202,8 @@ class Learning:
     def wants(self, late: m.Delta) -> bool:
         """Whether all virtual nodes of the delta of the committed step still miss it here.
 
-                A snapshot begun after that step includes it. The delta is applied as a whole or not at all: since it
-        was sent, one of
-                its virtual nodes may have got another leader, and come by another snapshot, or be held.
+        A snapshot begun after that step includes it. The delta is applied as a whole or not at all: since it was sent,
+        one of its virtual nodes may have got another leader, and come by another snapshot, or be held.
         """
         mine = [s for s in self._sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
         if self._state.rules.once and any(

@@ -196,13 +196,11 @@ class Instance:
 
     def _leave_and_learn(self, mine: tuple[int, ...], view: TableView, anew: bool) -> None:
         """Drop virtual nodes that are not held any more, so that stale state is never found later; begin to learn new
-                ones.
+        ones.
 
-                `anew`: the table is the first one of its driver here. The previous driver may have died while it sent a
-        Commit, and
-                an attempt unknown to every in-sync member is abandoned. An instance outside all groups forgets what it
-        has committed
-                and learned by it.
+        `anew`: the table is the first one of its driver here. The previous driver may have died while it sent a Commit,
+        and an attempt unknown to every in-sync member is abandoned. An instance outside all groups forgets what it has
+        committed and learned by it.
         """
         state, wanted = self.state, view.learned.get(self.me, {})
         before = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes()}
