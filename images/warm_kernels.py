@@ -37,7 +37,7 @@ from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import garbage, slice_table
+from ferry.store import hole_punching, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
 from ferry.store.rows import RowState
@@ -222,7 +222,7 @@ def left() -> list[str]:
 
 def main() -> None:
     """Everything once."""
-    garbage.REST_TIMES = 0
+    hole_punching.REST_TIMES = 0
     generate()
     with tempfile.TemporaryDirectory() as directory:
         for number, descriptor in enumerate(descriptors()):

@@ -177,4 +177,4 @@ def test_what_is_kept_for_ever_cannot_be_handed_over_so(tmp_path: Path) -> None:
     result = runner.run("count_updates", tmp_path, 20_000, sets, ["epoch=2:begin move=0:1.0@window"])
     assert result.code == 0, result.story()
     refused = [r["text"] for r in result.kinds("action") if "refused" in r["text"]]
-    assert refused and "keeps what no window brings to an end" in refused[0], result.story()
+    assert refused and "keeps state that no window ends" in refused[0], result.story()

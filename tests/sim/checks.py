@@ -89,7 +89,7 @@ class Checks:
         self.references[commit_id] = reference
 
     # ---- members
-    def saved(self, host: Host, before: icore.Saved) -> None:
+    def saved(self, host: Host, before: icore.InstanceRecord) -> None:
         now = host.files.saved
         if now.generation < before.generation:
             self.fail(f"{host.name}: generation went back")

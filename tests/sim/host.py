@@ -31,7 +31,7 @@ NOTHING: data.Rows = {}
 class Files:
     """What is on disk."""
 
-    saved: core.Saved = field(default_factory=core.Saved)
+    saved: core.InstanceRecord = field(default_factory=core.InstanceRecord)
     log: dict[CommitId, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
     state: dict[int, data.Rows] = field(default_factory=dict)
     loaded: dict[int, Step] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def test_where_instances_serve_tasks(host: str, uri: str) -> None:
 def test_a_driver_is_asked(host: str, tls: str, tmp_path: Path) -> None:
     settings = RunSettings.read(Path(__file__).parent / "contract" / "released" / "v0_1_0.run.json")
     settings = replace(settings, directory=str(tmp_path), secret="s", tls=tls)
-    loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
+    loop: Any = SimpleNamespace(seconds_since_pass=lambda: 0.0, machine=SimpleNamespace(generation=1))
     registry = prom.CollectorRegistry()
     url = control.serve(loop, DriverMetrics("job", ""), registry, settings, lambda: None, (host, 0))
     assert url.startswith(f"{'https' if tls == 'run' else 'http'}://{netloc(host, 0).removesuffix('0')}")

@@ -1,5 +1,5 @@
 """What two processes must agree on: names, operator descriptors, the routing table, messages, documents, limits, errors.
 
-Imports nothing of ours, does no I/O and starts no thread. Everything here is a frozen value with a wire form
-(msgpack of plain lists and maps), so that a change of a field is a change of the contract and fails its round-trip test.
+Does no I/O and starts no thread. Every value is frozen and has a wire form (msgpack of plain lists and maps): a change
+of a field changes the contract and fails its round-trip test.
 """

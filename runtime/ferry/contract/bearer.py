@@ -1,6 +1,6 @@
-"""The token that is shown with a request over HTTP: the header `Authorization: Bearer TOKEN`.
+"""The token of an HTTP request: the header `Authorization: Bearer TOKEN`.
 
-Must never put a token, or what was shown instead, into a text.
+Must never put a token, the right or a wrong one, into a text.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import hmac
 
 CHALLENGE = ("WWW-Authenticate", "Bearer")
-"""Header of an answer with 401."""
+"""Header of a response with status 401."""
 
 REFUSED = b"a valid bearer token is needed\n"
-"""Its body."""
+"""Body of that response."""
 
 
 def headers(token: str) -> dict[str, str]:
-    """What shows a token."""
+    """The header that carries a token."""
     return {"Authorization": f"Bearer {token}"}
 
 
 def is_shown(token: str, authorization: str) -> bool:
-    """Whether a header shows this token. How long the answer takes tells nothing of the token."""
-    assert token, "an empty token is open to everybody"
+    """Whether a header carries this token, compared in constant time."""
+    assert token, "an empty token would admit every request"
     return hmac.compare_digest(authorization.encode(errors="replace"), headers(token)["Authorization"].encode())

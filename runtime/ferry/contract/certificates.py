@@ -1,8 +1,8 @@
-"""Certificates of a run: all of them follow from its secret, so that none is ever stored, sent or read back.
+"""Certificates of a run: all of them are derived from its secret, so no certificate is ever stored, sent or read back.
 
-The authority's key is derived from the secret, and so whoever knows the secret can issue certificates of the run, and check
-them without having been told anything else. A process issues one for itself when it starts; its key is in its memory only.
-Who does not know the secret (the tasks of Spark) is given the authority's certificate, which says nothing of it.
+The authority's key is derived from the secret, so any process that knows the secret can issue certificates of the run
+and check them. A process issues its own certificate at its start and keeps the key in memory only. Spark's tasks do not
+know the secret; they get the authority's certificate, which does not reveal it.
 
 The only place that imports `cryptography`.
 """
@@ -26,27 +26,27 @@ _CURVE = ec.SECP256R1()
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 _BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
-"""Clocks do not matter: what ends is the run, and its secret with it."""
+"""Certificates outlast every clock error: the run ends first, and its secret with it."""
 
 _AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a run of Ferry")])
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one process proves with that it belongs to the run, as PEM."""
+    """One process's proof that it belongs to the run, as PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
 
 def _authority_key(secret: str) -> ec.EllipticCurvePrivateKey:
-    """Twice as many bits as the curve has: what is left of the division favours no key."""
+    """Derives twice as many bits as the curve has, so that the modulo favours no key."""
     wide = hmac.digest(secret.encode(), b"ferry authority", "sha512")
     return ec.derive_private_key(int.from_bytes(wide, "big") % (_ORDER - 1) + 1, _CURVE)
 
 
 def authority(secret: str) -> bytes:
-    """The certificate that all others of the run are checked against, as PEM."""
+    """The certificate of the authority that issues all other certificates of the run, as PEM."""
     key = _authority_key(secret)
     usage = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
     return (
@@ -90,9 +90,9 @@ def _certificate(public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
 
 
 def client_context(trusted: bytes) -> ssl.SSLContext:
-    """Trusts processes of the run with this authority, and nobody else."""
+    """A TLS context that trusts processes of the run with this authority, and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A process is whoever the authority says belongs to the run. Addresses come and go, and name nobody.
+    # A certificate proves membership in the run. Addresses come and go, so certificates name none.
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=trusted.decode())
@@ -100,10 +100,10 @@ def client_context(trusted: bytes) -> ssl.SSLContext:
 
 
 def server_context(mine: Identity) -> ssl.SSLContext:
-    """Proves to be this process."""
+    """A TLS context that proves to be this process."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The library reads keys from files only; this one has mode 0600, and is gone when the key has been read.
+    # The library reads keys from files only; this file has mode 0600 and is deleted right after the key was read.
     with tempfile.NamedTemporaryFile() as file:
         file.write(mine.key + mine.certificate)
         file.flush()

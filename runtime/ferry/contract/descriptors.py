@@ -1,6 +1,7 @@
-"""Descriptors of stateful operators: what the task, the instance and the driver must agree on about one operator's state.
+"""Descriptors of stateful operators: the task, the instance and the driver must agree on them.
 
-A descriptor is derived from the pipeline in the driver and travels as plain maps; it is also the operator's fingerprint.
+The driver derives a descriptor from the pipeline and sends it as plain maps; the descriptor is also the operator's
+fingerprint.
 Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by its start, the `slice`.
 
 Arrow schemas that follow from a descriptor (column order is part of the contract):
@@ -9,14 +10,17 @@ Arrow schemas that follow from a descriptor (column order is part of the contrac
   ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64, float64 or, of several words, binary of a
   fixed size: ``ferry.kernels.aggregates``);
   ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags: bit c
-  says that column c has seen a value that is not null, bit 31 + c that its sum went beyond its bits on the way. A column
-  that has seen none holds what changes no other value. Where changes are emitted the column before it is the epoch in
-  which the row last changed, 0 in partials; where keys are forgotten the one before that is their newest event time.
+    says that column c has seen a value that is not null, bit 31 + c that its sum overflowed on the way. A column
+  without
+    such a value holds the neutral value. If the operator emits changes, the column before the flags is the epoch in
+  which
+    the row last changed, 0 in partials; if it forgets keys, the column before that is the newest event time of the key.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
-* *records* of a process, one row per record, or per part that a task has made of some, are its fragments:
-  ``hash:uint64, key:int64|binary, order:int64, time:int64, side:int8, 0_<column>..., 1_<column>...``; its deltas and
-  snapshots are changes of places, whatever it keeps: ``ferry.kernels.changes``.
+* *records* of a process, one row per record, or per part that a task has condensed several records to; they are
+  fragments:
+  ``hash:uint64, key:int64|binary, order:int64, time:int64, side:int8, 0_<column>..., 1_<column>...``; the deltas and
+  snapshots of a process are changed entries of its tables: ``ferry.kernels.changes``.
 
 A single integer key is stored as itself; every other key as the bytes of `ferry.kernels.row_codec` (`ferry.kernels.keys`).
 """
@@ -37,7 +41,7 @@ ValueType = str
 """'int' for integers of every width, 'float' for floats, or another kind such as 'date' or 'decimal128(12, 2)'; see
 `ferry.kernels.values`."""
 Emit = Literal["final", "changes"]
-"""Which rows an aggregate fires: those of windows that have ended, or after each epoch those that changed in it."""
+"""Which rows an aggregate fires: rows of windows that have ended, or after each epoch the rows that changed in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Window:
         return math.gcd(self.size_ms, self.slide_ms)
 
     def last_end(self, slice_start: int) -> int:
-        """End of the last window that contains the pane: final, and late, when the watermark has reached it."""
+        """End of the last window that contains the pane: the pane is final once the watermark has reached it."""
         return slice_start // self.slide_ms * self.slide_ms + self.size_ms
 
 
@@ -63,15 +67,15 @@ GLOBAL = Window(limits.WATERMARK_END, limits.WATERMARK_END)
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One output column of an aggregation; what its function keeps and yields says `ferry.kernels.aggregates`."""
+    """One output column of an aggregation; `ferry.kernels.aggregates` says what its function keeps and returns."""
 
     name: str
     function: str
     column: str | None = None
     by: str | None = None
-    """of `arg_max`: what is maximised, while `column` is what is returned"""
+    """of `arg_max`: the column that is maximised, while `column` is returned"""
     number: ValueType = "int"
-    """type of `column`; int where its values are not looked at"""
+    """type of `column`; int if the function does not look at its values"""
     by_number: ValueType = "int"
 
 
@@ -84,27 +88,27 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ProcessShape:
-    """A process: what instances make it from, what it reads and what it emits. Schemas are Arrow messages in base64."""
+    """A process: its class, its input columns and its output. Schemas are Arrow messages in base64."""
 
     made_of: str
     """its class: module:qualified name"""
     arguments: str
-    """of the class, a JSON map"""
+    """arguments of the class, a JSON map"""
     columns: tuple[tuple[str, ...], ...]
-    """that each input is read for"""
+    """columns that the process reads of each input"""
     inputs: tuple[str, ...]
-    """schema of each input, as the process sees it"""
+    """schema of each input as the process sees it"""
     output: str
     tables: tuple[tuple[str, str, str | None], ...]
     """name, schema of the values, and type of the entries (None: at most one row a key)"""
     order: str | None = None
     """column by which records of a key are taken; None: event time"""
     parts: str | None = None
-    """schema of what tasks condense the records of its one input to; None: they send records"""
+    """schema of the parts to which tasks condense the records of its one input; None: tasks send records"""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """All that it is made of: its own class, and those that its arguments name."""
+        """All classes that it needs: its own class, and the classes that its arguments name."""
         return (self.made_of, *re.findall(r'"made_of": "([^"]+)"', self.arguments))
 
 
@@ -118,23 +122,24 @@ class OperatorDescriptor:
     key: tuple[tuple[str, KeyType], ...]
     """(output name, type) of the key's elements, in order"""
     window: Window
-    """of a process, which has none: each millisecond, or GLOBAL when its records have no event times"""
+    """of a process, which has no window: each millisecond, or GLOBAL when its records have no event times"""
     aggregates: tuple[Aggregate, ...] = ()
     left: Side | None = None
     right: Side | None = None
     emit: Emit = "final"
     process: ProcessShape | None = None
     ttl_ms: int | None = None
-    """of an aggregate without a window: a key whose newest event time is so far behind the watermark is forgotten"""
+    """of an aggregate without a window: a key is forgotten when its newest event time is this far behind the
+    watermark"""
 
     @property
     def windowed(self) -> bool:
-        """False when records of all times belong together."""
+        """False when all records of a key belong together, whatever their times."""
         return self.window != GLOBAL
 
     @property
     def timed(self) -> bool:
-        """Whether its records need an event time, whatever it computes of them."""
+        """Whether its records need an event time."""
         return self.windowed or self.ttl_ms is not None
 
     @property
@@ -144,7 +149,7 @@ class OperatorDescriptor:
 
     @property
     def inputs(self) -> int:
-        """How many inputs it has."""
+        """Number of inputs."""
         match self.kind:
             case "aggregate":
                 return 1
@@ -156,7 +161,7 @@ class OperatorDescriptor:
                 assert_never(self.kind)
 
     def columns(self, side: int) -> tuple[str, ...]:
-        """The columns of an input, by its number, that it looks at besides key and event time."""
+        """The columns of an input, by its number, that it reads besides key and event time."""
         match self.kind:
             case "aggregate":
                 return tuple(c for a in self.aggregates for c in (a.column, a.by) if c is not None)
@@ -175,7 +180,7 @@ class OperatorDescriptor:
 
     @property
     def shape(self) -> ProcessShape:
-        """What a process is."""
+        """The shape of a process operator."""
         assert self.process is not None, self
         return self.process
 
@@ -185,7 +190,7 @@ class OperatorDescriptor:
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> OperatorDescriptor:
-        """Inverse of to_wire; tuples may have become lists on the way."""
+        """Inverse of to_wire; accepts lists in place of tuples."""
 
         def side(d: dict[str, Any] | None) -> Side | None:
             return None if d is None else Side(tuple((a, b, c) for a, b, c in d["columns"]))

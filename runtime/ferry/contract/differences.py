@@ -1,4 +1,4 @@
-"""In what the stateful operators of a program are not those of a running job, or of a checkpoint, in words."""
+"""How the stateful operators of a program differ from the operators of a running job or of a checkpoint, in words."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ WHAT_TO_DO = (
 def differences(before: Sequence[OperatorDescriptor], now: Sequence[OperatorDescriptor]) -> list[str]:
     """What was added, removed or changed, such as "sales: aggregate top was added"; empty: they keep the same state.
 
-    Where the code of a class comes from is no difference: a comment in its file changes no state.
+    The file of a class is no difference: a comment in it changes no state.
     """
     old, new = ({one["name"]: one for one in map(_wire, each)} for each in (before, now))
-    found = [f"operator {name!r} was removed" for name in old if name not in new]
-    found += [f"operator {name!r} was added" for name in new if name not in old]
+    changes = [f"operator {name!r} was removed" for name in old if name not in new]
+    changes += [f"operator {name!r} was added" for name in new if name not in old]
     for name in old:
         if name in new and old[name] != new[name]:
-            found += [f"{name}: {words}" for words in _changes(old[name], new[name])] or [f"{name} was changed"]
-    if not found and list(old) != list(new):
-        found.append(
+            changes += [f"{name}: {words}" for words in _changes(old[name], new[name])] or [f"{name} was changed"]
+    if not changes and list(old) != list(new):
+        changes.append(
             f"the operators stand in another order (they were {', '.join(old)}, now they are {', '.join(new)})"
         )
-    return found
+    return changes
 
 
 def _wire(one: OperatorDescriptor) -> dict[str, Any]:
@@ -73,17 +73,17 @@ def _of_process(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
     if old["order"] != new["order"]:
         yield f"records were taken by {old['order'] or 'event time'}, and are by {new['order'] or 'event time'}"
     if old["parts"] != new["parts"]:
-        yield "tasks condense its records otherwise"
+        yield "tasks condense its records in another way"
 
 
-def _of_each(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Things that have names."""
-    yield from (f"{what} {name} was removed" for name in old if name not in new)
-    yield from (f"{what} {name} was added" for name in new if name not in old)
+def _of_each(noun: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Differences between two maps of named items."""
+    yield from (f"{noun} {name} was removed" for name in old if name not in new)
+    yield from (f"{noun} {name} was added" for name in new if name not in old)
     changed = [name for name in old if name in new and old[name] != new[name]]
-    yield from (f"{what} {name} was changed" for name in changed)
+    yield from (f"{noun} {name} was changed" for name in changed)
     if not changed and list(old) != list(new) and set(old) == set(new):
-        yield f"each {what} has another place (they were {', '.join(old)}, now they are {', '.join(new)})"
+        yield f"each {noun} has another place (they were {', '.join(old)}, now they are {', '.join(new)})"
 
 
 def _by_name(aggregates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When an epoch is, for one operator: its number, its watermarks, and the clock. A value only."""
+"""The times of an epoch for one operator: its watermarks, and the clock. A value only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class EpochTimes(NamedTuple):
-    """What computes and reads the rows of an epoch knows of time; milliseconds."""
+    """The times that a computation or a read of an epoch uses; milliseconds."""
 
     low: int
-    """The operator's watermark before the epoch: what is final there is late."""
+    """The operator's watermark before the epoch: records of windows that ended before it are late."""
     high: int
     """After it: windows with low < end <= high fire."""
     epoch: int = 0
     now: int = 0
-    """Processing time, of the clock of whoever computes."""
+    """Processing time, from the clock of the computing process."""

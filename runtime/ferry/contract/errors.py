@@ -1,25 +1,25 @@
-"""Three kinds of failure, and who has to act on each.
+"""Three kinds of failure, and the process or person that has to act on each.
 
 FerryError
   Refusal            a peer or a user asked for something that is not allowed; nothing changed
-    SpecRefused        the job file or the pipeline is wrong: the user mends it
-      DataRefused        the pipeline cannot go on with the data that came: a sum is too great, records are gone
-      InputAway          a folder or a system is not there: a job that has begun waits for it
+    SpecRefused        the job file or the pipeline is wrong: the user has to correct it
+      DataRefused      the pipeline cannot process the data: a sum overflows, records are gone
+      InputAway        a folder or a system is unavailable: a running job waits for it
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
-    Final              a sink, or a user's function in it, says that another try is of no use: the job stops
+    Final              a sink, or a user's function in it, cannot succeed at a retry: the job stops
   UserCodeFailed       a function of the user's raised: tried again a few times, then the job stops with its text
   Fault              the world broke: retry, or fail over
     Unreachable        a peer is gone or silent
-    RowsGone           a read names rows that are not there (any more): never an empty result
+    RowsGone           a read names rows that do not exist (any more): never an empty result
     Exhausted          a bound with a name was reached (disk, memory, a queue, a deadline)
-    StateUnavailable   no copy of a virtual node is left: the job stops, it never goes on empty
+    StateUnavailable   no copy of a virtual node is left: the job stops instead of going on empty
   Bug                an invariant is broken: crash with the story
 """
 
 import re
 
 UNDECIDED = "restoreFrom is not set"
-"""What the refusal of a job begins with that may go on from checkpoints, or from nothing, and is not told."""
+"""Beginning of the refusal of a job that has checkpoints and does not say whether to restore one."""
 
 
 class FerryError(Exception):
@@ -48,11 +48,11 @@ class SpecRefused(Refusal):
 
 
 class DataRefused(SpecRefused):
-    """Data has come that the pipeline cannot go on with, though nothing in it was wrong; the message says what to change."""
+    """The pipeline cannot go on with its data, although no record is malformed; the message says what to change."""
 
 
 class InputAway(SpecRefused):
-    """A folder of input, or a system that the program asks, is not there, or does not say what its columns are.
+    """A folder of input or an external system is unavailable, or does not report its columns.
 
     A job that has begun waits for it.
     """
@@ -63,7 +63,7 @@ class Superseded(Refusal):
 
 
 class Final(Refusal):
-    """A sink cannot take these rows, and never will: the job stops instead of trying again. For users' functions, too.
+    """A sink can never take these rows: the job stops instead of retrying. Users' functions may raise it, too.
 
     Example:
         >>> def store(epoch, generation, rows):
@@ -74,7 +74,8 @@ class Final(Refusal):
 
 
 class UserCodeFailed(FerryError):
-    """A function of the user's raised, or returned what it may not; `contract.user_code` makes the text, one line."""
+    """A function of the user's raised an error or returned a forbidden value; `contract.user_code` makes the text, one
+    line."""
 
 
 class Fault(FerryError):
@@ -86,11 +87,11 @@ class Unreachable(Fault):
 
 
 class NobodyListens(Unreachable):
-    """The machine of a peer answers, and nothing listens there: the process that did has ended."""
+    """The peer's machine answers but no process listens there: the peer has ended."""
 
 
 class RowsGone(Fault):
-    """A read names rows that are not there; an empty answer would lose them silently."""
+    """A read names rows that do not exist; an empty answer would lose them silently."""
 
 
 class Exhausted(Fault):
@@ -106,17 +107,18 @@ class Bug(FerryError):
 
 
 NO_TRANSPORT = "no transport: "
-"""What the last words of a sidecar begin with that may not use TCP, and cannot use anything else."""
+"""Beginning of the last words of a sidecar that may not use TCP and has no other transport."""
 
 OVERFLOW = "too large: "
-"""What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""
+"""Prefix of the SpecRefused for a read of too many fired rows; retrying cannot help."""
 
 FAULT = re.compile(r"ferry\.contract\.errors\.(\w+: [^\n]*)")
-"""In the text of a failed Spark job: what a task has raised."""
+"""The error that a task raised, in the text of a failed Spark job."""
 
 
 def fault_in(text: str) -> str:
-    """What a task of Spark's has raised, in the text of its job's failure; the text, when it was nothing of Ferry's.
+    """The error that a task of Spark raised, from the text of its job's failure; the whole text if the error is not
+    Ferry's.
 
     >>> fault_in("An error occurred\\n  ferry.contract.errors.Fault: in/a.json cannot be read\\n at org.apache...")
     'Fault: in/a.json cannot be read'
@@ -126,7 +128,7 @@ def fault_in(text: str) -> str:
 
 
 DOES_NOT_FIT = "does not fit: "
-"""What the text of a SpecRefused has that a task gets for a value that the declared type of its column cannot hold."""
+"""Prefix of the SpecRefused for a value that does not fit the declared type of its column."""
 
 RECORDS_LOST = "records lost: "
-"""What the text of a SpecRefused begins with that a task gets whose records the source has no more: nor would that."""
+"""Prefix of the SpecRefused that a task raises when its source no longer has the records; retrying cannot help."""

@@ -1,7 +1,7 @@
-"""What the tasks of one ingest run are told: the run, which is the same for all of them, and the share of each.
+"""What the tasks of one ingest run get: the run, common to all of them, and the share of each.
 
-Values and wire forms (JSON): a loop, which outlives a run, is told of the next one over a connection. Shares are
-(source, split as JSON); what a split says is between its source and whoever reads it.
+Values and wire forms (JSON). A loop outlives a run and gets the next one over a connection. Shares are (source, split
+as JSON); only the source and its reader interpret a split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ferry.contract.places import Registration
 from ferry.contract.tickets import Right
 
 Shares = list[tuple[str, str]]
-"""What one task reads: (source, split as JSON)."""
+"""The share of one task: (source, split as JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,11 @@ class IngestRun:
     watermark: int
     """of the operator before the epoch"""
     planned: int = 0
-    """When the epoch was, in milliseconds: ages of records are as of then, so tasks and attempts need not compare clocks."""
+    """When the epoch was planned, in milliseconds: record ages refer to it, so tasks and attempts need not compare
+    clocks."""
 
     def dump(self) -> str:
-        """As tasks are told."""
+        """JSON, for tasks."""
         doc = {
             "step": self.step,
             "generation": self.generation,
@@ -60,13 +61,13 @@ class Deal:
 
     run: IngestRun
     task: int
-    """Numbers the deals of a generation: nothing that was dealt is dealt again under the same number."""
+    """Number of the deal, unique in a generation."""
     turn: int
-    """of the share among those of the run: which helper is tried first"""
+    """position of the share in the run: which helper is tried first"""
     shares: Shares
 
     def dump(self) -> bytes:
-        """As a loop is told."""
+        """JSON, for a loop."""
         return json.dumps([self.run.dump(), self.task, self.turn, self.shares]).encode()
 
     @staticmethod

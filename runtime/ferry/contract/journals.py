@@ -1,9 +1,9 @@
-"""The objects in the API server of Kubernetes that hold the journals of jobs: what they are called, and where they are.
+"""The objects in the API server of Kubernetes that hold the journals of jobs: their names and their fields.
 
 | field of `spec` | what |
 |---|---|
 | `generation`, `number` | the version of the table |
-| `virtualNodes` | how many the table has |
+| `virtualNodes` | number of virtual nodes |
 | `writer` | the life of the driver that wrote it |
 | `operators` | the stateful operators as JSON |
 | `table` | the routing table: JSON, compressed by zlib, in base64 |
@@ -25,18 +25,18 @@ PATH = f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{PLURAL}/{{name}}"
 
 
 def name(job: str, uid: str, run: int = 1) -> str:
-    """Of the journal of a job's run; `run`: its number. The uid is in it as a whole: who may run code in another job cannot
-    guess it."""
+    """Name of the journal of a job's run; `run`: its number. It holds the whole uid, so that code which runs in another
+    job cannot guess the name."""
     return f"{job}-{uid}" if run == 1 else f"{job}-{uid}-{run}"
 
 
 def packed(table: Table) -> str:
-    """A table as the object holds it: 32,768 virtual nodes have to fit, and as text they do not."""
+    """A table as the object holds it: compressed, because 32,768 virtual nodes do not fit as text."""
     return b64encode(zlib.compress(json.dumps(table.to_journal(), separators=(",", ":")).encode(), 6)).decode()
 
 
 def unpacked(text: str) -> Table:
-    """Inverse of packed. Raises Refusal for what is no table."""
+    """Inverse of packed. Raises Refusal for any other text."""
     try:
         return Table.from_wire(json.loads(zlib.decompress(b64decode(text))))
     except (ValueError, zlib.error) as error:

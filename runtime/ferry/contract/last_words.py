@@ -1,8 +1,8 @@
-"""Why a process ends, as the last line of its log: written by the process, found by whoever looks after it.
+"""Why a process ends, as the last line of its log: written by the process, read by its parent or by the operator.
 
     ends: refused: spec.pipeline.file: no file sales.py
 
-A process that is killed, or that ends before it can write the line, has other last words: `last_words` finds them.
+A process that is killed, or ends before it can write the line, leaves other last words: `last_words` finds them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from ferry.contract.one_line import one_line
 from ferry.contract.user_code import line_in, line_of_crash
 
 ENDS = "ends: "
-"""What the line begins with."""
+"""Beginning of the line."""
 
 WORDS_MAX = 1000
 """Characters of a reason that are shown."""
 
 _LOOKED_AT = 40
-"""Lines of the end of a log, without what is left out, in which an error of the user's code is looked for."""
+"""Lines at the end of a log that are searched for an error of the user's code; noise lines do not count."""
 
 _RECORD = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d+ (?:\S+ ){0,3}?(DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\S+: )?"
 )
-"""How a log record of Ferry's begins."""
+"""Beginning of a log record of Ferry."""
 
 _REDIS = re.compile(r"\d+:[A-Z] \d\d \w{3} \d{4} [\d:.]+ ([*#.-]) ")
-"""How a log record of Redis begins."""
+"""Beginning of a log record of Redis."""
 
 _NOISE = re.compile(
     r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d |WARNING: |SLF4J|log4j|Picked up |Using Spark's |Setting default log level"
@@ -36,32 +36,32 @@ _NOISE = re.compile(
     r"|The above exception was |Current thread 0x|Thread 0x|Extension modules: |Exception ignored in"
     r"|resource_tracker|[^ ]*resource_tracker\.py"
 )
-"""How lines begin that Java, Spark and Python write around a reason."""
+"""Beginnings of lines that Java, Spark and Python write around a reason."""
 
 _REASON = re.compile(r"(refused|Halted|Refusal|StateUnavailable): ")
-"""How the last line of a driver began before it began with `ENDS`: jobs keep the image they have."""
+"""Beginning of a driver's last line before there was `ENDS`: jobs keep their image."""
 
 NO_JAVA = "JAVA_GATEWAY_EXITED"
-"""In the error of PySpark when Java ends at its start."""
+"""PySpark's error when Java ends at its start."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 def words_of(error: BaseException) -> str:
-    """Why this error ends a process, in one line: the line about the user's code, if one is in it or behind it.
+    """Why this error ends a process, in one line: the line about the user's code, if the error or its cause holds one.
 
     Example:
         >>> words_of(ValueError("no\\nnumber"))
         'ValueError: no number'
     """
     seen = list[BaseException]()
-    one: BaseException | None = error
-    while one is not None and one not in seen:
-        if (of_user := line_in(str(one))) is not None:
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        if (of_user := line_in(str(link))) is not None:
             return of_user
-        seen.append(one)
-        one = one.__cause__ or one.__context__
-    if _TRACEBACK in str(error):  # of another process: its error is the one
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    if _TRACEBACK in str(error):  # of another process, whose error is the reason
         whole = str(error).replace(_TRACEBACK, f"\n{_TRACEBACK}").split("\n")
         if inner := [text for kind, text in _messages(whole) if kind == "error"]:
             return inner[-1]
@@ -72,15 +72,15 @@ def words_of(error: BaseException) -> str:
 
 
 def line_of(reason: str) -> str:
-    """The line that a process ends its log with."""
+    """The last line of the log of a process that ends for this reason."""
     return ENDS + one_line(" ".join(part.strip() for part in reason.splitlines()))
 
 
 def last_words(lines: Iterable[str]) -> str | None:
-    """Why the process ended that has written these lines at last; None: nothing says so.
+    """Why the process that wrote these lines has ended; None: no line says it.
 
-    The line of `line_of` says it; else what Python says of a signal; else an error of the user's code among the last
-    lines; else the last error or, when there is none, the last warning. What Java and Spark write around it is left out.
+    Looks for, in this order: the line of `line_of`, Python's report of a signal, an error of the user's code among the
+    last lines, the last error, the last warning. Lines of Java and Spark around a reason are left out.
     """
     kept = [line.rstrip() for line in lines if line.strip()]
     for line in reversed(kept):
@@ -99,15 +99,15 @@ def last_words(lines: Iterable[str]) -> str | None:
 
 
 def _of_java(lines: list[str]) -> str:
-    """What Java said before it did not start, which PySpark does not pass on."""
+    """Java's message before it failed to start; PySpark does not pass it on."""
     others = (" ", "\t", ENDS, _TRACEBACK)
     found = [line for line in lines if not line.startswith(others) and not _RECORD.match(line) and NO_JAVA not in line]
     return f"Java did not start: {found[-1] if found else 'it says nothing; is JAVA_HOME right?'}"
 
 
 def _messages(lines: list[str]) -> Iterable[tuple[str, str]]:
-    """(what it is, text) of the lines that say something: of a traceback, its error."""
-    traceback: int | None = None  # how far in it stands
+    """(kind, text) of the lines with a message; of a traceback, its error."""
+    traceback: int | None = None  # its indentation
     message = False
     for line in lines:
         margin = len(line) - len(line.lstrip())

@@ -7,6 +7,6 @@ from typing import Any
 
 
 def known(kind: type[Any], doc: dict[str, Any]) -> dict[str, Any]:
-    """What a dataclass has a field for; what is new to this release is left out."""
+    """The entries of a document that a dataclass has fields for; unknown entries are left out."""
     names = {f.name for f in fields(kind)}
     return {key: value for key, value in doc.items() if key in names}

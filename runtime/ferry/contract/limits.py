@@ -1,7 +1,7 @@
-"""Bounds that several rooms share, each with its name and its reason; what one room needs alone stands there."""
+"""Bounds that several rooms share, each with its name and its reason; a bound of one room stands in that room."""
 
 KEY_GROUP_BITS = 15
-"""2**15 slices of the key hash, fixed for ever (the number that Rhino uses, section 5.1.3)."""
+"""2**15 slices of the key hash, fixed for ever (Rhino uses the same number, section 5.1.3)."""
 
 VIRTUAL_NODES_MAX = 1 << KEY_GROUP_BITS
 """A virtual node holds at least one key group."""
@@ -22,77 +22,80 @@ CHUNK_BYTES = 256 * 1024
 """Largest piece of a snapshot; moving S bytes needs chunks under credit, not S."""
 
 ARCHIVE_BYTES_A_SECOND = 32 * 1024 * 1024
-"""What an instance reads for durable checkpoints, where the job does not say: nobody waits for them."""
+"""Read rate of an instance for durable checkpoints, unless the job sets one: no epoch waits for them."""
 
 FRAGMENT_MEMORY_BYTES = 256 * 1024 * 1024
 """Staged fragments of one instance kept in memory; beyond this they go to files."""
 
 HEARTBEAT_MS = 500
-"""Between two signs of life, unless the job says otherwise."""
+"""Interval of heartbeats, unless the job sets another."""
 
 HEARTBEAT_TTL_MS = 2500
-"""A member whose key in Redis ran out, and whose connection is silent, is gone; unless the job says otherwise."""
+"""A member is lost when its key in Redis has expired and its connection is silent; unless the job sets another time."""
 
 RETURN_DEADLINE_MS = 60_000
-"""How long a driver waits for the only holder of a virtual node, unless the job says otherwise."""
+"""How long a driver waits for the only holder of a virtual node, unless the job sets another time."""
 
 STANDSTILL_TIMEOUTS = 4
-"""An instance that says nothing for this many times `failure.timeout` stands still, though its parent beats: more than one,
-for its signs of life share an interpreter with its work."""
+"""An instance is at a standstill after this many times `failure.timeout` without a message, even if its parent's
+heartbeat goes on. More than one, because its signs of life share an interpreter with its work."""
 
 HANG_SECONDS = 60.0
-"""An instance whose loop did not come round for this long, and which is not in the user's code, is killed by its parent, and
-comes back to its files.
+"""The parent kills an instance whose loop has not completed a pass for this long outside the user's code; the instance
+restarts with its files.
 
-A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
+A driver with such a loop is not healthy: `GET /healthz` says so, and its supervisor or the kubelet ends it.
 """
 
 SLOW_MS = 60_000
-"""The user's code that runs for this long without a break is said to be slow (SlowCode), unless the job says otherwise. It
-has the time that it needs."""
+"""User code that runs this long without a break is reported as slow (SlowCode), unless the job sets another time. It is
+not interrupted."""
 
 SYNC_SECONDS = 60.0
-"""An instance that has ended may take so long to have its files on the disk. One that takes longer is killed: they are no
-copy then in another boot of the machine. The system writes much of them by itself before."""
+"""Time that an ended instance has for writing its files to the disk. A slower one is killed; its files then do not
+count as a copy after a reboot. The system has usually written most of them before."""
 
 GRACE_SECONDS = 0.2
-"""A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
+"""A broken connection is dialled again within this time; after it the peer leaves its groups."""
 
 WARM_DEADLINE_MS = 600_000
-"""A move to which nothing has come for this long is given up for a while, with a reason; unless the job says otherwise."""
+"""A move that receives no data for this long is abandoned for a while, with a reason; unless the job sets another
+time."""
 
 OFFSETS_BYTES_MAX = 64 * 1024
-"""What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. Commit records hold it twice."""
+"""Packed size of Spark's checkpoint in the notes of an epoch; beyond it only its digest. Commit records hold it
+twice."""
 
 FLOWS_MAX = 1000
 """Flows of one input of an operator: the clock of each is committed with every epoch, about 50 bytes."""
 
 FLOW_NAME_MAX = 100
-"""Characters of a flow's name, likewise."""
+"""Characters of a flow's name, for the same reason."""
 
 TIMELINE_BYTES_MAX = 64 * 1024 * 1024
-"""Of one part of a timeline, about 150,000 epochs. The part before is kept, the one before that goes."""
+"""Size of one part of a timeline, about 150,000 epochs. The previous part is kept, older ones are deleted."""
 
 DEAD_LETTER_BYTES_MAX = 1024 * 1024 * 1024
-"""Of all dead letters of a job: the oldest epochs go first. Malformed records are counted all the same."""
+"""Size of all dead letters of a job: the oldest epochs are deleted first. Malformed records are counted regardless."""
 
 EMIT_LOCAL_ROWS = 100_000
-"""Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks.
+"""Up to this many fired rows become a local relation if Spark has to process them; tasks read more.
 
-Spark's JVM holds such a row in about a kilobyte, all copies together: 600,000 of them have filled its heap of 1 GB.
+Spark's JVM needs about a kilobyte per such row, all copies together: 600,000 of them have filled its heap of 1 GB.
 """
 
 EMIT_LOCAL_BYTES = 16 * 1024 * 1024
 """And up to these bytes."""
 
 EMIT_DIRECT_ROWS = 2_000_000
-"""Fired rows up to this number go from the instances through the driver to the sink where Spark has nothing to do."""
+"""Up to this many fired rows go from the instances through the driver to the sink if Spark has nothing to do with
+them."""
 
 EMIT_DIRECT_BYTES = 256 * 1024 * 1024
 """And up to these bytes, which the driver holds."""
 
 SETS_OF_REPLICAS = 3
-"""A leader's groups have so many sets of replicas; more only where bytes, workers or nodes want it."""
+"""Sets of replicas per leader; more only to balance bytes, workers or nodes."""
 
 assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
 assert WATERMARK_NONE < 0 < WATERMARK_END

@@ -1,10 +1,10 @@
-"""A durable checkpoint as its manifest says it: the one document that makes it one. Values and their JSON form.
+"""The manifest of a durable checkpoint: a checkpoint exists once its manifest does. Values and their JSON form.
 
     LOCATION/JOB/manifests/NUMBER-GENERATION-TOKEN.json     written last, never replaced
-    LOCATION/JOB/files/...                                  what manifests name; nothing else counts
-    LOCATION/JOB/pins/...                                   what readers still need (`ferry.durable`)
+    LOCATION/JOB/files/...                                  named by manifests; other files are garbage
+    LOCATION/JOB/pins/...                                   protect files that readers need (`ferry.durable`)
 
-The state of a virtual node is its chain: what a scan has found, and every change since the scan began, the oldest first.
+The state of a virtual node is its chain: the result of a scan, and every change since the scan began, the oldest first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import Results, StepResult
 
 FILE_FORMAT, MANIFEST_FORMAT = 1, 2
-"""What has a higher one is refused. Manifests have a digest of themselves from 2 on."""
+"""Files and manifests of a higher format are refused. Manifests hold their own digest from 2 on."""
 
 
 FILES = "files"
@@ -31,12 +31,12 @@ FILES = "files"
 
 
 def file_name(run: str, made_at: float, unique: str) -> str:
-    """Of a new file, with what tells whether it is still on its way into a checkpoint."""
+    """Name of a new file; the run and the time in it tell whether a checkpoint may still come to name it."""
     return f"{FILES}/{run}/{int(made_at)}-{unique}"
 
 
 def is_of_run(name: str, run: str) -> bool:
-    """Whether a run has begun the file."""
+    """Whether this run began the file."""
     return name.removeprefix(f"{FILES}/").rpartition("/")[0] == run
 
 
@@ -48,11 +48,11 @@ class StoredFile:
     """below LOCATION/JOB"""
     bytes: int
     checksum: int
-    """CRC-32 of its index, which has those of its parts"""
+    """CRC-32 of the file's index, which has the checksums of its parts"""
     operator: int
     kind: Literal["scan", "changes"]
     epoch: int
-    """of a scan: when it began; of changes: the last one in them"""
+    """of a scan: when it began; of changes: their last epoch"""
     rows: int
 
 
@@ -62,11 +62,11 @@ class Chain:
 
     vnodes: tuple[int, ...]
     files: tuple[StoredFile, ...]
-    """In the order in which they are loaded. They may hold rows of other virtual nodes, which are none of this chain's."""
+    """In load order. The files may also hold rows of virtual nodes outside this chain."""
 
 
 def chain_from_wire(doc: dict[str, Any]) -> Chain:
-    """Of plain maps and lists, as `asdict` makes them."""
+    """From plain maps and lists, as `asdict` makes them."""
     return Chain(tuple(doc["vnodes"]), tuple(StoredFile(**known(StoredFile, one)) for one in doc["files"]))
 
 
@@ -75,43 +75,43 @@ class Manifest:
     """One durable checkpoint."""
 
     number: int
-    """Unique in its job and growing; of two with one number that of the higher generation counts."""
+    """Unique in its job and growing; of two manifests with one number the higher generation counts."""
     job: str
     run: str
     lineage: str
-    """Of all checkpoints that go back to the same beginning of a job, restored ones with them."""
+    """Common to all checkpoints that go back to the same beginning of a job, restored ones included."""
     generation: int
     """Of the driver that wrote it."""
     made_at: float
     """Seconds since 1970."""
     commit_id: CommitId
-    """The state is as of this step, the last one of its epoch; that epoch's rows are with the sinks."""
+    """The state is as of this step, the last one of its epoch; the sinks have the rows of that epoch."""
     results: Results
     meta: bytes
-    """The driver's notes that were committed with the step: positions, offsets, counters (`contract.notes`)."""
+    """The driver's notes committed with the step: positions, offsets, counters (`contract.notes`)."""
     virtual_nodes: int
     operators: tuple[OperatorDescriptor, ...]
     chains: tuple[Chain, ...]
     name: str | None = None
     restored_from: str | None = None
-    """The checkpoint that this one is another name of: a job was restored from it."""
+    """The checkpoint from which a job was restored; this one is another name for it."""
     sinks: Mapping[str, int] = field(default_factory=dict)
-    """By sink, the last epoch that it has got."""
+    """By sink, the last epoch that it has received."""
     format: int = MANIFEST_FORMAT
 
     @property
     def epoch(self) -> int:
-        """The last one whose changes are in it."""
+        """The last epoch whose changes are included."""
         return self.commit_id.step.epoch
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        """All of them, once each."""
+        """All files, each once."""
         return tuple({file.name: file for chain in self.chains for file in chain.files}.values())
 
     @property
     def total_bytes(self) -> int:
-        """That a restore reads, at most."""
+        """Bytes that a restore reads, at most."""
         return sum(file.bytes for file in self.files)
 
     def dump(self) -> bytes:
@@ -137,14 +137,14 @@ class Manifest:
 
     @staticmethod
     def load(text: bytes) -> Manifest:
-        """Inverse of dump. Raises Refusal for what is no manifest, is damaged, or is of a later release."""
+        """Inverse of dump. Raises Refusal for a text that is no manifest, is damaged, or is of a later release."""
         try:
             doc: dict[str, Any] = json.loads(text)
             if doc["format"] > MANIFEST_FORMAT:
                 raise Refusal(f"its format is {doc['format']}, this release reads up to {MANIFEST_FORMAT}")
             digest = doc.pop("digest", None)
             if (digest is not None or doc["format"] > 1) and digest != _digest(doc):
-                raise Refusal("it is damaged: it is not what its digest was computed of")
+                raise Refusal("it is damaged: its digest does not match")
             files = [StoredFile(**known(StoredFile, one)) for one in doc.pop("files")]
             (step, attempt), results = doc["commit_id"], doc["results"]
             return Manifest(
@@ -160,9 +160,9 @@ class Manifest:
                 }
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
-            raise Refusal(f"no manifest of a checkpoint is like this: {type(error).__name__}: {error}") from error
+            raise Refusal(f"this is no manifest of a checkpoint: {type(error).__name__}: {error}") from error
 
 
 def _digest(doc: dict[str, Any]) -> str:
-    """SHA-256 of the document, however it is laid out."""
+    """SHA-256 of the document, independent of its layout."""
     return hashlib.sha256(json.dumps(doc, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -3,30 +3,30 @@
 | message | from -> to | meaning |
 |---|---|---|
 | Install | driver -> instance | the routing table from now on |
-| Amend | driver -> instance | the same, as what has changed; becomes an Install before anybody sees it |
+| Amend | driver -> instance | the changes of the routing table; becomes an Install when it is received |
 | Ask / Answer | driver <-> instance | what did you commit? From the answer on lower generations are refused |
 | Prepare | driver -> instance | one attempt of one step: helpers send partials, leaders compute and replicate deltas |
-| BriefPrepare | driver -> instance | the same for one instance, bits for names; becomes a Prepare before anybody sees it |
-| Partials | helper -> leader | what the helper's winning fragments hold for that leader's virtual nodes |
+| BriefPrepare | driver -> instance | the same for one instance, bits for names; becomes a Prepare when it is received |
+| Partials | helper -> leader | the rows of the helper's winning fragments for that leader's virtual nodes |
 | Delta | leader -> replica -> ... | after-images of all virtual nodes of one chain; learners get theirs beside the chain |
 | Prepared | tail of chains -> driver | these whole chains have logged their delta |
 | FragmentsGone | helper -> driver | a winning fragment is not here: the ingest has to run again |
 | Commit / Committed | driver <-> instance | apply the deltas of that attempt; it is final |
 | Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
 | Warm | learner -> driver | I hold these virtual nodes whole, as of `commit_id` |
-| Learned | learner -> driver | so much of a leader's snapshots has come |
+| Learned | learner -> driver | how much of a leader's snapshots has arrived |
 | Refused | instance -> driver | you are superseded |
-| Waiting | instance -> driver | an attempt takes long: so far it is here, and these it has not heard from |
-| Unsendable | instance -> driver | a message can never be sent, whoever tries |
+| Waiting | instance -> driver | an attempt takes long: its progress here, and the instances that are missing |
+| Unsendable | instance -> driver | a message is too large to be sent, by any instance |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
 | CodeFailed | instance -> driver | the user's code failed in an attempt, with the reason; the instance goes on |
-| Pulse | instance -> driver | it lives, and how long it has been at work without a break |
+| Pulse | instance -> driver | it is alive, and how long it has worked without a break |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
-| Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
+| Leaving | instance -> driver | it is about to end: the next epochs must not count on its help |
 | Freeze | driver -> leader | write what changed until this epoch's end for the checkpoint of that number |
-| Checkpointed | leader -> driver | it is in the store: the chains of files of what this instance led |
+| Checkpointed | leader -> driver | the changes are in the store: the chains of files of the virtual nodes that it led |
 | Unrestorable | instance -> driver | the checkpoint that a restore began from cannot be loaded |
-| Report | instance -> driver | how much state it holds and what carries its links, once a second |
+| Report | instance -> driver | how much state it holds and the transports of its links, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
 """
@@ -78,15 +78,16 @@ class Answer:
     committed: CommitId | None
     results: Results
     meta: bytes
-    """The driver's own notes that were committed with the step."""
+    """The driver's notes that were committed with the step."""
     holds: tuple[int, ...]
-    """Virtual nodes held whole as of `committed`."""
+    """Virtual nodes held completely as of `committed`."""
     prepared: tuple[CommitId, ...]
-    """Commit ids whose deltas are in the log, not committed here."""
+    """Commit ids whose deltas are logged but not committed here."""
     released: int = -1
-    """The last epoch whose fired rows were given up here: a later one was prepared, so Spark has seen its end."""
+    """The last epoch whose fired rows were released here: a later epoch was prepared, so Spark has seen the end of that
+    one."""
     origin: str = ""
-    """The restore that all this goes back to: of another life of the job it counts for nothing."""
+    """The restore that all this goes back to; it counts for nothing in another life of the job."""
 
 
 @record
@@ -97,16 +98,15 @@ class Prepare:
     winners: tuple[tuple[InstanceId, tuple[Fragment, ...]], ...]
     """Per helper the fragments of the task attempts that Spark accepted."""
     low: int
-    """Watermark of the operator before the step: what is final there is late."""
+    """Watermark of the operator before the step: records of windows that ended before it are late."""
     high: int
     """Watermark after the step: windows with low < end <= high fire."""
 
 
 @record
 class BriefPrepare:
-    """A Prepare with the fragments of one instance. Helpers are bits of the names in the table of that version, which was
-    sent before over the same connection: with their names an epoch's bytes would grow with the square of the workers.
-    """
+    """A Prepare with the fragments of one instance. Helpers are bits of the names in the table of that version, which
+    was sent before over the same connection: with names an epoch's bytes would grow with the square of the workers."""
 
     step: Step
     attempt: Attempt
@@ -135,11 +135,11 @@ class Delta:
     version: Version
     leader: InstanceId
     chain: tuple[InstanceId, ...]
-    """The in-sync members this delta is for, leader first; empty for a copy sent to a learner."""
+    """The in-sync members that this delta is for, leader first; empty for a copy sent to a learner."""
     vnodes: tuple[int, ...]
     late: int
     fired: int
-    """About how many rows fire in these virtual nodes."""
+    """Approximate number of rows that fire in these virtual nodes."""
 
 
 @record
@@ -147,10 +147,11 @@ class Prepared:
     step: Step
     attempt: Attempt
     chains: tuple[int, ...]
-    """Numbers of chains (`TableView.order`) under the table of the attempt: many end at one instance, which speaks once."""
+    """Numbers of chains (`TableView.order`) under the table of the attempt: one message for all chains that end at an
+    instance."""
     late: tuple[int, ...]
     fired: tuple[int, ...]
-    """Of each of them, as their deltas say."""
+    """Fired rows of each chain, from its deltas."""
 
 
 @record
@@ -165,10 +166,10 @@ class Commit:
     commit_id: CommitId
     generation: int
     results: Results
-    """Of all operators, this step's with them; kept with it, so that a new driver goes on from them."""
+    """Of all operators, including this step; kept with the step, so that a new driver goes on from them."""
     meta: bytes = b""
     origin: str = ""
-    """Not empty: no delta leads to this step; what is held of it is loaded as this restore says (`Table.origin`)."""
+    """Not empty: no delta leads to this step; the instance loads its state as this restore says (`Table.origin`)."""
 
 
 @record
@@ -191,11 +192,11 @@ class Chunk:
     session: int
     number: int
     base: CommitId | None
-    """What the leader had committed when the scan began."""
+    """The commit id of the leader when the scan began."""
     last: bool
     operator: int
     floor: int
-    """Slices whose windows are all final at this watermark are not part of the snapshot any more."""
+    """The snapshot leaves out slices whose windows are all final at this watermark."""
 
 
 @record
@@ -204,12 +205,12 @@ class Warm:
     commit_id: CommitId | None
     vnodes: tuple[int, ...]
     version: Version = Version(0, 0)
-    """The table under which the snapshot was begun: one from a leader that was replaced meanwhile does not count."""
+    """The table under which the snapshot was begun: a snapshot from a leader that was replaced since does not count."""
 
 
 @record
 class Learned:
-    """The snapshots of a leader come along; said only when there are more chunks than ever before."""
+    """Progress of a leader's snapshots; sent only when there are more chunks than ever before."""
 
     instance: InstanceId
     leader: InstanceId
@@ -230,7 +231,7 @@ class Failed:
 
 @record
 class CodeFailed:
-    """The user's code raised while this attempt was computed: nothing is logged, nothing has changed."""
+    """The user's code raised while this attempt was computed: nothing is logged, no state has changed."""
 
     instance: InstanceId
     step: Step
@@ -238,12 +239,12 @@ class CodeFailed:
     reason: str
     """One line (`contract.user_code`)."""
     final: bool = False
-    """The code says that another try is of no use."""
+    """A retry is of no use, says the code."""
 
 
 @record
 class Waiting:
-    """An attempt takes long; said again and again by everybody who takes part in it, so that the cause is found."""
+    """An attempt takes long; every participant sends it again and again, so that the driver finds the cause."""
 
     instance: InstanceId
     step: Step
@@ -251,12 +252,12 @@ class Waiting:
     unheard: tuple[InstanceId, ...]
     """Helpers whose partials this leader lacks."""
     logged: tuple[tuple[InstanceId, ...], ...]
-    """Chains whose delta is logged here, and was sent on."""
+    """Chains whose delta is logged here and was sent on."""
 
 
 @record
 class Unsendable:
-    """A message is larger than any may be: it would be as large the next time."""
+    """A message exceeds the size limit: a retry would be as large."""
 
     instance: InstanceId
     peer: str
@@ -265,13 +266,13 @@ class Unsendable:
 
 @record
 class Freeze:
-    """The epoch is final, and the next one has not begun. `version`: of the table that says who leads."""
+    """The epoch is final and the next one has not begun. `version`: of the table that names the leaders."""
 
     number: int
     version: Version
     epoch: int
     anew: bool = False
-    """A file that was written before is lost: write all."""
+    """A file that was written before is lost: write the whole state."""
 
 
 @record
@@ -280,9 +281,9 @@ class Checkpointed:
     number: int
     version: Version
     epoch: int
-    """Number, version and epoch are those of the Freeze: an answer to one that was given up counts for no other."""
+    """Number, version and epoch of the Freeze: an answer to an abandoned Freeze counts for no other one."""
     chains: bytes
-    """As `contract.manifest` writes them; empty when this instance could not take part."""
+    """In the form of `contract.manifest`; empty when this instance could not take part."""
 
 
 @record
@@ -332,7 +333,7 @@ CODES: dict[type[Any], int] = {cls: code for code, cls in KINDS.items()}
 def encode(message: Message) -> bytes:
     """Msgpack of the field values in order; nested values become lists, a table its own wire form.
 
-    Values at the end that are the defaults are left out, so that an older peer reads what says nothing new to it.
+    Trailing values that equal their defaults are left out, so that an older peer can read them.
     """
     defaults = _DEFAULTS[type(message)]
     values = [getattr(message, name) for name in defaults]
@@ -346,8 +347,8 @@ def encode(message: Message) -> bytes:
 def decode(code: int, head: bytes) -> Message:
     """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields, Refusal for an impossible table.
 
-    Fields are only ever added at the end, with a default: what an older peer leaves out has it. What a newer one says
-    besides is dropped where nothing that is right depends on the message, else it is refused.
+    Fields are only ever added at the end, with a default, which replaces a field that an older peer leaves out. Unknown
+    fields of a newer peer are dropped if correctness does not depend on the message; otherwise the message is refused.
     """
     cls = KINDS.get(code)
     if cls is None:

@@ -45,7 +45,7 @@ class CommitId(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """Names one staged fragment for ever: task attempt ids start again with a new driver, so they are not enough."""
+    """Identifies one staged fragment for ever: task attempt ids alone start again with a new driver."""
 
     step: Step
     generation: int

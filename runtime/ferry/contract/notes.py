@@ -1,4 +1,4 @@
-"""What an epoch commits with its state for the epochs and drivers after it, and the receipts of tasks that it comes from.
+"""Notes: what an epoch commits beside its state for later epochs and drivers, and the receipts of tasks behind them.
 
 Values, sums and wire forms (JSON). Must never decide which receipts count.
 """
@@ -17,60 +17,60 @@ from ferry.contract.watermarks import Clocks, FlowClock, advanced
 
 
 def dead_letters_name(fragment: Fragment) -> str:
-    """Name of the file of dead letters, without its suffix, that belongs to a fragment: of its task attempt."""
+    """Name, without suffix, of the file of dead letters that belongs to a fragment's task attempt."""
     step, generation, run, task = fragment.step, fragment.generation, fragment.run, fragment.task
     return f"{step.epoch}-{step.operator}-{generation}-{run}-{task}"
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one task attempt of an ingest run has done."""
+    """The result of one task attempt of an ingest run."""
 
     task: int = -1
     """Spark's number of the attempt; -1: the whole run failed, as `error` says."""
     helper: str | None = None
     """The instance that holds its fragment; None: it had no rows."""
     rows: int = 0
-    """Records read: those of each source where its first operator reads them."""
+    """Records read, each counted once: by the first operator that reads its source."""
     malformed: int = 0
     maxima: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    """Greatest event time by input of the operator and its flow, where there was any."""
+    """Greatest event time by input of the operator and flow; inputs without records are left out."""
     letters: tuple[str, ...] = ()
-    """Malformed records that go with the receipt, for no directory is shared with the driver."""
+    """Malformed records that travel with the receipt because tasks and driver share no directory."""
     flush: bool = False
     """The task has seen the end of all input."""
     error: str | None = None
     flows: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
-    """By input, in one receipt of all: the flows that its source lists, and whether each has records that wait."""
+    """By input, in one of all receipts: the flows that its source lists, and whether each has waiting records."""
     ages: Counts = field(default_factory=dict)
-    """How many records were how old when the epoch was planned (`contract/latency.py`); of sources that say so."""
+    """Records by their age when the epoch was planned (`contract/latency.py`); of sources that know it."""
     busy: float = 0.0
-    """Seconds from when it was dealt its records to this receipt."""
+    """Seconds from the deal of its records to this receipt."""
     unread: int = 0
-    """Malformed records that `rows` does not count: their source could not make records of them."""
+    """Malformed records that `rows` does not count: their source could not parse them as records."""
     first_malformed: str = ""
-    """What is wrong with the first one, and where it lies."""
+    """The problem of the first one, and its place."""
     given: int = 0
-    """Records that the inputs of the operator were given, also where another operator counts them."""
+    """Records that the inputs of the operator received, including records that another operator counts."""
     bad: int = 0
-    """Those of `given` that are malformed."""
+    """Malformed records among `given`."""
     died: bool = False
-    """It has read nothing: attempts before it have died."""
+    """It has read nothing because attempts before it have died."""
 
     def dump(self) -> str:
-        """As the task returns it."""
+        """JSON, for the driver."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def load(text: str) -> Receipt:
-        """As the driver reads it."""
+        """Inverse of dump."""
         doc = known(Receipt, json.loads(text))
         numbered = {name: _by_number(doc[name]) for name in ("maxima", "flows", "ages")}
         return Receipt(**{**doc, **numbered, "letters": tuple(doc["letters"])})
 
 
 RecordPlace = tuple[str, str, int]
-"""A record: its source, the split as JSON, its number there."""
+"""The place of a record: its source, the split as JSON, its number in the split."""
 
 
 class EpochCounts(NamedTuple):
@@ -79,41 +79,41 @@ class EpochCounts(NamedTuple):
     rows: int = 0
     malformed: int = 0
     late: int = 0
-    """Those that are late at any operator but the last one so far, whose own commit counts them."""
+    """Late records of all operators so far but the last one, whose own commit counts them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochNotes:
-    """Committed with a step. A driver that only emits the epoch again knows from it what the epoch brought."""
+    """Notes committed with a step. A driver that only repeats an epoch's output reads its counts from them."""
 
     epoch: EpochCounts = field(default_factory=EpochCounts)
-    """Of this epoch, so far."""
+    """Counts of this epoch, so far."""
     late: int = 0
-    """Of all steps before this one: the commit of a step counts its own."""
+    """Late records of all steps before this one: the commit of a step counts its own."""
     spark: str | None = None
-    """What Spark needs to begin the epoch again (`driver/checkpoint.py`); None: of a release that did not keep it."""
+    """What Spark needs to begin the epoch again (`driver/checkpoint.py`); None: from a release that did not keep it."""
     maxima: Mapping[int, Mapping[int, Clocks]] = field(default_factory=dict)
-    """Greatest event time ever seen, and when the flow was heard last: by operator, its input and the flow."""
+    """Greatest event time ever seen, and when the flow was last heard: by operator, input and flow."""
     rows: int = 0
     malformed: int = 0
-    """Of all epochs."""
+    """Malformed records of all epochs."""
     flush: bool = False
     """All input has ended: every window fires."""
     letters: tuple[str, ...] = ()
     """Files of dead letters that belong to this epoch."""
     ages: Counts = field(default_factory=dict)
-    """How many records of this epoch were how old when it was planned."""
+    """Records of this epoch by their age when it was planned."""
     aside: tuple[RecordPlace, ...] = ()
-    """Records of this epoch that are left out: a task dies of each. Whoever reads them again leaves them out, too."""
+    """Records of this epoch that are left out because each kills its task. A repeated read leaves them out, too."""
 
     def next_epoch(self, late: int, spark: str) -> EpochNotes:
-        """Of the epoch after this one, before anything is read. `late`: of the last step of this epoch."""
+        """Notes of the next epoch, before it has read anything. `late`: late records of the last step of this epoch."""
         return replace(
             self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=(), ages={}, aside=()
         )
 
     def next_operator(self, late: int) -> EpochNotes:
-        """Of the step after this one in the same epoch. `late`: of this step."""
+        """Notes of the next step in the same epoch. `late`: late records of this step."""
         return replace(self, epoch=self.epoch._replace(late=self.epoch.late + late), late=self.late + late)
 
     def add(
@@ -125,10 +125,10 @@ class EpochNotes:
         idle: Mapping[int, int] | None = None,
         unlisted: Iterable[int] = (),
     ) -> EpochNotes:
-        """With what the tasks of an operator's ingest have read.
+        """The notes with the receipts of an operator's ingest.
 
-        `now`: when the epoch was planned. `idle`: timeouts by input, where there is one. `unlisted`: inputs whose flows are
-        named by their records, and listed by nobody.
+        `now`: when the epoch was planned. `idle`: timeouts by input, of inputs with a timeout. `unlisted`: inputs whose
+        flows are named only by their records.
         """
         rows = sum(r.rows for r in receipts)
         malformed = sum(r.malformed for r in receipts)
@@ -145,26 +145,26 @@ class EpochNotes:
         )
 
     def newest(self) -> dict[int, int]:
-        """By operator: the greatest event time of what sources have brought for it."""
-        found: dict[int, int] = {}
+        """By operator: the greatest event time that sources have brought for it."""
+        newest: dict[int, int] = {}
         for operator, sides in self.maxima.items():
             times = [one.greatest for clocks in sides.values() for one in clocks.values() if one.greatest is not None]
             if times:
-                found[operator] = max(times)
-        return found
+                newest[operator] = max(times)
+        return newest
 
     def dump(self) -> bytes:
-        """As it is committed."""
+        """JSON, as it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}
         doc = {**asdict(self), "maxima": maxima}
         for name in ("ages", "aside"):
             if not doc[name]:
-                del doc[name]  # so it was before there were any
+                del doc[name]  # as in releases without these fields
         return json.dumps(doc, separators=(",", ":")).encode()
 
     @staticmethod
     def load(meta: bytes) -> EpochNotes:
-        """As it was committed, also by another release; nothing committed yet is b''."""
+        """Inverse of dump, also for notes of another release; b'' before the first commit."""
         doc = known(EpochNotes, json.loads(meta)) if meta else {}
         doc["epoch"] = EpochCounts(*doc.get("epoch", ()))
         doc["maxima"] = {
@@ -182,7 +182,7 @@ def _advanced(
     idle: Mapping[int, int],
     unlisted: Iterable[int],
 ) -> dict[int, Clocks]:
-    """Clocks of the flows by input, after these receipts; inputs of which nothing is known are left out."""
+    """Clocks of the flows by input, after these receipts; unknown inputs are left out."""
     maxima: dict[int, dict[str, int]] = {}
     listed: dict[int, Mapping[str, bool]] = {side: {} for side in unlisted}
     for receipt in receipts:
@@ -200,7 +200,7 @@ def _advanced(
 
 
 def _wire(clocks: Clocks) -> Any:
-    """One flow that never is idle is a number, as before there were others."""
+    """A flow without an idle timeout is a bare number, as in releases without idle timeouts."""
     if clocks.keys() == {""} and clocks[""].heard is None:
         return clocks[""].greatest
     return clocks
@@ -213,5 +213,5 @@ def _clocks(wire: Any) -> Clocks:
 
 
 def _by_number(doc: Mapping[str, Any]) -> dict[int, Any]:
-    """A map whose keys are numbers: JSON makes texts of them."""
+    """A map with numbers as keys, from JSON, which makes texts of them."""
     return {int(key): value for key, value in doc.items()}

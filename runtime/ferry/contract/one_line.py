@@ -1,16 +1,17 @@
-"""Text that somebody else wrote, as one plain line: no escape sequence reaches a terminal, and no line is made up."""
+"""Foreign text as one plain line: no escape sequence reaches a terminal, and no text can fake a line."""
 
 from __future__ import annotations
 
 import re
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters of ASCII and C1, line ends of Unicode, signs that turn the direction of text, and halves of pairs."""
+"""Control characters of ASCII and C1, Unicode line ends, signs that change the direction of text, and lone
+surrogates."""
 
 _LINES = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""The same but for line ends and tabs."""
+"""The same without line ends and tabs."""
 
 
 def one_line(text: str) -> str:
@@ -24,7 +25,7 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same, but for line ends and tabs, which stay: for text of several lines."""
+    """The text with control characters escaped, except line ends and tabs: for text of several lines."""
     return _LINES.sub(_escaped, text)
 
 

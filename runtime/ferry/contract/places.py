@@ -1,7 +1,7 @@
 """Where processes find each other: names in Redis. Data never goes through Redis; writes are few.
 
-On Kubernetes the journal is elsewhere (`contract.journals`). All else is soft: whoever has written it does so again when
-Redis has forgotten it.
+On Kubernetes the journal is elsewhere (`contract.journals`). All other keys are soft state: their writers write them
+again when Redis has lost them.
 
 | key | type | written by | what |
 |---|---|---|---|
@@ -10,7 +10,7 @@ Redis has forgotten it.
 | `ferry:RUN:instances` | hash | instance | 'W.I' -> JSON Registration |
 | `ferry:RUN:instances:changed` | sorted set | instance | 'W.I' by the number of the last change of its registration |
 | `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
-| `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": who has the worker, and who had it |
+| `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": the worker's owner, and its former ones |
 | `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive; its instances in the user's code |
 | `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
 """
@@ -24,10 +24,11 @@ from dataclasses import asdict, dataclass
 from ferry.contract.lenient import known
 
 SPARK_ENCRYPTED = {"spark.network.crypto.enabled": "true", "spark.network.crypto.cipher": "AES/GCM/NoPadding"}
-"""What encrypts Spark's own connections, of master, workers, driver and executors alike; none of them takes another then."""
+"""Settings that encrypt Spark's own connections (master, workers, driver, executors); they then refuse unencrypted
+ones."""
 
 TLS_NAME = "process.ferry"
-"""Name in every certificate of a run: its processes are known by who issued them, for their addresses come and go."""
+"""Name in every certificate of a run: its issuer identifies a process, because addresses come and go."""
 
 
 def journal(run: str) -> str:
@@ -61,44 +62,44 @@ def last_change(run: str) -> str:
 
 
 def beat(run: str, worker: int | str = "") -> str:
-    """Heartbeat of a worker; without one, what all of them begin with."""
+    """Heartbeat of a worker; without a worker, the common prefix of all heartbeats."""
     return f"ferry:{run}:beat:{worker}"
 
 
 def in_sink(run: str) -> str:
-    """How many drivers in a row have begun to give one epoch to one sink, and have not come back from it."""
+    """Number of drivers in a row that began to give one epoch to one sink and did not return from it."""
     return f"ferry:{run}:in-sink"
 
 
 def driver(run: str) -> str:
-    """Where the driver is."""
+    """Address of the driver."""
     return f"ferry:{run}:driver"
 
 
 def lasting(run: str) -> tuple[str, ...]:
-    """All that stays of a run until it is deleted; heartbeats run out by themselves."""
+    """All keys of a run that last until it is deleted; heartbeats expire."""
     return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, in_sink, driver))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
-    """Where one life of the driver can be reached. Announced twice: before its generation is claimed, and when it is.
+    """Address of one life of the driver. Announced twice: before and after its generation is claimed.
 
-    A claim is as strong as it is new: one of a higher generation replaces it, and of the same generation only one that is
-    in the journal replaces one that is not. So workers can start early, and none stays with a driver that lost.
+    The higher generation wins; within a generation the announcement that is in the journal wins. So workers can start
+    early, and no worker stays with a driver that lost.
     """
 
     generation: int
     claimed: bool
     """The generation is in the journal."""
     life: str
-    """Of this driver's Spark: another life, another Spark."""
+    """Life of this driver's Spark: another life, another Spark."""
     spark: str
     """URL of Spark's master, spark://host:port."""
     control: str
-    """URL of the control endpoint; empty as long as the generation is not claimed."""
+    """URL of the control endpoint; empty until the generation is claimed."""
     cores: int = 1
-    """Task slots of an executor: what a worker has to offer, no less and no more, so that it gets one."""
+    """Task slots of an executor: a worker must offer exactly this many to get one."""
 
     def dump(self) -> str:
         """JSON."""
@@ -111,17 +112,17 @@ class DriverPlace:
 
 
 def life_of(parent: int, start: int) -> bytes:
-    """A life of an instance: its parent's, as the registry numbers them, and which start of the parent's it is; ordered."""
+    """A life of an instance: the number of its parent in the registry, and the start within this parent; ordered."""
     return struct.pack(">QQ", parent, start)
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where one life of an instance can be reached."""
+    """Address of one life of an instance."""
 
     instance: str
     incarnation: str
-    """of two lives the later one has the greater: `life_of`"""
+    """the later of two lives has the greater one: `life_of`"""
     host: str
     port: int
     """of the channel endpoint"""

@@ -1,4 +1,4 @@
-"""Between the values of messages and the plain ones that msgpack knows: lists, numbers, texts, bytes."""
+"""Converts values of messages to and from plain msgpack values: lists, numbers, texts, bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ferry.contract.routing import Table, Version
 
 
 def plain(value: Any) -> Any:
-    """A value of a field as msgpack takes it."""
+    """A field's value as msgpack takes it."""
     if isinstance(value, Table):
         return value.to_wire()
     return [getattr(value, f.name) for f in fields(value)]
 
 
 def built(hint: Any, value: Any) -> Any:
-    """The value of a field from what msgpack gives: lists become the tuples and named values that `hint` says."""
+    """A field's value from msgpack's: lists become the tuples and named values of `hint`."""
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
         return None if value is None else built(next(h for h in typing.get_args(hint) if h is not type(None)), value)

@@ -1,8 +1,8 @@
-"""Plans: where every virtual node is wanted, and by which steps it gets there.
+"""Plans: where every virtual node should be, and the steps that lead there.
 
-It is handed to a driver, which journals it beside the routing table and carries it out between epochs; the next driver
-goes on where it was. It has no opinion of what makes a placement good: only the driver knows how many virtual nodes there
-are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switchovers apart.
+A driver journals a plan beside the routing table and carries it out between epochs; the next driver continues it. This
+file does not judge placements: only the driver knows how many virtual nodes there are. Steps are as in Megaphone
+(sections 3.3 and 4.4), with separate copies and switchovers.
 """
 
 from __future__ import annotations
@@ -18,82 +18,82 @@ Placement = tuple[InstanceId, ...]
 
 
 class PlanStep(NamedTuple):
-    """What is done at one time."""
+    """Copies and switchovers that happen together."""
 
     copies: tuple[int, ...]
-    """Virtual nodes of which the members begin to be warmed that they lack."""
+    """Virtual nodes whose missing members begin to be warmed."""
     switchovers: tuple[int, ...]
-    """Virtual nodes that get their new leader as soon as it is in sync; and the copies that they lack."""
+    """Virtual nodes that get their new leader as soon as it is in sync; missing copies are made, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Body of `PUT /desired`, answer of `GET /desired`, and what the journal has beside the table."""
+    """Body of `PUT /desired`, answer of `GET /desired`, and part of the journal beside the table."""
 
     number: int
     """A higher one replaces a lower one; from 1."""
     placements: tuple[Placement, ...]
-    """By virtual node, when it is over."""
+    """By virtual node, at the end of the plan."""
     steps: tuple[PlanStep, ...] = ()
-    """One after the other. What none of them names changes after the last one; without steps that is at once."""
+    """In order. Virtual nodes in no step change after the last step; without steps all change at once."""
     gap: int = 0
     """Epochs after a switchover in which no step begins."""
     warm: bool = True
-    """False: epochs are held back while the copies of a step are made, as Megaphone does."""
+    """False: epochs wait while the copies of a step are made, as in Megaphone."""
     at_epoch: int = 0
-    """It begins with this epoch, or a later one."""
+    """The earliest epoch with which it begins."""
     at_time: int | None = None
-    """It begins with the first epoch that begins when the watermark is here: milliseconds of event time."""
+    """It begins with the first epoch whose watermark is at least this: milliseconds of event time."""
     deadline: int = 0
-    """A copy to which nothing comes for so many milliseconds is given up for a while, and a plan that stands still for
-    three times as long is rolled back; 0: the driver's default."""
+    """Milliseconds without data after which a copy is abandoned for a while; a plan without progress for three times as
+    long is rolled back; 0: the driver's default."""
     token: int = 0
-    """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
+    """Fencing token of the decision's author: after a higher one was seen a lower one is refused."""
     basis: dict[str, Any] | None = field(default=None, hash=False)
-    """What it was planned for: kept for whoever plans next, and not looked at."""
+    """The planner's input: kept for the next planner, ignored by the driver."""
     before: tuple[Placement, ...] = ()
-    """By virtual node, where it is wanted until its step; none once the plan is over. The driver's to say."""
+    """By virtual node, its placement until its step; empty once the plan is over. Set by the driver."""
     reached: int = 0
-    """Steps that have begun; the driver's to say."""
+    """Steps begun. Set by the driver."""
     undone: str = ""
-    """Why it was rolled back: then the placements are those of before. The driver's to say."""
+    """Why it was rolled back: the placements are then the previous ones. Set by the driver."""
     at_window: tuple[int, ...] = ()
-    """Virtual nodes that go to another leader at the boundary of a window (UniMiCo): that one takes no snapshot, but hears
-    of all that changes, and leads when what was there when it began is over. No step waits for it."""
+    """Virtual nodes that change their leader at the boundary of a window (UniMiCo): the new leader takes no snapshot,
+    gets every delta, and leads once the state from before has expired. No step waits for it."""
 
     def wanted(self) -> tuple[Placement, ...]:
-        """By virtual node, where it should be now."""
+        """By virtual node, the placement that applies now."""
         if self.reached >= len(self.steps):
             return self.placements
-        made = list(self.before)
+        placements = list(self.before)
         for step in self.steps[: self.reached]:
             for v in step.copies:
-                made[v] = (*made[v], *(i for i in self.placements[v] if i not in made[v]))
+                placements[v] = (*placements[v], *(i for i in self.placements[v] if i not in placements[v]))
             for v in step.switchovers:
-                made[v] = self.placements[v]
-        return tuple(made)
+                placements[v] = self.placements[v]
+        return tuple(placements)
 
     def begun(self) -> frozenset[int]:
         """Virtual nodes of the steps that have begun."""
         return frozenset(v for step in self.steps[: self.reached] for vnodes in step for v in vnodes)
 
     def is_due(self, epoch: int, watermark: int) -> bool:
-        """Whether it may begin with this epoch. `watermark`: of what is committed, in milliseconds."""
+        """Whether it may begin with this epoch. `watermark`: of the committed state, in milliseconds."""
         return epoch >= self.at_epoch and (self.at_time is None or watermark >= self.at_time)
 
     def next_targets(self) -> frozenset[InstanceId]:
-        """Who has to be there for the next step: all members that its virtual nodes are to have."""
+        """Instances that must be alive for the next step: all future members of its virtual nodes."""
         if self.reached >= len(self.steps):
             return frozenset()
         return frozenset(i for vnodes in self.steps[self.reached] for v in vnodes for i in self.placements[v])
 
     def with_next_step(self) -> Plan:
-        """One more step has begun."""
+        """The plan with one more step begun."""
         return replace(self, reached=self.reached + 1)
 
     def rolled_back(self, there: Container[InstanceId], why: str) -> Plan:
-        """All back to where it was before, but for virtual nodes that would have fewer copies there, or lack members, or be
-        where nothing is to be when the plan is over: a worker that is emptied.
+        """All virtual nodes back at their previous placement, except nodes that would have fewer copies or missing
+        members there, or whose previous instances are to be empty at the end of the plan: a worker that is drained.
         """
         stays = frozenset(i for placement in self.placements for i in placement)
         pairs = zip(self.before, self.placements, strict=True)
@@ -104,11 +104,11 @@ class Plan:
         return replace(now, at_window=())
 
     def without_snapshots(self) -> tuple[tuple[int, InstanceId], ...]:
-        """Copies that are made at the boundary of a window: virtual node, and who is to lead it."""
+        """Copies that are made at the boundary of a window: virtual node, and its future leader."""
         return tuple((v, self.placements[v][0]) for v in self.at_window)
 
-    def hurried(self, in_sync: Callable[[int], Placement]) -> Plan:
-        """Without waiting for the copies that are in sync by now, nor where a copy is missing: these are made at once.
+    def with_needed_boundaries(self, in_sync: Callable[[int], Placement]) -> Plan:
+        """The plan without boundaries whose future leader is in sync by now, or where a copy is missing: it is made at once.
 
         `in_sync`: members of a virtual node.
         """
@@ -120,7 +120,7 @@ class Plan:
         return self if left == self.at_window else replace(self, at_window=left)
 
     def to_wire(self) -> dict[str, Any]:
-        """As JSON; what is as always is left out, so that a driver of an older version reads what it can do."""
+        """JSON; default values are left out, so that a driver of an older version reads what it supports."""
         document = {one.name: getattr(self, one.name) for one in fields(self)}
         document["placements"], document["before"] = _lists(self.placements), _lists(self.before)
         document["steps"] = [[list(vnodes) for vnodes in step] for step in self.steps]
@@ -129,57 +129,58 @@ class Plan:
 
     @classmethod
     def from_wire(cls, document: Any) -> Plan:
-        """The inverse. Raises ValueError that says what is wrong; what is not known is refused, for it may matter."""
+        """Inverse of to_wire. Raises ValueError with the reason; unknown fields are refused because they may matter."""
         if not isinstance(document, dict) or not {"number", "placements"} <= document.keys():
             raise ValueError("a plan has a number and placements")
         if unknown := document.keys() - cls.__dataclass_fields__.keys():
             raise ValueError(f"unknown: {', '.join(sorted(map(str, unknown)))}")
-        given = ALWAYS | document
-        if given["basis"] is not None and not isinstance(given["basis"], dict):
+        full = ALWAYS | document
+        if full["basis"] is not None and not isinstance(full["basis"], dict):
             raise ValueError("basis is an object")
-        if type(given["warm"]) is not bool:
+        if type(full["warm"]) is not bool:
             raise ValueError("warm is true or false")
-        placements = _placements(given["placements"])
+        placements = _placements(full["placements"])
         return cls(
-            number=_number(given, "number", 1),
+            number=_number(full, "number", 1),
             placements=placements,
-            steps=_steps(given["steps"], len(placements)),
-            gap=_number(given, "gap", 0),
-            warm=given["warm"],
-            at_epoch=_number(given, "at_epoch", 0),
-            at_time=None if given["at_time"] is None else _number(given, "at_time", TIME_MIN, TIME_MAX),
-            deadline=_number(given, "deadline", 0),
-            token=_number(given, "token", 0),
-            basis=given["basis"],
-            before=_placements(given["before"]),
-            reached=_number(given, "reached", 0),
-            undone=_text(given, "undone"),
-            at_window=_vnodes(given["at_window"], len(placements)),
+            steps=_steps(full["steps"], len(placements)),
+            gap=_number(full, "gap", 0),
+            warm=full["warm"],
+            at_epoch=_number(full, "at_epoch", 0),
+            at_time=None if full["at_time"] is None else _number(full, "at_time", TIME_MIN, TIME_MAX),
+            deadline=_number(full, "deadline", 0),
+            token=_number(full, "token", 0),
+            basis=full["basis"],
+            before=_placements(full["before"]),
+            reached=_number(full, "reached", 0),
+            undone=_text(full, "undone"),
+            at_window=_vnodes(full["at_window"], len(placements)),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A virtual node that goes to another leader when windows have ended: no state is moved."""
+    """A virtual node that changes its leader when windows have ended: no state is moved."""
 
     vnode: int
     origin: str
     target: str
     begins: int | None
-    """Windows that start here or later are the target's, in milliseconds of event time; None: that depends on what comes."""
+    """The target computes windows that start here or later, in milliseconds of event time; None: depends on coming
+    records."""
 
 
 TIME_MIN, TIME_MAX = -(10**13), 10**14
-"""Milliseconds since 1970, from the year 1653 to 5138: what is beyond is of another unit."""
+"""Milliseconds since 1970, from the year 1653 to 5138: values beyond are in another unit."""
 
 ALWAYS: dict[str, Any] = {
     "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "deadline": 0, "token": 0, "basis": None,
     "before": [], "reached": 0, "undone": "", "at_window": [],
 }  # fmt: skip
-"""What is so where nothing else is said, as JSON."""
+"""Default values, as JSON."""
 
 NEEDED = ("number", "placements", "token", "basis")
-"""What is always said."""
+"""Fields that are always written."""
 
 
 def _lists(placements: Sequence[Placement]) -> list[list[str]]:

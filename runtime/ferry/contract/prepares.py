@@ -1,7 +1,7 @@
-"""A Prepare on its way to all instances: what all get is encoded once, and each gets its own fragments.
+"""A Prepare for all instances: the common part is encoded once, and each instance gets its own fragments.
 
-As a rule helpers are bits of the names in the table (`BriefPrepare`); over a connection that has not had the table they are
-named. What is named is decoded by `messages.decode`.
+Usually helpers are bits of the names in the table (`BriefPrepare`); a connection that has not carried the table gets
+names, which `messages.decode` decodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ferry.contract.plain import plain
 
 
 class Named:
-    """Each helper gets its own fragments, and everybody the names of all helpers."""
+    """Each helper gets its own fragments; every instance gets the names of all helpers."""
 
     def __init__(self, prepare: Prepare) -> None:
         pack = msgpack.Packer(default=plain)
@@ -35,17 +35,18 @@ class Named:
         self._tail = pack.pack(prepare.low) + pack.pack(prepare.high)
 
     def of(self, to: InstanceId) -> bytes:
-        """What `to` gets: as `encode` would make it."""
+        """The message to `to`, as `encode` would make it."""
         start, own, end = self._own.get(to, (0, b"", 0))
         return b"".join((self._head, self._named[:start], own, self._named[end:], self._tail))
 
 
 class Brief:
-    """Each helper gets its own fragments, and everybody a bit for each name of the table."""
+    """Each helper gets its own fragments; every instance gets a bit for each name of the table."""
 
     @classmethod
     def made(cls, prepare: Prepare, names: Sequence[InstanceId]) -> Brief | None:
-        """`names`: of the table of the Prepare, sorted. None where something would be lost: helpers in another order."""
+        """`names`: of the table of the Prepare, sorted. None if bits cannot express the helpers: they are in another
+        order."""
         return cls(prepare, names) if all(a < b for (a, _), (b, _) in pairwise(prepare.winners)) else None
 
     def __init__(self, prepare: Prepare, names: Sequence[InstanceId]) -> None:
@@ -59,12 +60,12 @@ class Brief:
         self._head = self._pack.pack_array_header(len(fields(BriefPrepare))) + b"".join(map(self._pack.pack, common))
 
     def of(self, to: InstanceId) -> bytes:
-        """What `to` gets: as `encode` would make it."""
+        """The message to `to`, as `encode` would make it."""
         return b"".join((self._head, self._pack.pack(to), self._pack.pack(self._own.get(to, ()))))
 
 
 def whole(brief: BriefPrepare, names: Sequence[InstanceId]) -> Prepare:
-    """The Prepare that is meant, as far as it concerns the receiver; `names` as for `Brief.made`."""
+    """The full Prepare, as far as it concerns the receiver; `names` as for `Brief.made`."""
     bits = (byte >> bit & 1 for byte in brief.helpers for bit in range(8))
     own: dict[InstanceId, tuple[Fragment, ...]] = {brief.to: brief.own}
     helpers = sorted((*compress(names, bits), *brief.others))

@@ -1,17 +1,17 @@
-"""What of a descriptor is the text of the program, and what is the state: classes of a file have its hash in their names."""
+"""Separates a descriptor's state from its program text: names of classes from a file hold the file's hash."""
 
 from __future__ import annotations
 
 import re
 
 PREFIX = "ferry_pipeline_"
-"""With which the name of a module begins that was loaded from a pipeline's file; then its stem, `_`, and 12 digits."""
+"""Prefix of the name of a module that was loaded from a pipeline's file; the stem, `_`, and 12 digits follow."""
 
 _MODULE = re.compile(rf"{PREFIX}[^\":\s\\]*_[0-9a-f]{{12}}(?=:)")
 
 
 def without_text(names: str) -> str:
-    """The names of classes without the file that they come from, and its hash: the same class whatever else is there.
+    """The names of classes without their file and its hash: the same class whatever else the file holds.
 
     Example:
         >>> without_text('"made_of": "ferry_pipeline_sales_0123456789ab:Rate"')

@@ -1,4 +1,4 @@
-"""How messages, effects and events are declared: values that nobody changes."""
+"""How messages, effects and events are declared: immutable values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[T]) -> type[T]:
-    """A dataclass with slots that is equal and hashed by its fields, and that the type checker keeps from being changed.
+    """A dataclass with slots, equality and a hash by its fields; the type checker forbids assignments to them.
 
-    A frozen one takes three times as long to make, and a job makes thousands of messages a second.
+    A frozen dataclass takes three times as long to make, and a job makes thousands of messages a second.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,4 +1,4 @@
-"""What was committed of each operator last: attempt, watermarks, and how many rows were late and fired. Values only."""
+"""The last committed step of each operator: attempt, watermarks, late and fired rows. Values only."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class StepResult(NamedTuple):
     """Watermarks of the operator before and after the step: windows with low < end <= high have fired."""
     late: int = 0
     fired: int = 0
-    """Late records, and about how many fired rows, over all chains."""
+    """Late records, and the approximate number of fired rows, over all chains."""
 
 
 Results = tuple[StepResult, ...]
-"""By operator. Those up to the one committed last are of its epoch, those after it of the epoch before."""
+"""By operator. Entries up to the last committed operator are of its epoch, later ones of the epoch before."""
 
 
 def no_results(operators: int) -> Results:
-    """Before the first step."""
+    """Results before the first step."""
     return (StepResult(Attempt(0, 0), WATERMARK_NONE, WATERMARK_NONE),) * operators
 
 
 def with_result(results: Results, operator: int, result: StepResult) -> Results:
-    """The same, with what was committed of this operator now."""
+    """The results after a commit of this operator."""
     return (*results[:operator], result, *results[operator + 1 :])

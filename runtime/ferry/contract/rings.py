@@ -1,8 +1,8 @@
-"""The rings of links over RDMA as numbers: bounds, what they pin, and what to change when that is too much.
+"""The rings of RDMA links as numbers: bounds, pinned bytes, and remedies when these exceed a limit.
 
-`lend`: bytes of other memory that each link sends from, so each pins it, too.
+`lend`: bytes of other memory that each link sends from; each link pins them, too.
 
-Arithmetic only, for those who make rings and for those who plan them; it must never ask the system anything.
+Arithmetic only, for making rings and for planning them; it must never query the system.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 PAGE_BYTES = 4096
 
 SLOTS, SLOT_BYTES = 8, 64 * 1024
-"""Of one ring, unless the job says something else."""
+"""Of one ring, unless the job sets another size."""
 
 SLOTS_MAX = 128
 """Slots of one ring: below 256, so that a torn read of the credit word is never taken for a possible value."""
@@ -21,21 +21,23 @@ PINNED_BYTES_MAX = 6 << 20
 """Pinned by one process by default: below LOCKED_BYTES, so no privilege is needed."""
 
 LOCKED_BYTES = 8 << 20
-"""What each process of a container may lock without asking."""
+"""Bytes that each process of a container may lock without a privilege."""
 
 
 def link_bytes(slots: int, slot_bytes: int, lend: int = 0) -> int:
-    """Pinned by one link, on one side: the inbound ring, the outbound staging, a page for each credit word, what is lent."""
+    """Bytes pinned by one link, on one side: the inbound ring, the outbound staging, a page per credit word, lent
+    memory."""
     return 2 * (-(-slots * slot_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES) + lend
 
 
 def fitting_slots(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -> int:
-    """The most slots, of no more than `slots`, with which so many links pin no more than `most`; 0 when there are none."""
+    """The largest number of slots, at most `slots`, with which this many links pin at most `most` bytes; 0 if none
+    fits."""
     return next((s for s in range(slots, 0, -1) if links * link_bytes(s, slot_bytes, lend) <= most), 0)
 
 
 def suggest_ring(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -> str:
-    """What to change so that this many links pin no more than `most`, as text."""
+    """The change with which this many links pin at most `most` bytes, as text."""
     fitting = fitting_slots(links, slots, slot_bytes, most, lend)
     if lend and not fitting:
         return f"lend less than {lend} bytes"
@@ -48,7 +50,7 @@ def suggest_ring(links: int, slots: int, slot_bytes: int, most: int, lend: int =
 def pin_error(
     links: int, slots: int, slot_bytes: int, locked_bytes: int, root: bool = False, lend: int = 0
 ) -> str | None:
-    """Why this many links cannot be pinned below this limit, with the three remedies in order of preference; or None."""
+    """Why this many links cannot be pinned below this limit, with three remedies, the best first; or None."""
     needed = links * link_bytes(slots, slot_bytes, lend)
     if needed <= locked_bytes:
         return None

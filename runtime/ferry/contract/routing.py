@@ -1,12 +1,13 @@
 """The routing table: which instances hold which virtual node, and in which term.
 
 One table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
+A table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
 driver, which numbers its tables. Every message of an attempt names the version under which the attempt was begun, so a
-message of an older table is refused as a whole (decision record 0002); the terms name the version of one group in the
-journal, in files and to people.
+message of an older table is refused as a whole (decision record 0002); a term is the version of one group, in the
+journal, in files and for people.
 
-What is always true of a group and of a table is checked when it is made. One that breaks it is a Bug of whoever made it, or
-a Refusal when it came from the journal or a peer.
+The constructors check the invariants of a group and of a table. A violation is a Bug of this process, or a Refusal if
+the value came from the journal or a peer.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Group:
     in_sync: tuple[InstanceId, ...]
     """Leader first, then the replicas in chain order; their acknowledgement is awaited."""
     learners: tuple[InstanceId, ...] = ()
-    """Members being warmed: they get every delta, nobody waits for them."""
+    """Members being warmed: they get every delta, and no epoch waits for them."""
 
     def __post_init__(self) -> None:
-        # Of each virtual node after each change, so these are few and plain.
+        # Runs for each virtual node after each change, so the checks are few and cheap.
         if not self.in_sync:
-            raise Bug(f"{self} has no member that is in sync: nobody leads it")
+            raise Bug(f"{self} has no member in sync, so it has no leader")
         if len({*self.in_sync, *self.learners}) != len(self.in_sync) + len(self.learners):
             raise Bug(f"{self} has a member twice")
         if min(self.term) < 0:
@@ -55,12 +56,12 @@ class Group:
 
     @property
     def members(self) -> tuple[InstanceId, ...]:
-        """Everybody who gets the deltas."""
+        """All members; each gets the deltas."""
         return self.in_sync + self.learners
 
 
 GroupChange = tuple[int, Term, tuple[InstanceId, ...], tuple[InstanceId, ...]]
-"""A virtual node, and the fields of its group from now on."""
+"""A virtual node, and the new fields of its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,16 @@ class Table:
     """True for the tables of a job before its first commit: members start with empty state instead of proving that they
     hold it. It is journaled as False before the first Commit is sent."""
     origin: str = ""
-    """The restore that the job goes back to: its life. Members of an initial table begin with the state of that checkpoint,
-    and not with none; what was held in another life counts in no table. No other restore of the job has its name: the
-    manifest's URL, `#`, and the generation that decided it."""
+    """The restore that the job goes back to. Members of an initial table begin with the state of that checkpoint
+    instead of empty; state of another restore never counts. Unique: the manifest's URL, `#`, and the generation that
+    decided it."""
     plan: Plan | None = None
-    """Where the groups are to go; the journal's only: no member is told."""
+    """The plan in force; in the journal only, members do not get it."""
     prepared: Plan | None = None
-    """What takes its place when it is due; the journal's only, too."""
+    """The scheduled plan, which replaces it when due; in the journal only, too."""
     at_window: tuple[tuple[int, InstanceId], ...] = ()
-    """Copies that take no snapshot, by virtual node and learner: they are whole once what was there when they began is over
-    (`Plan.at_window`). Who does not know of it sends a snapshot, which is as good."""
+    """Copies without a snapshot, by virtual node and learner: they are complete once the state from before their start
+    has expired (`Plan.at_window`). An instance that ignores this field sends a snapshot, which is as correct."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -95,7 +96,7 @@ class Table:
 
     @property
     def restoring(self) -> bool:
-        """Whether members are to load what the job begins with."""
+        """Whether members have to load the state of a restore."""
         return self.initial and self.origin != ""
 
     @property
@@ -117,12 +118,12 @@ class Table:
         return replace(self, version=version, groups=tuple(groups), initial=False)
 
     def since(self, base: Table) -> tuple[GroupChange, ...]:
-        """What has changed since `base`: groups that are the same are usually the same object."""
+        """The changes since `base`: unchanged groups are usually the same object."""
         pairs = enumerate(zip(base.groups, self.groups, strict=True))
         return tuple((v, g.term, g.in_sync, g.learners) for v, (b, g) in pairs if b is not g and b != g)
 
     def amended(self, version: Version, initial: bool, changes: Sequence[GroupChange]) -> Table:
-        """Inverse of since. Raises Refusal for what cannot be the next table."""
+        """Inverse of since. Raises Refusal for a table that cannot follow this one."""
         with _from_outside():
             if version < self.version:
                 raise Bug(f"{version} comes after {self.version}")
@@ -150,7 +151,7 @@ class Table:
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Table:
-        """Inverse of both. Raises Refusal for what is no routing table."""
+        """Inverse of both. Raises Refusal for any other document."""
         with _from_outside():
             return Table(
                 version=Version(*doc["version"]),
@@ -167,7 +168,7 @@ class Table:
 
 
 def _plan(document: Any) -> Plan | None:
-    """None also for one that only a later version can carry out: whoever plans hears that there is none."""
+    """The plan of a document; None also if only a later version can carry it out: the planner then sees no plan."""
     try:
         return None if document is None else Plan.from_wire(document)
     except ValueError:
@@ -176,8 +177,8 @@ def _plan(document: Any) -> Plan | None:
 
 @contextmanager
 def _from_outside() -> Iterator[None]:
-    """What a peer or the journal says wrongly is not this process's bug."""
+    """A wrong table of a peer or the journal is a Refusal, not a bug of this process."""
     try:
         yield
     except (Bug, KeyError, TypeError, ValueError) as error:
-        raise Refusal(f"no routing table can be like this: {type(error).__name__}: {error}") from error
+        raise Refusal(f"this is no routing table: {type(error).__name__}: {error}") from error

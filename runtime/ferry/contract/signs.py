@@ -1,4 +1,4 @@
-"""Messages that no row depends on: signs of life, reports, and what an instance is to give way to."""
+"""Messages that no row depends on: signs of life, reports, and requests to give way."""
 
 from __future__ import annotations
 
@@ -8,59 +8,60 @@ from ferry.contract.records import record
 
 @record
 class Pulse:
-    """Said at every heartbeat, also while the instance computes: who says nothing stands still."""
+    """Sent at every heartbeat, also while the instance computes: a silent instance is at a standstill."""
 
     instance: InstanceId
     busy_ms: int
-    """For so long its loop has had work without a break; 0 when that is not worth mentioning."""
+    """Milliseconds for which its loop has worked without a break; 0 when short."""
     code: str = ""
     """The user's code that runs now: operator and epoch; empty: none."""
     code_ms: int = 0
-    """For how long it has run."""
+    """Milliseconds for which it has run."""
 
 
 @record
 class Begins:
-    """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
+    """An epoch begins: copying gives way for a moment. Correctness does not depend on it."""
 
     epoch: int
     bandwidth: int = -1
-    """Bytes a second that copies may use from now on; 0: no bound; -1: nobody has said anything."""
+    """Bytes a second that copies may use from now on; 0: unlimited; -1: not set."""
     hears_code: bool = False
-    """The driver reads what a Pulse says of the user's code; an older one ends a connection over which that comes."""
+    """The driver accepts a Pulse with the user's code; an older driver closes a connection that carries one."""
 
 
 @record
 class Report:
-    """What an instance holds, once a second: for people, the planner, and timers of the clock. No row depends on it."""
+    """The state of an instance, once a second: for people, the planner, and timers of the clock. No row depends on
+    it."""
 
     instance: InstanceId
     life: str
     vnodes: tuple[int, ...]
     state_bytes: tuple[int, ...]
-    """Per one of `vnodes`."""
+    """Per virtual node of `vnodes`."""
     computed: tuple[int, ...]
-    """Rows computed for each of `vnodes` as their leader, since this life began."""
+    """Rows computed as leader for each of `vnodes`, since this life began."""
     rdma: int = 0
     tcp: int = 0
-    """Links to other instances, by what carries them."""
+    """Links to other instances, by transport."""
     reason: str = ""
-    """Why some are not RDMA although a device was asked for."""
+    """Why some links are not RDMA although a device was asked for."""
     timer: int | None = None
-    """When its first timer of the clock is due, in milliseconds since 1970; None: it has none."""
+    """When its first timer of the clock is due, in milliseconds since 1970; None: it has no timer."""
     busy_ms: int = 0
-    """For how long its loop has worked, and not waited for messages, since this life began."""
+    """Milliseconds for which its loop has worked instead of waiting for messages, since this life began."""
     received: tuple[int, ...] = ()
-    """Records that came for each of `vnodes` as their leader, since this life began; empty: an older peer."""
+    """Records received as leader for each of `vnodes`, since this life began; empty: an older peer."""
     boundaries: tuple[tuple[int, InstanceId, int | None], ...] = ()
-    """Virtual nodes that it hands over at the boundary of a window, to whom, and from which event time on windows start
-    there, in milliseconds; None: that depends on what comes."""
+    """Virtual nodes that it hands over at the boundary of a window: to which instance, and from which event time on the
+    target computes windows, in milliseconds; None: depends on coming records."""
     damage: str = ""
-    """Which file was not what had been written, so that this life began with nothing; empty: none."""
+    """The damaged file because of which this life began empty; empty: no file was damaged."""
 
 
 @record
 class Leaving:
-    """This instance was told to end, and stays for the epochs that may count on its help."""
+    """This instance is about to end; it stays for the epochs that may count on its help."""
 
     instance: InstanceId

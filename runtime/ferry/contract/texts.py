@@ -1,4 +1,4 @@
-"""Texts that a user writes in a pipeline: names of columns, topics. They are judged where they are written."""
+"""Texts that a user writes in a pipeline: names of columns, topics. They are checked where they are written."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from ferry.contract.errors import SpecRefused
 
 
-def require_name(value: Any, what: str) -> str:
-    """The same. Raises SpecRefused for what is no text, or an empty one.
+def require_name(value: Any, noun: str) -> str:
+    """The value itself. Raises SpecRefused for an empty text or any other type.
 
     Example:
         >>> require_name("", "kafka: topic")
@@ -16,5 +16,5 @@ def require_name(value: Any, what: str) -> str:
         ferry.contract.errors.SpecRefused: kafka: topic ''; give its name
     """
     if not isinstance(value, str) or not value:
-        raise SpecRefused(f"{what} {value!r}; give its name")
+        raise SpecRefused(f"{noun} {value!r}; give its name")
     return value

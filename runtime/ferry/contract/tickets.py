@@ -1,11 +1,11 @@
-"""What is shown instead of the run's secret: keys derived from it, one for each purpose, and tickets for Flight.
+"""Replacements for the run's secret: keys derived from it, one for each purpose, and tickets for Flight.
 
-A ticket is lines of JSON and a seal. The first seal is keyed with what is derived for tickets, each further one with the
-seal before: who holds a sealed *right* can narrow it by a further line, and nobody can widen it or make another one. The
-driver seals what one read asks for, and gives the tasks of one ingest run the right to stage its fragments; a task narrows
-that to itself and to the instance that it talks to. So neither tasks nor the network ever see the secret, and a ticket that
-somebody has copied is of no use anywhere else, nor later: an instance serves reads of the committed step only, takes every
-fragment once, and none of an epoch that is over.
+A ticket is lines of JSON and a seal. The first seal is keyed with the key derived for tickets, each further one with
+the previous seal: the holder of a sealed *right* can narrow it by a further line, and can neither widen nor forge one.
+The driver seals the scope of one read, and gives the tasks of one ingest run the right to stage its fragments; a task
+narrows that right to itself and to the instance that it talks to. So neither tasks nor the network ever see the secret.
+A stolen ticket is of no use anywhere else, nor later: an instance serves reads of the committed step only, takes every
+fragment once, and takes no fragment of a finished epoch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ferry.contract.messages import Fragment
 from ferry.contract.names import Attempt, CommitId, Step
 
 TICKET_SECONDS = 86_400
-"""How long a ticket lives at most, by the clocks of two hosts. It ends with its epoch, mostly after a second; this must
-only never be shorter than an epoch: the first one of a job may work for hours through what its sources have kept."""
+"""Longest life of a ticket, by the clocks of two hosts. Usually its epoch ends after a second; the bound must never be
+shorter than an epoch: the first one of a job may take hours for the backlog of its sources."""
 
 TICKET_BYTES_MAX = 1 << 20
 
@@ -31,13 +31,13 @@ _NUMBER_MAX = 1 << 62
 
 
 def derived(secret: str, purpose: str) -> str:
-    """What is shown for one purpose. It cannot be turned back into the run's secret, nor into that of another purpose."""
+    """The key for one purpose. It reveals neither the run's secret nor the key of another purpose."""
     return hmac.new(secret.encode(), f"ferry {purpose}".encode(), "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Sealed lines. Whoever has one can show it, or narrow it."""
+    """Sealed lines. The holder can show the right, or narrow it."""
 
     seal: bytes = field(repr=False)
     lines: tuple[str, ...] = ()
@@ -48,24 +48,24 @@ class Right:
         return Right(bytes.fromhex(derived(secret, "tickets")))
 
     def narrowed(self, fields: Mapping[str, Any]) -> Right:
-        """This right, with what is not in `fields` taken away."""
+        """This right, restricted to `fields`."""
         line = json.dumps(fields, separators=(",", ":"))
         return Right(hmac.digest(self.seal, line.encode(), "sha256"), (*self.lines, line))
 
     def dump(self) -> bytes:
-        """As it is shown."""
+        """The form that is shown."""
         return "\n".join((*self.lines, self.seal.hex())).encode()
 
     @staticmethod
     def load(shown: bytes) -> Right:
-        """Inverse of dump, for one who goes on narrowing it."""
+        """Inverse of dump, for narrowing it further."""
         *lines, seal = shown.decode().split("\n")
         return Right(bytes.fromhex(seal), tuple(lines))
 
     def opened(self, ticket: bytes) -> list[dict[str, Any]]:
-        """The lines of a ticket that was narrowed from this right; raises Refusal."""
+        """The lines of a ticket that was narrowed from this right. Raises Refusal."""
         if len(ticket) > TICKET_BYTES_MAX:
-            raise Refusal(f"a ticket of {len(ticket)} bytes; there are none above {TICKET_BYTES_MAX}")
+            raise Refusal(f"a ticket of {len(ticket)} bytes; the limit is {TICKET_BYTES_MAX}")
         *lines, shown = ticket.split(b"\n")
         seal = self.seal
         for line in lines:
@@ -77,7 +77,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class ReadTicket:
-    """What a reader of fired rows asks one instance for."""
+    """A read of fired rows from one instance."""
 
     generation: int
     epoch: int
@@ -89,12 +89,12 @@ class ReadTicket:
 
     @property
     def commit_id(self) -> CommitId:
-        """Of the committed step."""
+        """Commit id of the committed step."""
         return CommitId(Step(self.epoch, self.operator), Attempt(*self.attempt))
 
 
 def read_right(root: Right, ask: ReadTicket, instance: str, life: str, now: float) -> Right:
-    """The right to read what is asked for, of this life of this instance; it is shown as it is."""
+    """The right to this read, of this life of this instance; it is shown without narrowing."""
     whom = {"instance": instance, "life": life, "until": int(now) + TICKET_SECONDS}
     return root.narrowed({"may": "read", **asdict(ask), **whom})
 
@@ -106,17 +106,17 @@ def stage_right(root: Right, step: Step, generation: int, run: int, now: float) 
 
 
 def stage_ticket(right: Right, task: int, instance: str, life: str) -> bytes:
-    """What one task shows one life of one instance."""
+    """The ticket of one task for one life of one instance."""
     return right.narrowed({"task": task, "instance": instance, "life": life}).dump()
 
 
 def loop_right(root: Right, life: str) -> Right:
-    """The right to be dealt shares by one life of a driver; it ends with that."""
+    """The right to get shares from one life of a driver; it ends with that life."""
     return root.narrowed({"may": "loop", "life": life})
 
 
 def looping(root: Right, ticket: bytes, life: str) -> tuple[int, int | None]:
-    """What a loop says of itself: the job that it is of, and its worker. Raises Refusal for one of another driver."""
+    """The Spark job and the worker of a loop, from its ticket. Raises Refusal for a ticket of another driver."""
     lines = root.opened(ticket)
     if len(lines) != 2:
         raise Refusal("the ticket is of no loop")
@@ -128,14 +128,14 @@ def looping(root: Right, ticket: bytes, life: str) -> tuple[int, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Looks at tickets on behalf of one life of an instance. Raises Refusal, with the reason."""
+    """Checks tickets for one life of an instance. Raises Refusal, with the reason."""
 
     root: Right = field(repr=False)
     instance: str
     life: str
 
     def fragment(self, ticket: bytes, now: float) -> Fragment:
-        """What may be staged with a ticket."""
+        """The fragment that a ticket allows to stage."""
         lines = self.root.opened(ticket)
         if len(lines) != 2:
             raise Refusal("the ticket is of no task")
@@ -145,7 +145,7 @@ class Judge:
         return Fragment(Step(epoch, operator), generation, run, _number(narrowed, "task"))
 
     def read(self, ticket: bytes, now: float) -> ReadTicket:
-        """What may be read with a ticket."""
+        """The read that a ticket allows."""
         lines = self.root.opened(ticket)
         if len(lines) != 1:
             raise Refusal("the ticket is of no reader")
@@ -185,7 +185,7 @@ def _numbers(doc: dict[str, Any], name: str, greatest: int) -> tuple[int, ...]:
 
 
 def _checked(value: Any, name: str, least: int, greatest: int) -> int:
-    """Numbers become names of files, and indices: nothing else may pass for one."""
+    """A number in its range: numbers become names of files and indices, so any other value is refused."""
     if type(value) is not int or not least <= value <= greatest:
         raise Refusal(f"the ticket's {name} is {str(value)[:80]!r}, no number from {least} to {greatest}")
     return value

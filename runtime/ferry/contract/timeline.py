@@ -1,5 +1,6 @@
-"""The timeline of a run: what has happened, one JSON record a line, appended in one write; `t` is seconds since 1970, and
-`up` of an action and an epoch those of the machine's clock that is never set, for the time from one to the other.
+"""The timeline of a run: one JSON record a line, appended in one write; `t` is seconds since 1970, and `up` of an
+action and
+an epoch is the machine's monotonic clock, for the time from one to the other.
 
 Records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
@@ -8,11 +9,11 @@ Records by `kind`:
 `output` {text} (the directories of sinks), `printed` {text} (rows of a console sink),
 `latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
 of the epochs since the last such line; buckets of `contract/latency.py`),
-`action` {text} (what the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and
+`action` {text} (the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and
 why) and, of the run itself, `ended` {outcome, text}, `halt` {text}, `finished` {text}, `degraded` {text}
-(a problem begins; once, however often it is tried again), `mended` {text}, `malformed` {text} (the first one of a run, and
-each record that is set aside because tasks die of it), `warning`
-{text} (what should be mended, though the job goes on).
+(a problem begins; once, however often it is retried), `mended` {text}, `malformed` {text} (the first one of a run, and
+each record that is set aside because it kills tasks), `warning`
+{text} (a condition to fix, though the job goes on).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 def append_record(directory: str | Path, record: dict[str, Any]) -> None:
     """Append one record to the run's timeline, in one write so that processes do not mix their lines.
 
-    A part that is full becomes the part before; a lock on it keeps two processes from doing that at once.
+    A full part becomes the previous part; a lock on it keeps two processes from doing that at once.
     """
     line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
     path = Path(directory) / TIMELINE
@@ -41,6 +42,6 @@ def append_record(directory: str | Path, record: dict[str, Any]) -> None:
         file.write(line)
         if file.tell() > limits.TIMELINE_BYTES_MAX:
             fcntl.flock(file, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):  # the other one has done it
+            with contextlib.suppress(FileNotFoundError):  # another process has done it
                 if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                     path.rename(path.with_name(TIMELINE_BEFORE))

@@ -1,9 +1,9 @@
-"""An error of the user's own code in one line of text, so that every process on the way to the user says the same.
+"""An error of the user's own code as one line of text, the same in every process on the way to the user.
 
     UserCodeFailed raised by `calling` -> its text in a receipt, an answer, a message or Spark's exception -> `line_in`
 
-The text begins with USER_CODE and has no line end: whoever finds the line in a longer text has all of it. Whatever an error
-is, or does when it is looked at, there is a line of it.
+The text begins with USER_CODE and has no line end, so it can be cut out of a longer text. Every error has a line, also
+one whose `__str__` or attributes fail.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ferry.contract.one_line import one_line
 T = TypeVar("T")
 
 USER_CODE = "user code: "
-"""What the line begins with, wherever it stands."""
+"""Beginning of the line, wherever it stands."""
 
 STATEMENT_MAX, MESSAGE_MAX, KEY_MAX = 120, 400, 120
-"""Characters of a statement, of the error's own words and of a key that are shown."""
+"""Longest part of a statement, of the error's own words and of a key in the line, in characters."""
 
 FATAL = "Fatal Python error: "
-"""With which Python begins what it says before a signal ends it."""
+"""Beginning of Python's report before a signal ends it."""
 
 _FERRY = os.path.realpath(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
@@ -45,15 +45,15 @@ _BENEATH = ("_pytest", "cloudpickle", "numba", "numpy", "pandas", "pluggy", "py4
 """Installed packages between Ferry and the user's functions, or below them: never the user's own."""
 
 _COMPILED = (".pyx", ".pxi")
-"""Sources of Cython, which tracebacks name as if they lay in the working directory."""
+"""Sources of Cython; tracebacks name them as if they were in the working directory."""
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?:[ \t]+(?P<statement>(?!File ")[^\n]+))?'
 )
 _RAISED = re.compile(r'^([A-Za-z_][\w.]*(?:: [^\n]*(?:\n(?!\tat | SQLSTATE|  File ")[^\n]+)*)?)$', re.MULTILINE)
-"""A frame of a printed traceback, and the error behind the last one, whose words may have several lines."""
+"""A frame of a printed traceback, and the error after the last one, whose message may have several lines."""
 _CAUSE = re.compile(_RAISED.pattern + r"\n\nThe above exception was the direct cause of the following", re.MULTILINE)
-"""The error from which the next one of a printed traceback came."""
+"""The cause of the next error of a printed traceback."""
 _DUMPED = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
 """A frame as Python writes it when a signal ends it."""
 
@@ -63,13 +63,13 @@ RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
 
 
 def _package(path: str) -> str:
-    """Which installed package a file is of; empty: of none."""
+    """The installed package of a file; empty: it is in none."""
     found = next((one for one in _INSTALLED if one in path), None)
     return path.split(found, 1)[1].split(os.sep)[0] if found is not None else ""
 
 
 def _rank(file: str) -> int:
-    """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
+    """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: of Ferry or a library."""
     if file.startswith("<") or (file.endswith(_COMPILED) and not os.path.isabs(file)):
         return 0
     path = os.path.realpath(file)
@@ -82,7 +82,8 @@ def _rank(file: str) -> int:
 
 
 def _innermost(frames: Sequence[tuple[str, T]]) -> T | None:
-    """The user's innermost one of (file, frame). Where all files are installed, the first one is of the user's package."""
+    """The user's innermost one of (file, frame). If all files are installed, the first one counts as the user's
+    package."""
     highest = max((_rank(file) for file, _ in frames), default=0)
     mine = [(file, frame) for file, frame in frames if _rank(file) == highest > 0]
     if highest == 1:
@@ -91,7 +92,7 @@ def _innermost(frames: Sequence[tuple[str, T]]) -> T | None:
 
 
 def where(error: BaseException) -> str:
-    """Place of the innermost statement of the user's in a traceback, `job.py:13 in price: "return 1 / n"`; empty: none."""
+    """Place of the user's innermost statement in a traceback, `job.py:13 in price: "return 1 / n"`; empty: none."""
     if isinstance(error, SyntaxError) and error.filename and _rank(error.filename):
         return f"{Path(error.filename).name}:{error.lineno}"
     if isinstance(error, BaseExceptionGroup) and (place := where(error.exceptions[0])):
@@ -104,18 +105,18 @@ def where(error: BaseException) -> str:
 
 
 def here() -> str:
-    """Place of the user's innermost statement that runs now; empty: none does."""
+    """Place of the user's innermost statement that runs now; empty: no such statement runs."""
     return _place(traceback.extract_stack())
 
 
 def line_of_crash(log: Sequence[str]) -> str | None:
-    """The signal that ended a process, of the dump in its log, and the user's statement that ran; None: no signal did."""
+    """The signal that ended a process, from the dump in its log, and the user's statement that ran; None: no signal."""
     begins = [i for i, line in enumerate(log) if line.startswith(FATAL)]
     if not begins:
         return None
     threads = re.split(r"^(?=(?:Current t|T)hread 0x)", "\n".join(log[begins[-1] + 1 :]), flags=re.MULTILINE)
-    # The thread that has failed, or, if the signal was sent to the process, that which may have sent it.
-    for thread in sorted(threads, key=lambda one: not one.startswith("Current")):
+    # The thread that has failed or, if the signal was sent to the process, the thread that may have sent it.
+    for thread in sorted(threads, key=lambda dump: not dump.startswith("Current")):
         frames = list(_DUMPED.finditer(thread))
         inner = frames if thread.startswith("Current") else frames[:1]
         for frame in takewhile(lambda one: not one["file"].startswith(_FERRY), inner):
@@ -126,7 +127,7 @@ def line_of_crash(log: Sequence[str]) -> str | None:
 
 
 def line_of_exit(code: int, stack: traceback.StackSummary, then: str) -> str | None:
-    """The line for a call of `os._exit`, and what comes of it; None: its innermost caller is not the user's code."""
+    """The line for a call of `os._exit`, and its consequence; None: the innermost caller is not the user's code."""
     callers = [frame for frame in stack[:-1] if _rank(frame.filename) == 2]
     inner = [frame for frame in stack[:-1] if frame.filename.startswith(_FERRY)]
     if not callers or (inner and stack.index(inner[-1]) > stack.index(callers[-1])):
@@ -145,20 +146,20 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The words of an error, also of one whose `__str__` raises."""
+    """The message of an error, also of an error whose `__str__` raises."""
     try:
         return str(error)
     except BaseException as failed:
-        return f"what it says cannot be known: its __str__ raises {type(failed).__name__}"
+        return f"unknown message: its __str__ raises {type(failed).__name__}"
 
 
 def words_of(error: BaseException) -> str:
-    """The same in one plain line, cut."""
+    """The message of an error in one plain line, cut."""
     return _plain(" ".join(text_of(error)[: 10 * MESSAGE_MAX].split()), MESSAGE_MAX)
 
 
 def shown(value: object, most: int = KEY_MAX) -> str:
-    """A value of the user's in a message; also of one that fails when it is asked."""
+    """A value of the user's in a message; also a value whose `__repr__` fails."""
     try:
         return _plain(repr(value), most)
     except BaseException as failed:
@@ -166,7 +167,7 @@ def shown(value: object, most: int = KEY_MAX) -> str:
 
 
 def _summary(error: BaseException) -> str:
-    """Type and words, and those of what it came from, or of the first one of a group, in short."""
+    """Type and message, the same of its cause, or of the first error of a group, in short."""
     words = words_of(error)
     summary = f"{type(error).__name__}: {words}" if words else type(error).__name__
     if isinstance(error, BaseExceptionGroup):
@@ -178,16 +179,17 @@ def _summary(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Type, words and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price: "row[x]")`."""
+    """Type, message and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price:
+    "row[x]")`."""
     at = where(error)
     return f"{_summary(error)} ({at})" if at else _summary(error)
 
 
 def place_of(function: object) -> str:
-    """File and line where a function or class of the user's is defined; empty: nobody knows."""
+    """File and line where a function or class of the user's is defined; empty: unknown."""
     try:
         return _defined(function)
-    except Exception:  # of attributes that are the user's
+    except Exception:  # the attributes may be the user's
         return ""
 
 
@@ -213,20 +215,21 @@ def _defined(function: object) -> str:
     kind = function if isinstance(function, type) else type(function)
     try:
         file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
-    except (OSError, TypeError):  # it came to this process by value, and its module did not
+    except (OSError, TypeError):  # it was pickled by value, without its module
         codes = (getattr(method, "__code__", None) for method in vars(kind).values())
         file, line = next((one.co_filename, one.co_firstlineno) for one in codes if isinstance(one, CodeType))
     return f"{Path(file).name}:{line}" if file is not None and _rank(file) else ""
 
 
-def line_of(error: BaseException, what: str, function: object = None, key: object = None) -> str:
-    """The line for an error of a function of the user's; `what` says which, as in "map_batches behind source 'orders'"."""
+def line_of(error: BaseException, noun: str, function: object = None, key: object = None) -> str:
+    """The line for an error of a function of the user's; `noun` names it, as in "map_batches behind source
+    'orders'"."""
     if isinstance(error, UserCodeFailed):
         return str(error)
     place = where(error) or (place_of(function) if function is not None else "")
     at = f" ({place})" if place else ""
     of = f", key {shown(key)}" if key is not None else ""
-    return f"{USER_CODE}{_summary(error)}{at}, {one_line(what)}{of}"
+    return f"{USER_CODE}{_summary(error)}{at}, {one_line(noun)}{of}"
 
 
 def line_of_thread(error: BaseException | None, name: str) -> str | None:
@@ -246,34 +249,35 @@ def _frames(error: BaseException | None) -> Iterator[TracebackType]:
 
 
 def signal_in(text: str) -> str | None:
-    """Of what Python says when a signal ends it: the signal, and the user's statement; None: no signal did.
+    """The signal and the user's statement, from Python's report of a signal; None: the text holds no such report.
 
     Example:
         >>> signal_in("Fatal Python error: Bus error\\n\\nCurrent thread 0x1 (most recent call first):\\n  <no frame>")
         'Bus error'
     """
-    found = re.search(r"Fatal Python error: ([^\n]+)", text)
-    if found is None:
+    signal = re.search(r"Fatal Python error: ([^\n]+)", text)
+    if signal is None:
         return None
-    place = place_in(text[found.end() :])
-    return f"{found[1]} ({place})" if place else found[1]
+    place = place_in(text[signal.end() :])
+    return f"{signal[1]} ({place})" if place else signal[1]
 
 
 def place_in(text: str) -> str:
-    """Place of the user's innermost statement in what Python says of a signal; empty: none ran."""
+    """Place of the user's innermost statement in Python's report of a signal; empty: none ran."""
     crashed = text.partition("Current thread ")[2].split("\n\n")[0]
     frames = re.findall(r'File "([^"\n]+)", line (\d+) in (\S+)', crashed)
     return _place([traceback.FrameSummary(file, int(line), name) for file, line, name in reversed(frames)])
 
 
 def line_in(text: str) -> str | None:
-    """The line inside a longer text, such as a traceback of Spark's; None: it has none."""
+    """The line inside a longer text, such as a traceback of Spark's; None: there is none."""
     found = re.search(rf"{re.escape(USER_CODE)}[^\n]*", text)
     return found[0].rstrip() if found else None
 
 
-def line_in_traceback(text: str, what: str) -> str | None:
-    """The line for a traceback inside a longer text, as Spark's of a function of the user's; None: it has none of theirs."""
+def line_in_traceback(text: str, noun: str) -> str | None:
+    """The line for a traceback inside a longer text, such as Spark's for a user function; None: it holds no user
+    error."""
     last = _innermost([(one["file"], one) for one in _FRAME.finditer(text)])
     if last is None:
         return None
@@ -285,19 +289,19 @@ def line_in_traceback(text: str, what: str) -> str | None:
     causes = [" ".join(one.split()) for one in _CAUSE.findall(text, 0, last.start())]
     if causes and ((why := causes[-1].partition(": ")[2]) == "" or why not in raised):
         raised = f"{raised} (from {_plain(causes[-1], KEY_MAX)})"
-    return f"{USER_CODE}{raised} ({at}), {what}"
+    return f"{USER_CODE}{raised} ({at}), {noun}"
 
 
 @contextmanager
-def calling(what: str, function: object = None, key: object = None) -> Iterator[None]:
-    """Around a call of the user's code: what it raises becomes UserCodeFailed, but for a Refusal (SpecRefused, Final).
+def calling(noun: str, function: object = None, key: object = None) -> Iterator[None]:
+    """Around a call of the user's code: an error becomes UserCodeFailed, except a Refusal (SpecRefused, Final).
 
-    SystemExit and KeyboardInterrupt, too: what the user's code ends is no process of Ferry's. A child process that comes
-    back from it is ended: two processes must not answer as one.
+    SystemExit and KeyboardInterrupt, too: the user's code must not end a process of Ferry. A forked child that returns
+    from the call is ended: two processes must not answer as one.
 
-    Raises UserCodeFailed, also for such a child, as soon as that is known.
+    Raises UserCodeFailed, also for such a child, as soon as it is known.
     """
-    process, asked = os.getpid(), RUNNING.set(what)
+    process, running = os.getpid(), RUNNING.set(noun)
     children, ended = _children(process), 1
     try:
         yield
@@ -305,11 +309,11 @@ def calling(what: str, function: object = None, key: object = None) -> Iterator[
         raise
     except BaseException as error:
         ended = 0 if isinstance(error, SystemExit) else 1
-        raise UserCodeFailed(line_of(error, what, function, key)) from error
+        raise UserCodeFailed(line_of(error, noun, function, key)) from error
     finally:
-        RUNNING.reset(asked)
+        RUNNING.reset(running)
         if os.getpid() != process:
-            _end_child(children if ended else None, what, function)
+            _end_child(children if ended else None, noun, function)
     if children[0]:
         line = children[: children.find(b"\0")].decode(errors="replace")
         children[0] = 0
@@ -322,19 +326,19 @@ _known: tuple[int, mmap.mmap] | None = None
 
 
 def _children(process: int) -> mmap.mmap:
-    """Where children of this process that came back say so."""
+    """Memory in which forked children report their return."""
     global _known
     if _known is None or _known[0] != process:
         _known = process, mmap.mmap(-1, _CHILD_BYTES)
     return _known[1]
 
 
-def _end_child(children: mmap.mmap | None, what: str, function: object) -> NoReturn:
-    """Of the child itself; `children`: where to say so, None: it has asked for its end."""
+def _end_child(children: mmap.mmap | None, noun: str, function: object) -> NoReturn:
+    """Ends the child itself; `children`: memory for its report, None: the child asked to end."""
     if children is not None:
         at = f" ({place})" if (place := place_of(function)) else ""
         line = (
-            f"{USER_CODE}os.fork(): a child process comes back{at}, and is ended; call os._exit in it, {one_line(what)}"
+            f"{USER_CODE}os.fork(): a child process comes back{at}, and is ended; call os._exit in it, {one_line(noun)}"
         )
         text = line.encode(errors="replace")[: _CHILD_BYTES - 1] + b"\0"
         os.write(2, text[:-1] + b"\n")

@@ -1,8 +1,8 @@
-"""How far event time has come: of the flows of an input, of the input, of an operator. Pure, values in and out.
+"""The progress of event time: of the flows of an input, of the input, of an operator. Pure, values in and out.
 
-A flow is what is in order for itself: a partition, a folder of files. The clocks of an input's flows are committed with
-every epoch, so whoever computes the next watermark begins with the same ones. Must never read a clock: `now` is when Spark
-planned the epoch, in milliseconds, and an epoch that is run again has the same one.
+A flow is ordered in itself: a partition, a folder of files. The clocks of an input's flows are committed with every
+epoch, so every computation of the next watermark begins with the same clocks. Must never read a clock: `now` is when
+the epoch was planned, in milliseconds, and a repeated epoch has the same one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ferry.contract.limits import FLOW_NAME_MAX, FLOWS_MAX, WATERMARK_NONE
 
 
 class FlowClock(NamedTuple):
-    """What one flow has brought so far."""
+    """The progress of one flow."""
 
     greatest: int | None
-    """event time; None: it has brought no record yet"""
+    """event time; None: no record has come yet"""
     heard: int | None = None
     """When it was last not silent; None: its input has no idle timeout."""
 
 
 Clocks: TypeAlias = Mapping[str, FlowClock]
-"""Flows of one input by name. The only one of a source that has no flows is ''."""
+"""Flows of one input by name. A source without flows has one, named ''."""
 
 
 def advanced(
@@ -32,9 +32,8 @@ def advanced(
 ) -> dict[str, FlowClock]:
     """The clocks after an epoch, whose records have these greatest event times.
 
-    `listed`: the flows that exist, and whether each has records that wait to be read; None: the source is one flow. A flow
-    that is not listed any more, or never was, counts until it is idle; the last of them stay idle. Where nothing is known of
-    any, the timeout is of the whole input.
+    `listed`: the flows that exist, and whether each has waiting records; None: the source is one flow. A flow that is
+    not listed counts until it is idle; the last ones stay idle. If no flow is known, the timeout is of the whole input.
     """
     if listed is None:
         listed = {}
@@ -62,7 +61,7 @@ def _is_idle(clock: FlowClock, idle_ms: int | None, now: int) -> bool:
 
 
 def refuse_too_many(flows: Collection[str], operator: str) -> None:
-    """Raise SpecRefused for more flows than an epoch should commit, or longer names."""
+    """Raise SpecRefused for more flows than an epoch should commit, or for longer names."""
     what_to_do = "let one flow stand for more of them"
     if len(flows) > FLOWS_MAX:
         raise SpecRefused(
@@ -77,9 +76,9 @@ def refuse_too_many(flows: Collection[str], operator: str) -> None:
 
 
 def input_watermark(clocks: Clocks, delay_ms: int, idle_ms: int | None, now: int) -> int | None:
-    """Minimum over the flows that are not idle of (greatest event time - delay); None: all of them are.
+    """Minimum over the flows that are not idle of (greatest event time - delay); None: all are idle.
 
-    A flow that has brought nothing yet holds it back, and so does an input without any flow.
+    A flow without any record yet holds it back, and so does an input without any flow.
     """
     if not clocks:
         return WATERMARK_NONE
@@ -88,11 +87,11 @@ def input_watermark(clocks: Clocks, delay_ms: int, idle_ms: int | None, now: int
 
 
 def operator_watermark(highs: Iterable[int | None]) -> int:
-    """Minimum over the inputs that are not idle; none at all if all are, so that it stays where it is."""
+    """Minimum over the inputs that are not idle; below every time if all are idle, so that it does not move."""
     return min((high for high in highs if high is not None), default=WATERMARK_NONE)
 
 
 def next_idle(clocks: Clocks, idle_ms: int, then: int) -> int | None:
-    """When the next flow becomes idle that was not at `then`, if none of them brings anything; None: none will."""
+    """When the next flow becomes idle that was not idle at `then`, if no records come; None: never."""
     awake = [clock.heard for clock in clocks.values() if not _is_idle(clock, idle_ms, then)]
     return min((heard + idle_ms for heard in awake if heard is not None), default=None)

@@ -1,28 +1,28 @@
-"""What a driver says of how busy its job is."""
+"""How busy a job is, as its driver reports it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 WORK_SECONDS = 10.0
-"""What is measured of the work is measured for so long."""
+"""Seconds over which work is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """How many records come, and how long they keep the job busy, over the last seconds."""
+    """How many records come, and how busy they keep the job, over the last seconds."""
 
     seconds: float
-    """it was measured for; less than WORK_SECONDS after a change of groups"""
+    """length of the measurement; less than WORK_SECONDS after a change of groups"""
     records_per_second: float
-    """read"""
+    """records read"""
     arriving_per_second: float
-    """offered: read, and by how much the backlog grew; as many as were read where no source knows what waits"""
+    """records offered: read, plus the growth of the backlog; as many as read if no source knows its backlog"""
     backlog: int | None
     """records that wait to be read; None: no source knows"""
     tasks: float
-    """seconds a second for which tasks were busy with records, all together; then the same, of instances"""
+    """seconds a second for which all tasks together were busy with records; then the same, of instances"""
     instances: float
     epochs: float = 0.0
-    """the same, of both, before the first record of an epoch, as far as it is known; then what of it was of instances"""
+    """the part of both that passes before the first record of an epoch, if known; then the instances' part of it"""
     instance_epochs: float = 0.0

@@ -1,6 +1,7 @@
-"""The control endpoint of the driver: status, the desired placement, stop, metrics. A token on every call but /healthz.
+"""The control endpoint of the driver: status, the desired placement, stop, metrics. Every call but /healthz needs a
+token.
 
-Must never change groups itself: it hands the loop events.
+Must never change groups itself: it posts events to the loop.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ from ferry.system.api_server import ApiServer, Application, guarded
 
 
 class CheckpointKeeper(Protocol):
-    """Whoever takes durable checkpoints."""
+    """The part of the driver that takes durable checkpoints."""
 
     def take(self, name: str | None) -> int:
-        """Ask for one; its number. Raises Refusal."""
+        """Request a checkpoint; returns its number. Raises Refusal."""
 
     def suspend(self) -> int:
-        """Ask for the last one, and the end of the job."""
+        """Request the last checkpoint and the end of the job; returns the checkpoint's number."""
 
 
 class CheckpointRequest(BaseModel):
-    """What is asked of a checkpoint."""
+    """Body of a request for a checkpoint."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")] | None = None
 
 
 class CopyLimit(BaseModel):
-    """What copies may use."""
+    """Body of a request to limit the bandwidth of copies."""
 
     bytes: Annotated[int, Field(ge=0)]
-    """a second, of each instance; 0: no bound"""
+    """bytes a second, of each instance; 0: unlimited"""
 
 
 def app(
@@ -71,37 +72,37 @@ def app(
 
     @served.get("/healthz")
     def healthz() -> Response:
-        stands = loop.stands_for()
-        return Response(f"the loop came round {stands:.1f} s ago\n", 200 if stands < limits.HANG_SECONDS else 503)
+        idle = loop.seconds_since_pass()
+        return Response(f"the loop came round {idle:.1f} s ago\n", 200 if idle < limits.HANG_SECONDS else 503)
 
     taken: list[Plan] = []
     one_at_a_time = threading.Lock()
 
     def newest() -> Plan | None:
-        """Given to this driver, or to the one before and carried on; as it is in force, if it is."""
+        """The last plan of this driver, or of its predecessor; as it is in force, if it has begun."""
         in_force = loop.machine.moves.plan
         return taken[0] if taken and (in_force is None or in_force.number < taken[0].number) else in_force
 
     @served.get("/status")
     def status() -> Response:
-        # No model of it: FastAPI would look at every value of a long document again.
+        # No response model: FastAPI would check every value of a long document again.
         return JSONResponse(metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
         try:
-            one = Plan.from_wire(document)
+            plan = Plan.from_wire(document)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         wanted = loop.machine.table.virtual_nodes
-        if len(one.placements) != wanted:
-            raise HTTPException(422, f"{len(one.placements)} placements for {wanted} virtual nodes")
+        if len(plan.placements) != wanted:
+            raise HTTPException(422, f"{len(plan.placements)} placements for {wanted} virtual nodes")
         with one_at_a_time:
-            if (last := newest()) is not None and one.token < last.token:
-                raise HTTPException(409, f"token {one.token} is superseded by {last.token}")
-            taken[:] = [one]
-            loop.post(one)
-        return {"number": one.number}
+            if (last := newest()) is not None and plan.token < last.token:
+                raise HTTPException(409, f"token {plan.token} is superseded by {last.token}")
+            taken[:] = [plan]
+            loop.post(plan)
+        return {"number": plan.number}
 
     @served.get("/desired")
     def last_desired() -> Response:
@@ -121,7 +122,7 @@ def app(
 
     def asked(ask: Callable[[CheckpointKeeper], int]) -> dict[str, int]:
         if keeper is None:
-            raise HTTPException(409, "the job has no state.checkpoint.location: nothing can be kept")
+            raise HTTPException(409, "the job has no state.checkpoint.location: it takes no checkpoints")
         try:
             return {"number": ask(keeper)}
         except Refusal as error:
@@ -145,7 +146,7 @@ def app(
 
 
 def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
-    """Prometheus metrics: those of the loop, and what can be read from the counters when they are scraped."""
+    """Prometheus metrics: the loop's, and gauges that read counters when they are scraped."""
     registry = loop.move_metrics.registry
     machine = loop.machine
 
@@ -163,7 +164,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
         ("ferry_instances_alive", "Instances that obey this driver", lambda: len(machine.alive)),
         ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journaling.up)),
         ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in machine.table.groups)),
-        ("ferry_replicas_missing", "Copies that are wanted and not in sync", lambda: replicas_missing(machine)),
+        ("ferry_replicas_missing", "Planned copies that are not in sync", lambda: replicas_missing(machine)),
         (
             "ferry_replica_lag_epochs",
             "Epochs since the oldest copy that is not in sync was begun",
@@ -176,8 +177,8 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
             lambda: time.time() - (kept().at or math.nan),
         ),
         ("ferry_checkpoint_delayed", "1 while a durable checkpoint is late or fails", lambda: float(metrics.is_late())),
-        ("ferry_checkpoint_bytes", "That the last durable checkpoint has written", lambda: kept().bytes),
-        ("ferry_checkpoint_total_bytes", "That a restore from it reads, at most", lambda: kept().total_bytes),
+        ("ferry_checkpoint_bytes", "Bytes written by the last durable checkpoint", lambda: kept().bytes),
+        ("ferry_checkpoint_total_bytes", "Bytes that a restore from it reads, at most", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),
     ]
     for name, text, read in gauges:
@@ -196,7 +197,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
 
 
 class LagCollector(Collector):
-    """What waits in the sources that know it."""
+    """Backlog of the sources that know it."""
 
     def __init__(self, metrics: DriverMetrics) -> None:
         self._metrics = metrics
@@ -210,7 +211,7 @@ class LagCollector(Collector):
 
 
 def replicas_missing(machine: Coordinator) -> int:
-    """Copies that are wanted and not in sync."""
+    """Number of planned copies that are not in sync."""
     wanted = zip(machine.table.groups, machine.moves.placements(), strict=True)
     return sum(max(0, len(placement) - len(group.in_sync)) for group, placement in wanted)
 

@@ -1,4 +1,4 @@
-"""What the driver counts: records, epochs, stages; the source of status, metrics and the timeline.
+"""Counters of the driver: records, epochs, stages; the source of status, metrics and the timeline.
 
 Thread-safe: the epoch function writes, the control endpoint reads. Must never influence the protocol.
 """
@@ -32,29 +32,29 @@ EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 """Parts of an epoch, in their order."""
 
 PROBLEM_TEXT_MAX = 1000
-"""Characters of what is said of a problem: it travels with every status."""
+"""Longest text of a problem, in characters: it travels with every status."""
 
 SLOW_CODE = "SlowCode"
-"""What the problem is called."""
+"""Reason of this problem."""
 
 NUMBER = re.compile(r"\d+")
 
 
 def is_settled(machine: Coordinator) -> bool:
-    """Whether the groups are what is desired."""
+    """Whether the groups are as desired."""
     plan = machine.moves.plan
     return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
 
 
 def members_gone(machine: Coordinator) -> int:
-    """Members that groups have or should have now, and that are not there."""
+    """Number of planned or current members that are not alive."""
     alive, wanted = dict(machine.alive), machine.moves.placements()
     pairs = zip(machine.table.groups, wanted, strict=True)
     return sum(i not in alive for group, placement in pairs for i in {*group.in_sync, *placement})
 
 
 def prepared(machine: Coordinator) -> str:
-    """What plan is to come, and when; empty where none waits for its time."""
+    """The scheduled plan and when it begins; empty if no plan is scheduled."""
     plan, commits = machine.journaling.prepared, machine.commits
     if plan is None or plan.is_due(commits.following.epoch, commits.watermark):
         return ""
@@ -65,7 +65,7 @@ def prepared(machine: Coordinator) -> str:
 
 
 def is_at_rest(machine: Coordinator) -> bool:
-    """Whether the groups are what is desired and nothing else: former members are let go, too."""
+    """Whether the groups are exactly as desired: former members have been removed, too."""
     wanted = machine.moves.plan.placements if machine.moves.plan is not None else ()
     return is_settled(machine) and all(
         i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_sync
@@ -73,13 +73,13 @@ def is_at_rest(machine: Coordinator) -> bool:
 
 
 def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
-    """What the coordinator has found and works around; read from another thread."""
+    """Problems that the coordinator works around; read from another thread."""
     now = machine.now
-    found: dict[str, tuple[list[str], int]] = {}
+    texts_by_reason: dict[str, tuple[list[str], int]] = {}
 
     def add(reason: str, text: str, since: int) -> None:
-        texts, first = found.get(reason, ([], since))
-        found[reason] = [*texts, text], min(first, since)
+        texts, first = texts_by_reason.get(reason, ([], since))
+        texts_by_reason[reason] = [*texts, text], min(first, since)
 
     for i, failure in sorted(dict(machine.members.failed).items()):
         if failure.since is not None:
@@ -96,12 +96,12 @@ def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
         add("MovesGivenUp", f"{count} copies on {i}: {reason}", since)
     return tuple(
         ReportedProblem(reason, "; ".join(texts)[:PROBLEM_TEXT_MAX], time.time() - (now - since) / 1000)
-        for reason, (texts, since) in found.items()
+        for reason, (texts, since) in texts_by_reason.items()
     )
 
 
 def failing_code(machine: Coordinator) -> tuple[ReportedProblem, ...]:
-    """The user's code in instances that fails, and keeps the job from going on; read from another thread."""
+    """Failing user code in instances that stops the job's progress; read from another thread."""
     code = machine.attempts.code
     if not (reason := code.reason):
         return ()
@@ -124,16 +124,16 @@ class EpochRecord:
     planned: float = 0.0
     tasks: int = 0
     busy: float = 0.0
-    """Seconds, of all its tasks together."""
+    """Busy seconds of all its tasks together."""
     ages: Counts = field(default_factory=dict)
-    """How old its records were when it was planned, as far as their sources say when they were created."""
+    """Records by age when the epoch was planned, of sources that know when records were created."""
     newest: Mapping[int, int] = field(default_factory=dict)
-    """By operator: the newest event time of what sources have brought for it."""
+    """By operator: the newest event time among the records of its sources."""
     ended: float = 0.0
-    """Monotonic: steps of the clock on the wall change no rate."""
+    """Monotonic: a changed wall clock changes no rate."""
 
     def lasted(self, seconds: float, ended: float) -> None:
-        """It took so long, and ended then (monotonic)."""
+        """Set its duration and its end (monotonic)."""
         self.end, self.ended = self.begin + seconds, ended
 
 
@@ -145,20 +145,19 @@ class DriverMetrics:
         self.directory = directory
         self.slow_ms = slow_ms
         self._running: dict[object, tuple[str, float]] = {}
-        """The user's code that runs for this driver: what it does, and since when (monotonic)."""
+        """The user's code that runs for this driver: a description, and its start (monotonic)."""
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
         self.began: int | None = None
-        """The epoch that was taken over; None before the groups have answered."""
+        """The epoch that was taken over; None until the groups have answered."""
         self.finished = False
         self.problems: tuple[ReportedProblem, ...] = ()
         self._problem_since: dict[str, float] = {}
-        """monotonic"""
-        """What fails and is tried again."""
+        """Failures that are retried; since when, monotonic."""
         self.lasting: tuple[ReportedProblem, ...] = ()
-        """What should be mended, though the job goes on."""
+        """Conditions to fix, though the job goes on."""
         self.checkpoint: CheckpointStatus | None = None
-        """The last durable one."""
+        """The last durable checkpoint."""
         self.epoch_mode = ""
         """How epochs are run; empty: not known yet."""
         self.unbounded = ""
@@ -166,12 +165,12 @@ class DriverMetrics:
         self.window_rest = WindowRest()
         self.latency = RecordLatency(directory)
         self.lags: dict[str, int] = {}
-        """Records that wait to be read, by source; of those that know."""
+        """Records that wait to be read, by source; of sources that know their backlog."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
     def resume(self, epoch: int, notes: EpochNotes, late: int, again: bool) -> None:
-        """Go on from the counters that were committed; `late` are those of the last step.
+        """Go on from the committed counters; `late`: late records of the last step.
 
         `again`: the sinks get the last committed epoch once more, and it is counted then.
         """
@@ -214,18 +213,18 @@ class DriverMetrics:
         self.latency.add(record.ages, record.end, record.end - record.planned)
 
     def note(self, kind: str, text: str) -> None:
-        """A fact for the timeline."""
+        """Write a record to the timeline."""
         append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
 
     def warn(self, reason: str, text: str) -> None:
-        """Something should be mended: it stays in the status for as long as this driver lives."""
+        """Report a condition that should be fixed; it stays in the status as long as this driver lives."""
         self.note("warning", text)
         self.lasting = (*self.lasting, ReportedProblem(reason, text[:PROBLEM_TEXT_MAX], time.time()))
 
     def delayed(self, reason: str, text: str) -> None:
-        """Something is late that the job does not wait for. The timeline hears of it once, the status has the latest.
+        """Report a delay that the job does not wait for. The timeline gets it once, the status has its latest text.
 
-        Other numbers in the same words, such as the milliseconds of an attempt, are no news: a cluster tells of each.
+        The same words with other numbers, such as the milliseconds of an attempt, are not news: a cluster reports both.
         """
         known = next((one for one in self.lasting if one.reason == reason), None)
         if known is None:
@@ -234,17 +233,17 @@ class DriverMetrics:
             self.lasting = tuple(replace(t, text=text[:PROBLEM_TEXT_MAX]) if t is known else t for t in self.lasting)
 
     def caught_up(self, reason: str) -> None:
-        """It is late no more."""
+        """End a delay."""
         if any(one.reason == reason for one in self.lasting):
             self.lasting = tuple(one for one in self.lasting if one.reason != reason)
             self.note("mended", reason)
 
     def is_late(self) -> bool:
-        """Whether a durable checkpoint is."""
+        """Whether a durable checkpoint is late."""
         return any(one.reason == CHECKPOINT_DELAYED for one in self.lasting)
 
     def report_problem(self, reason: str, text: str) -> None:
-        """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
+        """Report a failure that is retried. The timeline gets it once, the status has its latest text."""
         text = text[:PROBLEM_TEXT_MAX]
         with self._lock:
             known = next((t for t in self.problems if t.reason == reason), None)
@@ -257,7 +256,7 @@ class DriverMetrics:
             self.note("degraded", text)
 
     def mended(self, reason: str) -> None:
-        """It works (again)."""
+        """End a problem."""
         with self._lock:
             over = any(one.reason == reason for one in self.problems)
             self.problems = tuple(one for one in self.problems if one.reason != reason)
@@ -266,7 +265,7 @@ class DriverMetrics:
 
     @contextmanager
     def running(self, text: str) -> Iterator[None]:
-        """Around the user's code in this process, or in tasks that are waited for: what it does."""
+        """Wraps user code in this process, or in tasks that are waited for; `text` describes it."""
         mine = object()
         self._running[mine] = text, time.monotonic()
         try:
@@ -275,12 +274,12 @@ class DriverMetrics:
             del self._running[mine]
 
     def tell_slow_code(self, machine: Coordinator) -> None:
-        """Say which of the user's code takes long, here and in instances; to be called again and again."""
+        """Report user code that takes long, here and in instances; to be called repeatedly."""
         now = time.monotonic()
-        found = [(text, int((now - since) * 1000)) for text, since in [*self._running.values()]]
+        running = [(text, int((now - since) * 1000)) for text, since in [*self._running.values()]]
         instances = sorted(dict(machine.members.in_code).items())
-        found += [(f"{i}: {what}, for", machine.now - since) for i, (what, since) in instances]
-        if slow := [f"{text} {ms // 1000} s" for text, ms in found if ms >= self.slow_ms]:
+        running += [(f"{i}: {what}, for", machine.now - since) for i, (what, since) in instances]
+        if slow := [f"{text} {ms // 1000} s" for text, ms in running if ms >= self.slow_ms]:
             self.report_problem(SLOW_CODE, "; ".join(slow))
         else:
             self.mended(SLOW_CODE)
@@ -295,7 +294,7 @@ class DriverMetrics:
         return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
 
     def lag(self) -> int | None:
-        """Records that wait in all sources that know; None: none knows."""
+        """Waiting records of all sources that know their backlog; None: no source knows it."""
         return sum(self.lags.values()) if self.lags else None
 
     def stage_seconds(self, stage: str) -> float:

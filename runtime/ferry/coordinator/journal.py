@@ -1,6 +1,6 @@
-"""The journal's writer: one swap after another, off the loop's thread, tried again while it is away.
+"""The journal's writer: one swap at a time, off the loop's thread, retried while the journal is unreachable.
 
-A write that got no answer has an unknown outcome, so nothing is prepared until it has one.
+A write without an answer has an unknown outcome, so no epoch is prepared until the outcome is known.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ class JournalWriter:
         threading.Thread(target=self._watch, name="journal-watch", daemon=True).start()
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """Swap now, of a coordinator that has stopped. Raises Superseded, and Unreachable when the outcome is unknown."""
+        """Swap now, for a coordinator that has stopped. Raises Superseded, and Unreachable when the outcome is
+        unknown."""
         self._journal.swap(table, expected)
 
     def check(self, generation: int) -> None:
-        """Raise Superseded when the table there is not of this generation, Unreachable when that cannot be told now."""
+        """Raise Superseded when the journaled table is of another generation, Unreachable when it cannot be read
+        now."""
         found = self._journal.read()
         if found is None or found.version.generation != generation:
             raise Superseded(f"generation {generation} is over: another driver has taken over, or the journal is gone")
 
     def write(self, effect: core.Journal) -> None:
-        """Queue a swap; the answer comes as an event."""
+        """Queue a swap; its result comes as an event."""
         self._writes.put(effect)
 
     def _run(self) -> None:
@@ -64,7 +66,7 @@ class JournalWriter:
             while not self._written(effect):
                 self._post(core.JournalReachable(False))
                 time.sleep(RETRY_SECONDS)
-            # The watch looks now and then: what was away for a moment is back without its seeing either.
+            # The watch polls; it may miss a short outage and its end.
             self._post(core.JournalReachable(True))
 
     def _written(self, effect: core.Journal) -> bool:
@@ -80,17 +82,17 @@ class JournalWriter:
 
     def _refused(self, reason: str) -> bool:
         try:
-            found = self._journal.read()
+            journaled = self._journal.read()
         except Unreachable as error:
             log.warning("group changes wait: %s", error)
             return False
         except (Refusal, StateUnavailable):
-            found = None  # it is gone, as the reason says
-        self._post(core.JournalRefused(reason, found))
+            journaled = None  # the journal is gone, as the reason says
+        self._post(core.JournalRefused(reason, journaled))
         return True
 
     def _watch(self) -> None:
-        """Tell the loop whether group changes are possible now."""
+        """Report to the loop whether group changes are possible now."""
         up = True
         while True:
             now = self._journal.is_reachable()

@@ -1,6 +1,6 @@
 """The coordinator's loop: events in, effects out, on one thread.
 
-`orders` is where the epoch function of the driver takes what it has to do (ingest, emit, ready, halt).
+The driver's epoch function takes its work (ingest, emit, ready, halt) from `orders`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("ferry.coordinator")
 TICK_SECONDS = 0.05
 
 FLUSH_SECONDS = 0.2
-"""For the last that a driver says."""
+"""Time for sending the driver's last messages."""
 
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt | None
 Hook = Callable[[int, str], None]
@@ -57,14 +57,13 @@ class Loop:
         begin: Begin = lambda journaled, initial: (initial, None),
         rewind: Rewind = lambda loop: True,
     ) -> None:
-        """`begin(journaled, initial)` gives the first table of a new job, and what one with an origin commits first;
-        `rewind(loop)` is called, on a thread, when that table is this driver's in the journal: no older one can write any
-        more. It returns False when the job is to stop meanwhile.
-        """
+        """`begin(journaled, initial)` returns the first table of a new job and, if the table has an origin, its first
+        commit. `rewind(loop)` is called, on a thread, once the journal holds that table of this driver: no older driver can
+        write any more. It returns False when the job is to stop."""
         self.settings = settings
         self.registry = registry
         self.bandwidth = -1
-        """of copies, that instances are told with the next epoch; -1: nothing"""
+        """bytes a second of copies, sent to instances with the next epoch; -1: unset"""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._rewind = rewind
@@ -82,7 +81,7 @@ class Loop:
             ended=ended,
         )
         self.machine = core.Coordinator(patience, initial, journaled, restore=restore)
-        # A name of its own: the connections of a zombie must not replace those of the driver that took over.
+        # A unique name: the connections of a zombie must not replace the connections of the driver that took over.
         name = driver_name(self.machine.generation, secrets.token_hex(4))
         self._endpoint = TcpEndpoint(
             name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
@@ -96,7 +95,7 @@ class Loop:
         """The last order, once it was given."""
         self.on_publish: Callable[[core.Publish], None] = lambda effect: None
         self.ending = threading.Event()
-        """The job is to end, by a halt or because somebody stops it: what waits within an epoch gives up."""
+        """The job is to end, by a halt or on request: code that waits within an epoch gives up."""
 
     def start(self) -> None:
         """Claim the generation and begin."""
@@ -111,7 +110,8 @@ class Loop:
     def swap(self, table: Table) -> None:
         """Put another table into the journal, once the coordinator has stopped. Raises Superseded or Unreachable."""
         self._journal.swap(table, self.machine.journaling.expected)
-        # Whoever hears of it from this driver can begin while the next one starts; the others hear of it from that one.
+        # Instances that get it from this driver can begin while the next one starts; others get it from the next
+        # driver.
         head = m.encode(m.Install(table))
         members = dict.fromkeys(i for group in table.groups for i in group.in_sync)
         channels = [*filter(None, map(self._endpoint.channel, members))]
@@ -124,20 +124,20 @@ class Loop:
                 channel.flush(max(end - time.monotonic(), 0.0))
 
     def check_claim(self) -> None:
-        """Raise Superseded when the journal has another driver's table by now, Unreachable when that is not known."""
+        """Raise Superseded when the journal has another driver's table by now, Unreachable when it cannot be read."""
         self._journal.check(self.machine.generation)
 
     def stop(self) -> None:
-        """End whatever is waited for."""
+        """Stop waiting for orders."""
         self.ending.set()
         self.orders.put(None)
 
-    def stands_for(self) -> float:
-        """Seconds since it last came round; callable from any thread."""
+    def seconds_since_pass(self) -> float:
+        """Seconds since the loop's last pass; callable from any thread."""
         return time.monotonic() - self._round_at
 
     def begins(self, epoch: int) -> None:
-        """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
+        """Ask the instances to pause copying while an epoch passes; callable from any thread."""
         begins = m.Begins(epoch, self.bandwidth, hears_code=True)
         for instance in list(self.machine.alive):
             self._send(core.Send(instance, begins))
@@ -153,7 +153,7 @@ class Loop:
                     if isinstance(event, core.Lost):
                         self.move_metrics.lost(event.instance, self.machine.table)
                     elif isinstance(event, core.Journaled) and self._to_rewind():
-                        threading.Thread(target=self._put_back, args=(event,), name="rewind", daemon=True).start()
+                        threading.Thread(target=self._rewind_sinks, args=(event,), name="rewind", daemon=True).start()
                         continue
                     self._perform(self.machine.step(event))
                 except queue.Empty:
@@ -168,17 +168,17 @@ class Loop:
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
 
     def _to_rewind(self) -> bool:
-        """Whether this driver's claim is in the journal, and what a restore begins with is to be put back first."""
+        """Whether the journal holds this driver's claim, and a restore has to rewind sinks first."""
         claimed = self.machine.phase == core.Phase.JOURNAL and self.machine.journaling.table.restoring
         return claimed and not self._is_rewound
 
-    def _put_back(self, claimed: core.Journaled) -> None:
-        """What is outside may be away for long; the loop goes round meanwhile. Then it hears of the claim."""
+    def _rewind_sinks(self, claimed: core.Journaled) -> None:
+        """Rewind sinks, which may take long, while the loop goes on; then post the claim."""
         try:
             if not self._rewind(self):
                 return
-        except BaseException as error:  # of users' sinks, which may say sys.exit
-            log.exception("what is outside of the state cannot be put back")
+        except BaseException as error:  # users' sinks may raise, or call sys.exit
+            log.exception("the sinks cannot be rewound")
             kind = "refused" if isinstance(error, Refusal) else "failed" if isinstance(error, FerryError) else "bug"
             self._give(core.Halt(kind, str(error)))
             return
@@ -213,7 +213,7 @@ class Loop:
                     if isinstance(effect, core.Halt):
                         effect = self._with_damage(effect)
                         log.error("halt: %s", effect.text)
-                        log.warning("the last that the coordinator was told and has done:\n%s", self.machine.story)
+                        log.warning("the coordinator's last events and effects:\n%s", self.machine.story)
                         append_record(
                             self.settings.directory,
                             {"t": time.time(), "kind": "halt", "text": effect.text},
@@ -227,7 +227,7 @@ class Loop:
             self._hook(sent.commit_id.step.epoch, "commit")
 
     def _with_damage(self, halt: core.Halt) -> core.Halt:
-        """Copies that are left nowhere may have been given up because their files were damaged: that is the cause."""
+        """Virtual nodes without a copy may have lost it to damaged files: then the damage is the cause."""
         damages = [one.text.partition("; it began anew")[0] for one in self.move_metrics.damages()]
         if halt.kind != "unavailable" or not damages:
             return halt
@@ -267,15 +267,15 @@ class Loop:
 
 
 def initial_table(settings: RunSettings) -> Table:
-    """The first table of a job: virtual nodes dealt out in turn, replicas on the next workers."""
+    """The first table of a job: virtual nodes round robin over workers, replicas on the next workers."""
     workers, per_worker = settings.workers, settings.instances_per_worker
     copies = min(settings.replicas, workers - 1)
     groups = []
     for vnode in range(settings.virtual_nodes):
         turn, worker = divmod(vnode, workers)
         index = turn % per_worker
-        # The distance to the first replica changes with the turns, so that what a worker led has several to take it; but an
-        # epoch has a chain, and a file of the log, for each set of replicas that a leader has.
+        # The distance to the first replica changes with the turns, so that several workers take over from a lost one;
+        # but an epoch has a chain, and a file of the log, for each set of replicas of a leader.
         first = turn // per_worker % limits.SETS_OF_REPLICAS * copies
         chain = [worker, *((worker + 1 + (first + k) % (workers - 1)) % workers for k in range(copies))]
         groups.append(Group(Term(1, 0), tuple(InstanceId(f"{w}.{index}") for w in chain)))

@@ -1,8 +1,8 @@
-"""Who is there: registrations and heartbeats in Redis, and one channel to every instance.
+"""Membership: registrations and heartbeats in Redis, and one channel to every instance.
 
-A closed connection is the fast detector; a heartbeat that ran out is the one for silence. While Redis is away only
-connections count; who was heard before, and is not when it has been back for a while, is silent. Must never decide what a
-loss means, nor wait for one instance while others are there.
+A closed connection is the fast detector, an expired heartbeat detects silence. While Redis is away only connections
+count; a worker seen before the outage that stays without a heartbeat after it is silent. Must never decide the
+consequences of a loss, nor wait for one instance while others are alive.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger("ferry.coordinator")
 LOOK_SECONDS = 0.1
 
 RETURN_SECONDS = 15.0
-"""Redis has to have been back for so long, for every worker has to find it again, and it may be on another node."""
+"""Redis must have been back for this long: every worker has to find it again, perhaps on another node."""
 
 FORGET_SECONDS = 60.0
-"""Registrations of a worker leave the registry when it had no heartbeat for so long; who comes back says so anew."""
+"""Registrations of a worker are deleted after this long without a heartbeat; a worker that comes back registers again."""
 
 
 class Members:
@@ -39,25 +39,25 @@ class Members:
         self._post = post
         self._registry = registry
         self._roll = Roll(registry)
-        self._met: dict[InstanceId, places.Registration] = {}
-        """The last registration of each instance: a Redis that has forgotten it takes no channel away."""
-        self._beating: set[int] = set()
+        self._registrations: dict[InstanceId, places.Registration] = {}
+        """The last registration of each instance: data loss in Redis closes no channel."""
+        self._alive: set[int] = set()
         self._silent: set[int] = set()
-        """Those of whom a heartbeat was heard before it ran out."""
-        self._unheard: set[int] = set()
-        """Those of whom a heartbeat was heard before Redis was away, and none since."""
-        self._mute_since: dict[int, float] = {}
-        """Workers without a heartbeat, heard of before or not."""
+        """Workers whose heartbeat has expired."""
+        self._unseen_since_outage: set[int] = set()
+        """Workers seen before the Redis outage and not since."""
+        self._silent_since: dict[int, float] = {}
+        """Workers without a heartbeat, whether seen before or not."""
         self._trusted_at = 0.0
         self._dialler: Dialler | None = None
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
         self.on_silent: list[Callable[[int], None]] = []
-        """Called once when a worker's heartbeat has run out, just before its instances count as lost."""
+        """Called once when a worker's heartbeat has expired, just before its instances count as lost."""
 
     def start(self, endpoint: Endpoint) -> None:
-        """Begin to look."""
+        """Begin to poll the registry."""
         self._dial_with(endpoint)
         threading.Thread(target=self._run, name="members", daemon=True).start()
 
@@ -68,8 +68,8 @@ class Members:
         )
 
     def registration(self, instance: InstanceId) -> places.Registration | None:
-        """Where the tasks reach an instance, and which life of it; None when there is no channel to that."""
-        entry = self._met.get(instance)
+        """Address and life of an instance, for tasks; None without a channel to that life."""
+        entry = self._registrations.get(instance)
         if entry is None or self.endpoint is None or self._dialler is None or self.endpoint.channel(instance) is None:
             return None
         return entry if self._dialler.life(instance) == entry.incarnation else None
@@ -79,12 +79,12 @@ class Members:
         return self.endpoint is not None and self.endpoint.channel(instance) is not None
 
     def closed(self, peer: str, reason: str) -> None:
-        """The channel to a peer closed. It is dialled at once: a peer that has ended is one that nobody has to wait for."""
+        """The channel to a peer closed. Dial again at once: a refused connection means that the peer has ended."""
         instance = InstanceId(peer)
         self._post(core.Lost(instance, reason))
         if self._dialler is not None:
             self._dialler.closed(peer)
-            if (entry := self._met.get(instance)) is not None and worker_of(instance) not in self._silent:
+            if (entry := self._registrations.get(instance)) is not None and worker_of(instance) not in self._silent:
                 self._dialler.dial(entry)
         self.on_lost(instance)
 
@@ -97,16 +97,16 @@ class Members:
             try:
                 self._look()
             except Unreachable:
-                self._forget()
+                self._registry_lost()
                 time.sleep(0.5)
             time.sleep(LOOK_SECONDS)
 
-    def _forget(self) -> None:
-        """Nobody can be heard. A Redis that comes back has old heartbeats: they may run out before workers are back."""
-        self._unheard |= self._beating
-        self._beating.clear()
+    def _registry_lost(self) -> None:
+        """Redis is away. Once back it may have old heartbeats, which may expire before workers are back."""
+        self._unseen_since_outage |= self._alive
+        self._alive.clear()
         self._silent.clear()
-        self._mute_since.clear()
+        self._silent_since.clear()
         self._trusted_at = time.monotonic() + self._timeout_seconds
 
     def _look(self) -> None:
@@ -115,56 +115,56 @@ class Members:
         self._listen(sorted({worker_of(InstanceId(instance)) for instance in found}))
         for entry in found.values():
             self._keep(entry)
-        for instance in [instance for instance in self._met if instance not in found]:
-            self._part_from(instance)
+        for instance in [instance for instance in self._registrations if instance not in found]:
+            self._close_if_silent(instance)
 
     def _listen(self, workers: list[int]) -> None:
-        """Whose heartbeat there is."""
+        """Update which workers are alive, by their heartbeats."""
         now = time.monotonic()
-        every = sorted({*workers, *self._unheard})
+        every = sorted({*workers, *self._unseen_since_outage})
         silent, pulses = self._registry.heard(every)
         for pulse in pulses:
             self._post(pulse)
-        mute = dict.fromkeys(silent)
-        self._mute_since = {worker: self._mute_since.get(worker, now) for worker in mute}
+        without_beat = dict.fromkeys(silent)
+        self._silent_since = {worker: self._silent_since.get(worker, now) for worker in without_beat}
         late = now >= self._trusted_at + RETURN_SECONDS
         for worker in every:
-            if worker not in mute:
+            if worker not in without_beat:
                 if now >= self._trusted_at:
-                    self._beating.add(worker)
-                    self._unheard.discard(worker)
+                    self._alive.add(worker)
+                    self._unseen_since_outage.discard(worker)
                 self._silent.discard(worker)
-            elif worker in self._beating or (late and worker in self._unheard):
-                self._beating.discard(worker)
-                self._unheard.discard(worker)
+            elif worker in self._alive or (late and worker in self._unseen_since_outage):
+                self._alive.discard(worker)
+                self._unseen_since_outage.discard(worker)
                 self._silent.add(worker)
                 for tell in self.on_silent:
                     tell(worker)
 
-    def _part_from(self, instance: InstanceId) -> None:
+    def _close_if_silent(self, instance: InstanceId) -> None:
         """Close the channel to an instance if its worker is silent."""
         assert self.endpoint is not None
         channel = self.endpoint.channel(instance)
         if channel is None:
-            self._met.pop(instance, None)
+            self._registrations.pop(instance, None)
         elif worker_of(instance) in self._silent:
             log.warning("%s: no heartbeat for %.1f s", instance, self._timeout_seconds)
             channel.close("no heartbeat")
 
     def _keep(self, entry: places.Registration) -> None:
-        """Have a channel to this life of an instance, if its worker can be heard, and to no other life."""
+        """Keep a channel to this life of an instance, unless its worker is silent, and to no other life."""
         assert self.endpoint is not None and self._dialler is not None
         instance = InstanceId(entry.instance)
-        self._met[instance] = entry
+        self._registrations[instance] = entry
         worker, channel = worker_of(instance), self.endpoint.channel(instance)
         if worker in self._silent:
-            self._part_from(instance)
+            self._close_if_silent(instance)
         elif channel is None:
             self._dialler.dial(entry)
         elif self._dialler.life(instance) != entry.incarnation:
             log.info("%s has a successor", instance)
             channel.close("it has a successor")
-        if channel is None and time.monotonic() - self._mute_since.get(worker, time.monotonic()) > FORGET_SECONDS:
+        if channel is None and time.monotonic() - self._silent_since.get(worker, time.monotonic()) > FORGET_SECONDS:
             log.info("%s is gone: it leaves the registry", instance)
-            self._met.pop(instance, None)
+            self._registrations.pop(instance, None)
             self._registry.unregister(entry)

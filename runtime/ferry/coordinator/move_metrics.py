@@ -1,7 +1,7 @@
-"""What the driver measures of moves, recoveries and state, for Prometheus and for the planner.
+"""Measurements of moves, recoveries and state, for Prometheus and for the planner.
 
-Told by the loop (groups that change, instances that are lost, their reports) and by the epoch function. Thread-safe.
-Must never influence the protocol: nothing is decided here.
+Input comes from the loop (changed groups, lost instances, reports) and from the epoch function. Thread-safe. Must never
+influence the protocol: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ferry.protocol.coordinator.groups import GroupChange
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 DISTANCES = 64
-"""Of ends of epochs, whose median is the usual one."""
+"""Number of intervals between ends of epochs whose median is the usual one."""
 
 SMOOTH_SECONDS = 20.0
-"""A rate follows what is reported as if it had this inertia: a plan must not follow what some seconds bring."""
+"""Time constant of smoothed rates: a plan must not follow a peak of some seconds."""
 
 COPIED_MIN = 4 * 1024 * 1024
-"""Copies of fewer bytes say nothing about the time that a byte takes."""
+"""Copies of fewer bytes do not measure the time per byte."""
 
 Load = tuple[float, float]
 """Of a virtual node: (records per second, bytes)."""
 
 
 @dataclass(slots=True)
-class Heard:
-    """The last report of an instance, and what changed since the one before."""
+class LastReport:
+    """The last report of an instance, and its change since the one before."""
 
     report: m.Report
     at: float
@@ -68,18 +68,18 @@ class MoveMetrics:
         self._lost: float | None = None
         self._changed = clock()
         self._copies: set[tuple[int, InstanceId]] = set()
-        """Under way, by snapshots."""
+        """Copies under way by snapshots."""
         self._copying: float | None = None
         self._copied = 0
         self._seconds_per_byte: float | None = None
         self._seconds_per_switchover: float | None = None
-        self._heard: dict[InstanceId, Heard] = {}
+        self._reports: dict[InstanceId, LastReport] = {}
         self._damaged: dict[InstanceId, ReportedProblem] = {}
         self.work = WorkRates(clock)
         self.registry.register(self.work)
         self._since: float | None = None
         self._counts: dict[int, InstanceId] = {}
-        """By virtual node: who counted records of it last."""
+        """By virtual node: the instance that last counted its records."""
         self._rates: dict[int, float] = {}
         """Records per second, by virtual node; smoothed."""
         self._epochs = self._histogram("epoch_duration", "From the begin of an epoch to its end in the sink")
@@ -89,7 +89,7 @@ class MoveMetrics:
         )
         self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in sync")
         self._switchovers = self._histogram("handover_switchover", "From the copy being in sync to its leading")
-        self._cleans = self._histogram("handover_clean", "From the switchover to the old copy being let go")
+        self._cleans = self._histogram("handover_clean", "From the switchover to the removal of the old copy")
         self._recoveries = self._histogram("recovery", "From the loss of a leader to the next end of an epoch")
         self._moved = prom.Counter(
             "ferry_handover_vnodes", "Virtual nodes switched to another leader", registry=self.registry
@@ -98,13 +98,13 @@ class MoveMetrics:
     def _histogram(self, name: str, text: str) -> prom.Histogram:
         return prom.Histogram(f"ferry_{name}_seconds", text, buckets=SECONDS, registry=self.registry)
 
-    # ---- told by the loop
+    # ---- input from the loop
     def report(self, report: m.Report) -> None:
-        """An instance says what it holds, and how long it has worked."""
+        """Take an instance's report of its state and busy time."""
         self.work.report(report)
         now = self._clock()
         with self._lock:
-            before = self._heard.get(report.instance)
+            before = self._reports.get(report.instance)
             if before is not None and now > before.at and report.life == before.report.life:
                 self._measure_rates(before, report, now)
             if not report.damage:
@@ -113,19 +113,19 @@ class MoveMetrics:
                 text = f"{report.instance}: {report.damage}; it began anew, and its copies are made from others"
                 self._damaged[report.instance] = ReportedProblem("StateDamaged", text, time.time())
             sizes = dict(zip(report.vnodes, report.state_bytes, strict=True))
-            self._heard[report.instance] = Heard(report, now, sizes)
+            self._reports[report.instance] = LastReport(report, now, sizes)
 
     def damages(self) -> tuple[ReportedProblem, ...]:
-        """Instances that began anew because their files were not what had been written; from any thread."""
+        """Instances that began anew because of damaged files; from any thread."""
         with self._lock:
             return tuple(self._damaged.values())
 
-    def _measure_rates(self, before: Heard, report: m.Report, now: float) -> None:
-        """Rates belong to virtual nodes, whoever leads them: one that has just taken over goes on with what is known."""
+    def _measure_rates(self, before: LastReport, report: m.Report, now: float) -> None:
+        """Rates belong to virtual nodes: a new leader continues the rate of the old one."""
         seconds = now - before.at
         if self._since is None:
             self._since = before.at
-        # All that was heard counts alike until that is long enough: what came first is often not what comes later.
+        # A plain average until the reports span SMOOTH_SECONDS: the first seconds are often not typical.
         weight = max(-math.expm1(-seconds / SMOOTH_SECONDS), seconds / (now - self._since))
         was = dict(zip(before.report.vnodes, _counted(before.report), strict=True))
         for vnode, count in zip(report.vnodes, _counted(report), strict=True):
@@ -136,29 +136,29 @@ class MoveMetrics:
                 self._rates[vnode] = rate + weight * (more / seconds - rate)
 
     def next_timer(self) -> int | None:
-        """When the first timer of the clock is due, as instances that are there have said."""
+        """When the first timer of the clock is due, according to living instances."""
         with self._lock:
-            timers = [heard.report.timer for heard in self._heard.values()]
+            timers = [heard.report.timer for heard in self._reports.values()]
         return min((timer for timer in timers if timer is not None), default=None)
 
     def boundaries(self) -> list[Boundary]:
-        """Virtual nodes that are handed over at the boundary of a window, as their leaders have said."""
+        """Virtual nodes that are handed over at the boundary of a window, according to their leaders."""
         with self._lock:
-            reports = [heard.report for _, heard in sorted(self._heard.items())]
+            reports = [heard.report for _, heard in sorted(self._reports.items())]
         return [Boundary(v, one.instance, to, begins) for one in reports for v, to, begins in one.boundaries]
 
     def lost(self, instance: InstanceId, table: Table) -> None:
-        """An instance is gone; what it led has to be recovered."""
+        """An instance is lost; its virtual nodes have to be recovered."""
         self.work.lost(instance)
         with self._lock:
-            self._heard.pop(instance, None)
+            self._reports.pop(instance, None)
             if self._lost is None and any(group.leader == instance for group in table.groups):
                 self._lost = self._clock()
 
     def changed(
         self, changes: Sequence[GroupChange], epoch: int, at_window: Container[tuple[int, InstanceId]] = ()
     ) -> None:
-        """Groups changed after this epoch. `at_window`: virtual nodes and learners that take no snapshot."""
+        """Groups changed after this epoch. `at_window`: virtual nodes and learners without a snapshot."""
         self.work.begin_again()
         now = self._clock()
         with self._lock:
@@ -183,7 +183,7 @@ class MoveMetrics:
                 began, _ = self._joined.pop(key, (now, 0))
                 if key in self._copies:
                     self._copies.remove(key)
-                    self._copied += max((heard.sizes.get(vnode, 0) for heard in self._heard.values()), default=0)
+                    self._copied += max((heard.sizes.get(vnode, 0) for heard in self._reports.values()), default=0)
                     self._warms.observe(now - began)
                 self._in_sync[vnode] = now
             case "switched":
@@ -197,14 +197,14 @@ class MoveMetrics:
                 self._copies.discard(key)
 
     def _measure_copies(self, seconds: float) -> None:
-        """The last copy under way is in sync, or given up."""
+        """The last copy under way is in sync, or was abandoned."""
         if self._copied >= COPIED_MIN:
             self._seconds_per_byte = seconds / self._copied
         self._copying = None
 
-    # ---- told by the epoch function
+    # ---- input from the epoch function
     def epoch(self, seconds: float, settled: Callable[[], bool]) -> None:
-        """An epoch of this length has ended; `settled` says whether the groups are what is desired, and no more."""
+        """An epoch of this length has ended; `settled` returns whether the groups are exactly as desired."""
         now = self._clock()
         self._epochs.observe(seconds)
         with self._lock:
@@ -220,7 +220,7 @@ class MoveMetrics:
             self._last_end = now
         if over and settled():
             with self._lock:
-                if self._usual < math.inf:  # else it is not known, since the driver has just begun
+                if self._usual < math.inf:  # inf: unknown, the driver has just begun
                     self._pauses.observe(self._pause)
                     if self._switched:
                         self._seconds_per_switchover = self._pause / len(self._switched)
@@ -228,26 +228,26 @@ class MoveMetrics:
                 self._in_sync.clear()
                 self._switched.clear()
 
-    # ---- asked
+    # ---- results
     def replica_lag(self, epoch: int) -> int:
         """Epochs since the oldest copy that is not in sync yet was begun; 0 when all are."""
         with self._lock:
             return max((epoch - since for key, (_, since) in self._joined.items() if key in self._copies), default=0)
 
     def quiet_seconds(self) -> float:
-        """Since a group changed last, or since this driver began."""
+        """Seconds since the last change of a group, or since this driver began."""
         with self._lock:
             return self._clock() - self._changed
 
     def costs(self) -> tuple[float | None, float | None]:
-        """(seconds per byte that is copied, seconds of pause per new leader) of the last plans; None: not measured yet."""
+        """(seconds per copied byte, seconds of pause per new leader) of the last plans; None: not measured yet."""
         with self._lock:
             return self._seconds_per_byte, self._seconds_per_switchover
 
     def links(self) -> Links:
-        """What carries the links between the instances, as they report it; the reason is the commonest."""
+        """The transports of the links between the instances, as reported; the reason is the most frequent one."""
         with self._lock:
-            reports = [heard.report for _, heard in sorted(self._heard.items())]
+            reports = [heard.report for _, heard in sorted(self._reports.items())]
         reasons = Counter(one.reason for one in reports if one.reason)
         return Links(
             sum(one.rdma for one in reports),
@@ -258,10 +258,10 @@ class MoveMetrics:
     def loads(self, table: Table, rows_per_second: float) -> list[Load]:
         """Of every virtual node: records that came for its leaders, of all operators; bytes as its leader reports them.
 
-        As long as no records are reported, each has an equal share of `rows_per_second`, the input.
+        Until records are reported, each has an equal share of `rows_per_second`, the input.
         """
         with self._lock:
-            heard = [self._heard.get(group.leader) for group in table.groups]
+            heard = [self._reports.get(group.leader) for group in table.groups]
             rates = [self._rates.get(v, 0.0) for v in range(table.virtual_nodes)]
         if not any(rates):
             rates = [rows_per_second / max(table.virtual_nodes, 1)] * table.virtual_nodes
@@ -285,7 +285,7 @@ class StateCollector:
         size = GaugeMetricFamily("ferry_state_bytes", "State of a virtual node", labels=["vnode", "instance"])
         rate = GaugeMetricFamily(
             "ferry_state_rows_per_second",
-            "Records per second that come for a virtual node, of all operators",
+            "Records per second that arrive for a virtual node, of all operators",
             labels=["vnode"],
         )
         table = self._table()

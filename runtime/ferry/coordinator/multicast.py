@@ -1,8 +1,8 @@
-"""What goes over each channel: every message encoded once, however many get it, and each gets what concerns it.
+"""Messages for several channels: each message is encoded once, and each instance gets the part that concerns it.
 
-A Prepare has the fragments of all helpers; an instance needs its own, and who the others are: a bit for each name of the
-table that was sent last over the same channel. A table is sent as what has changed since that one. Must never change what
-a message means: whoever takes it has the values that the coordinator sent, as far as they concern him.
+A Prepare has the fragments of all helpers; an instance needs its own, and the names of the others: a bit for each name
+of the table that was last sent over the same channel. A table is sent as its changes since that one. Must never change
+the meaning of a message: the receiver decodes the coordinator's values, as far as they concern it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ferry.protocol.view import seen
 
 
 class Multicast:
-    """Prepare and Install are for one thread, that of the coordinator's loop; the others for any."""
+    """Prepare and Install may be sent by the coordinator's loop only; other messages by any thread."""
 
     def __init__(self) -> None:
         self._last: tuple[m.Message | None, bytes] = None, b""
         self._named: tuple[m.Prepare | None, Named | None] = None, None
         self._brief: tuple[m.Prepare | None, Brief | None] = None, None
         self._tables: WeakKeyDictionary[Channel, Table] = WeakKeyDictionary()
-        """What was sent last: nothing is lost on the way as long as the channel is open."""
+        """The last table sent over a channel: an open channel loses no message."""
         self._whole: tuple[Table | None, bytes] = None, b""
         self._amended: tuple[Table | None, Table | None, bytes] = None, None, b""
 
     def post(self, channel: Channel, to: InstanceId, generation: int, message: m.Message) -> None:
-        """Queue a message for an instance. Raises what `Channel.post` does."""
+        """Queue a message for an instance. Raises as `Channel.post`."""
         match message:
             case m.Install(table):
                 self._install(channel, generation, table)
@@ -61,7 +61,7 @@ class Multicast:
 
     def _install(self, channel: Channel, generation: int, table: Table) -> None:
         base = self._tables.pop(channel, None)
-        if base is None or base.at_window != table.at_window:  # What has changed says nothing of that.
+        if base is None or base.at_window != table.at_window:  # Changes do not carry at_window.
             if self._whole[0] is not table:
                 self._whole = table, m.encode(m.Install(table))
             kind: type[m.Message] = m.Install

@@ -1,6 +1,6 @@
-"""How long records took from their creation to the sinks: for the timeline, the status, and Prometheus.
+"""Latencies from records' creation to the sinks: for the timeline, the status, and Prometheus.
 
-Thread-safe: the epoch function adds, others read. It counts by the bucket, never by the record.
+Thread-safe: the epoch function adds, others read. It counts by bucket, never by record.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ferry.contract.latency import Counts, LatencyHistogram, LatencyQuantiles, s
 from ferry.contract.timeline import append_record
 
 LINE_SECONDS = 0.25
-"""Lines of the timeline are so far apart at least: epochs may be shorter."""
+"""Shortest interval between two lines in the timeline; epochs may be shorter."""
 
 RECENT_SECONDS = 10.0
-"""What the status speaks of."""
+"""Period of the quantiles in the status."""
 
 BOUNDS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5,
     10.0, 20.0, 50.0, 100.0,
 )  # fmt: skip
-"""Of the histogram in Prometheus, in seconds."""
+"""Buckets of the Prometheus histogram, in seconds."""
 
 
 class RecordLatency(Collector):
@@ -36,13 +36,13 @@ class RecordLatency(Collector):
         self._lock = threading.Lock()
         self._all = LatencyHistogram()
         self._line = LatencyHistogram()
-        """what the timeline has not heard of"""
+        """counts that are not in the timeline yet"""
         self._written = 0.0
         self._ended = 0.0
         self._recent: deque[tuple[float, LatencyHistogram]] = deque()
 
     def add(self, ages: Counts, end: float, since: float) -> None:
-        """The records of an epoch whose rows the sinks had at `end`, and their ages `since` seconds before."""
+        """Add the records of an epoch whose rows reached the sinks at `end`; ages are as of `since` seconds before."""
         if not ages:
             return
         with self._lock:
@@ -52,7 +52,7 @@ class RecordLatency(Collector):
             self.flush()
 
     def flush(self) -> None:
-        """Tell the timeline what it has not heard of. With the counts, so that lines can be summed up."""
+        """Write pending latencies to the timeline, with their counts, so that lines can be summed."""
         with self._lock:
             line, self._line = self._line, LatencyHistogram()
             self._all.merge(line.counts)
@@ -66,7 +66,7 @@ class RecordLatency(Collector):
         append_record(self._directory, record)
 
     def recent(self, now: float) -> LatencyQuantiles | None:
-        """Of the records of the last seconds."""
+        """Quantiles of the records of the last seconds."""
         with self._lock:
             found = LatencyHistogram(dict(self._line.counts))
             for end, one in self._recent:
@@ -75,13 +75,13 @@ class RecordLatency(Collector):
         return found.quantiles()
 
     def collect(self) -> Iterator[Metric]:
-        """One histogram; none, as long as no source has said when its records were created."""
+        """One histogram; none until a source has reported when its records were created."""
         with self._lock:
-            found = LatencyHistogram(dict(self._all.counts))
-            found.merge(self._line.counts)
+            total_counts = LatencyHistogram(dict(self._all.counts))
+            total_counts.merge(self._line.counts)
         family = HistogramMetricFamily("ferry_record_latency_seconds", "From a record's creation to the sinks")
-        if found.counts:
-            below = [(str(bound), float(found.below(bound))) for bound in BOUNDS]
-            total = sum(seconds_of(bucket) * count for bucket, count in found.counts.items())
-            family.add_metric([], [*below, ("+Inf", float(found.records))], total)
+        if total_counts.counts:
+            below = [(str(bound), float(total_counts.below(bound))) for bound in BOUNDS]
+            total = sum(seconds_of(bucket) * count for bucket, count in total_counts.counts.items())
+            family.add_metric([], [*below, ("+Inf", float(total_counts.records))], total)
         yield family

@@ -1,6 +1,6 @@
-"""How long the windows last that hold records by now: what a handover without state would have to wait for.
+"""Remaining time of the windows that hold records now: how long a handover without state would have to wait.
 
-An estimate, from how fast event time went of late; whoever relies on it must have another way where time stands still.
+An estimate from the recent pace of event time; the caller must have another way in case event time stops.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from ferry.protocol.boundaries import ends_at_origin
 
 SPAN_SECONDS = 10.0
 SPAN_SECONDS_MIN = 2.0
-"""Of less it is not known how fast event time goes."""
+"""A shorter span does not measure the pace of event time."""
 
 SAMPLE_SECONDS = 0.5
 
 
 class WindowRest:
-    """Of one driver. Thread-safe."""
+    """The estimate of one driver. Thread-safe."""
 
     def __init__(self) -> None:
         self.windows: tuple[Window, ...] = ()
-        """Of each operator. Empty: there is something else in the state than windows."""
+        """Window of each operator. Empty: the state holds more than windows."""
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, int]] = deque()
         self._newest: Mapping[int, int] = {}
         self._distance = 0.0
 
     def seen(self, at: float, watermark: int, newest: Mapping[int, int]) -> None:
-        """The watermark (milliseconds of event time) at the end of an epoch (seconds since 1970), and by operator the
-        newest event time of its sources' records: where flows are apart, it is far ahead of the watermark.
-        """
+        """Add the watermark (milliseconds of event time) at the end of an epoch (seconds since 1970), and by operator
+        the newest event time of its sources' records, which is far ahead of the watermark when flows diverge."""
         with self._lock:
             self._newest, self._distance = newest, at - self._seen[-1][0] if self._seen else 0.0
             if self._seen and watermark < self._seen[-1][1]:
@@ -45,7 +44,7 @@ class WindowRest:
                 self._seen.popleft()
 
     def seconds(self, now: float) -> float | None:
-        """Until all of them have ended, if event time goes on as it did; None: that is not known. `now`: since 1970."""
+        """Seconds until all of these windows have ended, at the recent pace; None: unknown. `now`: since 1970."""
         with self._lock:
             seen, newest, distance = tuple(self._seen), self._newest, self._distance
         if not self.windows or len(seen) < 2 or now - seen[-1][0] > max(SPAN_SECONDS_MIN, 2 * distance):
@@ -61,12 +60,12 @@ class WindowRest:
 
 
 def _rest(window: Window, newest: int, watermark: int) -> int:
-    """Milliseconds until the last window has ended that holds a record by now."""
+    """Milliseconds of event time until the end of the last window that holds a record now."""
     return ends_at_origin(window, newest // window.pane_ms * window.pane_ms) - watermark
 
 
 def _halves(seen: Sequence[tuple[float, int]]) -> Iterator[tuple[tuple[float, int], tuple[float, int]]]:
-    """Event time may have leapt, or have come to a halt just now."""
+    """Two halves: event time may have jumped, or have just stopped."""
     if len(seen) > 2:
         middle = len(seen) // 2
         yield seen[0], seen[middle]
@@ -74,5 +73,5 @@ def _halves(seen: Sequence[tuple[float, int]]) -> Iterator[tuple[tuple[float, in
 
 
 def _speed(begin: tuple[float, int], end: tuple[float, int]) -> float:
-    """Milliseconds of event time a second."""
+    """Milliseconds of event time per second."""
     return (end[1] - begin[1]) / max(end[0] - begin[0], 1e-3)

@@ -1,8 +1,8 @@
-"""How fast records come and how long they keep tasks and instances busy: what a decision about size is made from (DS2).
+"""Rates of records, and busy time of tasks and instances: the input of decisions about the size of a job (DS2).
 
-The *useful time* of DS2 (Kalavri et al., OSDI 2018, section 3): of a task from when it is dealt records to its receipt, of
-an instance all but the waiting for messages; of both without what an epoch costs before its first record, which is the
-greater part of a short one, and says nothing of the load. Thread-safe. Must never influence the protocol.
+The *useful time* of DS2 (Kalavri et al., OSDI 2018, section 3): of a task from the deal of its records to its receipt,
+of an instance all time but waiting for messages. The fixed cost of an epoch, before its first record, is left out: it
+is most of a short epoch and independent of the load. Thread-safe. Must never influence the protocol.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ferry.contract.names import InstanceId
 from ferry.contract.work import WORK_SECONDS, WorkReport
 
 SAMPLE_SECONDS = 0.5
-"""Epochs may be shorter: samples are so far apart at least."""
+"""Shortest interval between samples; epochs may be shorter."""
 
 EPOCHS_MIN = 8
-"""So many epochs are spoken of at least, however long they are: what one has brought is known at its end."""
+"""Smallest number of epochs in a report, however long they take: the records of an epoch are known at its end."""
 
 FRESH = 0.1
-"""Weight of the newest sample in what epochs of a size cost."""
+"""Weight of the newest sample in the average cost of epochs of a size."""
 
 APART = 2
-"""Epochs whose numbers of records differ by less than this power of two do not tell what the records cost."""
+"""Epochs whose numbers of records differ by less than this power of two do not show the cost of a record."""
 
 FORGET_SECONDS = 180.0
-"""What epochs of a size cost is not known any more when there were none for so long: nodes and pipelines warm up."""
+"""The cost of a size of epochs is forgotten after this long without such an epoch: nodes and pipelines warm up."""
 
 FIXED_MAX = 0.5
-"""Of what the largest epochs cost, the most that may be theirs and not the records': errors hide no great load."""
+"""Largest share of the cost of the largest epochs that counts as fixed: errors must not hide a great load."""
 
 STANDS_SECONDS, STANDS_TIMES = 10.0, 4
-"""An epoch under way that is older, and than so many usual ones, stands still: nothing is said of the load meanwhile."""
+"""An epoch under way that is older, and older than this many usual ones, stands still: there is no report then."""
 
 
 class _Sample(NamedTuple):
@@ -49,7 +49,7 @@ class _Sample(NamedTuple):
     at: float
     rows: int = 0
     receipts: int = 0
-    """tasks that took part, once for each epoch"""
+    """number of participating tasks, summed over epochs"""
     parts: int = 0
     """the same of instances"""
     tasks: float = 0.0
@@ -58,18 +58,18 @@ class _Sample(NamedTuple):
 
 
 class EpochCost:
-    """What an epoch costs one that takes part in it: so much before its first record, and so much for each.
+    """Cost of an epoch per participant: a fixed part before its first record, and a part per record.
 
-    A line through the averages of the smallest and the largest epochs of late, by powers of two. As long as all have been
-    alike, or the line does not rise, it is not known, and all counts as the records'.
+    A line through the averages of the smallest and the largest recent epochs, by powers of two. If all were alike, or
+    the line does not rise, the fixed part is unknown, and all cost counts as the records'.
     """
 
     def __init__(self) -> None:
         self._by_size: dict[int, tuple[float, float, float]] = {}
-        """(records, seconds) of one that takes part, and when there was such an epoch last"""
+        """By size: (records, seconds) per participant, and when an epoch of this size ended last"""
 
     def add(self, parts: int, rows: int, busy: float, now: float = 0.0) -> None:
-        """What so many have taken part in took, all together."""
+        """Add the busy seconds of this many participants, all together."""
         if parts <= 0:
             return
         records, seconds = rows / parts, busy / parts
@@ -79,7 +79,7 @@ class EpochCost:
         self._by_size = {one: cost for one, cost in self._by_size.items() if now - cost[2] < FORGET_SECONDS}
 
     def fixed(self) -> float:
-        """Seconds before the first record; 0.0 as long as it is not known."""
+        """Seconds before the first record; 0.0 if unknown."""
         if not self._by_size or max(self._by_size) - min(self._by_size) < APART:
             return 0.0
         (few, short, _), (many, long, _) = self._by_size[min(self._by_size)], self._by_size[max(self._by_size)]
@@ -89,7 +89,7 @@ class EpochCost:
 
 
 class WorkRates(Collector):
-    """Of one driver. `clock`: seconds, never going back."""
+    """Rates of one driver. `clock`: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -97,7 +97,7 @@ class WorkRates(Collector):
         self._now = self._ended = _Sample(clock())
         self._samples: deque[_Sample] = deque()
         self._began: float | None = None
-        """when the epoch that is under way has begun"""
+        """when the epoch under way began"""
         self._lasted: deque[float] = deque(maxlen=EPOCHS_MIN)
         self._heard: dict[InstanceId, tuple[str, int]] = {}
         """life and busy milliseconds, as last reported"""
@@ -105,12 +105,13 @@ class WorkRates(Collector):
         self._of_instances = EpochCost()
 
     def begins(self) -> None:
-        """An epoch is under way from now on."""
+        """An epoch begins."""
         with self._lock:
             self._began = self._clock()
 
     def epoch(self, rows: int, receipts: int, busy: float, lag: int | None) -> None:
-        """An epoch has ended: its records, its tasks, how long they were busy; `lag`: what waits in sources, if known."""
+        """An epoch has ended: its records, its tasks, their busy seconds; `lag`: records that wait in sources, if
+        known."""
         with self._lock:
             before, now = self._now, self._clock()
             self._now = before._replace(
@@ -137,7 +138,7 @@ class WorkRates(Collector):
                 self._of_instances.add(self._now.parts - first.parts, rows, self._now.instances - first.instances, now)
 
     def report(self, report: m.Report) -> None:
-        """An instance says how long it was busy in this life."""
+        """Take an instance's busy time in this life."""
         with self._lock:
             life, before = self._heard.get(report.instance, ("", 0))
             if life == report.life:
@@ -146,21 +147,21 @@ class WorkRates(Collector):
             self._heard[report.instance] = report.life, report.busy_ms
 
     def lost(self, instance: InstanceId) -> None:
-        """An instance is gone."""
+        """An instance is lost."""
         with self._lock:
             self._heard.pop(instance, None)
             self._samples.clear()
 
     def begin_again(self) -> None:
-        """Groups have changed: what was measured before says nothing of what comes."""
+        """Groups have changed: earlier measurements do not predict the load any more."""
         with self._lock:
             self._samples.clear()
 
     def recent(self, lag: int | None = None) -> WorkReport | None:
-        """Over the last WORK_SECONDS, or the last epochs where these are long; None: nothing can be said.
+        """Over the last WORK_SECONDS, or the last epochs if they are longer; None: unknown.
 
-        `lag`: what waits in sources now. It counts while no epoch is under way, as the time does; an epoch's own time counts
-        with its records, at its end: one that stands still is no quiet source.
+        `lag`: records that wait in sources now. It counts while no epoch is under way, and so does the time. The time
+        of an epoch counts at its end, with its records: an epoch that stands still must not look like a quiet source.
         """
         with self._lock:
             now, began = self._clock(), self._began
@@ -189,13 +190,13 @@ class WorkRates(Collector):
         )
 
     def _usual(self) -> float:
-        """Seconds of an epoch of late."""
+        """Seconds of a usual recent epoch."""
         return statistics.median(self._lasted) if self._lasted else 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """Busy seconds, by who was busy."""
+        """Busy seconds, by tasks and instances."""
         family = CounterMetricFamily(
-            "ferry_busy_seconds", "Seconds in which tasks or instances worked, and did not wait", labels=["part"]
+            "ferry_busy_seconds", "Seconds in which tasks or instances worked instead of waiting", labels=["part"]
         )
         with self._lock:
             now = self._now

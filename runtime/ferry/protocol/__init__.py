@@ -11,5 +11,5 @@ May import `ferry.contract` only. Holds no clock, socket, thread, randomness or 
 and positions, the processes hold the data and execute the effects in order. Time is an integer of milliseconds that
 comes in with `Tick`.
 
-What must always hold is in docs/design.md, section 4; tests/sim checks it after every step.
+The invariants are in docs/design.md, section 4; tests/sim checks them after every step.
 """

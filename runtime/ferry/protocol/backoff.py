@@ -1,4 +1,4 @@
-"""What is left alone for a while because it has just failed: instances, pairs of them, moves. Pure."""
+"""Pauses after failures, of instances, pairs of instances and moves. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Not tried before `until`."""
+    """No retry before `until`."""
 
     since: int
-    """The first time in a row."""
+    """The first failure in a row."""
     until: int
     wait: int
 
     @staticmethod
     def after(before: Backoff | None, now: int, first: int, longest: int) -> Backoff:
-        """It has failed (again): twice as long as the last time, unless it went well for as long as `longest`."""
+        """After another failure: twice the last pause, unless things went well for `longest` before it."""
         if before is None or now >= before.until + longest:
             return Backoff(now, now + first, first)
         wait = min(2 * before.wait, longest)

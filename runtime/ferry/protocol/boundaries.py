@@ -1,17 +1,17 @@
-"""Where a handover without state may be: at the boundary of a window (UniMiCo, sections 3.1 and 3.2).
+"""Boundaries of windows at which a vnode can be handed over without state (UniMiCo, sections 3.1 and 3.2).
 
-The origin goes on until its last window has ended; windows that begin later belong to the target, which has seen all of
-their records. Pure arithmetic over times in milliseconds, and over rows by their number. The paper's words:
+The origin goes on until its last window has ended; windows that begin later belong to the target, which has received
+all of their records. Pure arithmetic over times in milliseconds, and over rows by their number. The paper's words:
 
 | here | in the paper |
 |---|---|
-| `heard` | ts_start: the first time from which on the target sees all records |
+| `heard` | ts_start: the time from which on the target receives all records |
 | `newest` | ts_last_w: the start of the newest window at the origin |
-| what `last_window` gives | ts_mi, the migration timestamp: the start of the origin's last window |
-| what `first_window` gives | the activation timestamp: older records are nothing to the target |
+| result of `last_window` | ts_mi, the migration timestamp: the start of the origin's last window |
+| result of `first_window` | the activation timestamp: the target ignores older records |
 
-Of several window operators the last one is the controlling one: it alone is asked, if the rows that it reads have the
-earliest time of what they are made of. Else `heard` is the time of the first row that reaches it at the target.
+Of several window operators the last one is the controlling one. It alone decides if the rows that it reads carry the
+earliest time of their input rows. Else `heard` is the time of the first row that reaches it at the target.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def first_window(last: int, slide: int) -> int:
 
 
 def heard_of_all(starts: Sequence[int]) -> int:
-    """`heard` of a window over several inputs, of which the target sees each from another time on."""
+    """`heard` of a window over several inputs, when the target receives each input from another time on."""
     return max(starts)
 
 
 def heard_by_controlling(at_sources: Sequence[int], at_operator: int | None, stamped_earliest: bool) -> int | None:
-    """`heard` of the controlling operator of several. `stamped_earliest`: rows have the earliest time of what they are made
-    of, so it is known when the sources are; else when a row has reached the operator at the target (`at_operator`; None:
-    none has yet)."""
+    """`heard` of the controlling operator of several. `stamped_earliest`: rows carry the earliest time of their input
+    rows, so the sources determine it; else it is known once a row has reached the operator at the target
+    (`at_operator`; None: not yet)."""
     return heard_of_all(at_sources) if stamped_earliest else at_operator
 
 
@@ -50,15 +50,15 @@ class RowHandover(NamedTuple):
     """A handover between two windows of rows; rows by their number at the controlling operator."""
 
     last: int
-    """where the last window of the origin starts"""
+    """start of the origin's last window"""
     skipped: int
-    """rows that the target leaves out, from the first one on that it has heard of"""
+    """rows that the target leaves out, from its first row on"""
 
 
 def row_handover(times: Sequence[int], newest: int, heard: int, slide: int) -> RowHandover | None:
     """Equation 2. `times`: of all rows so far, in order; `newest`: the first row of the newest window at the origin.
 
-    None: it is not known yet, for no row has come with a time of `heard` or later.
+    None: not known yet, because no row with a time of `heard` or later has come.
     """
     first = bisect_left(times, heard)
     if first == len(times):
@@ -68,15 +68,15 @@ def row_handover(times: Sequence[int], newest: int, heard: int, slide: int) -> R
 
 
 def rows_before(between: int, slide: int) -> int:
-    """How many rows before the first one at the target the last window of the origin starts (delta of equation 2).
+    """How many rows before the target's first row the origin's last window starts (delta of equation 2).
 
-    `between`: rows between the newest window's first one and the target's (N).
+    `between`: rows between the first row of the newest window and the target's first row (N).
     """
     return _delta(between + 1, slide)
 
 
 def rows_before_of_all(between: Sequence[int], slide: int) -> int:
-    """The same of a window over several inputs: the one with the most rows decides."""
+    """The same for a window over several inputs: the input with the most rows decides."""
     return rows_before(max(between), slide)
 
 
@@ -85,22 +85,22 @@ def _delta(distance: int, slide: int) -> int:
 
 
 def is_of_origin(times: Sequence[int], first: int, is_last_operator: bool) -> bool:
-    """Whether the origin emits what is joined of rows of these times, where the target's windows start at `first`.
+    """Whether the origin emits a join of rows with these times, where the target's windows start at `first`.
 
-    If all of them are in windows of both, both find it. A final join emits it once, at the target; where another window
-    operator follows, each side needs it for windows of its own (section 3.2.1).
+    If all rows are in windows of both sides, both find the join. A final join emits it once, at the target; if another
+    window operator follows, each side needs it for its own windows (section 3.2.1).
     """
     return not is_last_operator or min(times) < first
 
 
 def ends_at_origin(window: Window, slice_start: int) -> int:
-    """The end of the origin's last window: milliseconds. The target hears of all that is later than this slice."""
+    """The end of the origin's last window: milliseconds. The target receives all records later than this slice."""
     newest = slice_start // window.slide_ms * window.slide_ms
     return last_window(slice_start + window.pane_ms, newest, window.slide_ms) + window.size_ms
 
 
 def begins_at_target(window: Window, end: int) -> int:
-    """Where the target's first window starts, if the origin's last one ends here."""
+    """The start of the target's first window, if the origin's last one ends here."""
     return first_window(end - window.size_ms, window.slide_ms)
 
 
@@ -113,16 +113,16 @@ ENDING = {
     "ferry.process.windowed:WindowAggregate": None,
     "ferry.process.window_join:WindowJoin": None,
 }
-"""Processes of which all that they keep is over some time, and the argument that has to be given for it."""
+"""Processes whose whole state expires, with the argument that enables this."""
 
 
 def lasts_for_ever(descriptor: OperatorDescriptor) -> str:
-    """Why this operator has no boundary at which it could be handed over; empty: it has."""
+    """Why this operator has no boundary for a handover; empty: it has one."""
     if descriptor.kind == "process":
         shape = descriptor.shape
         bound = ENDING.get(shape.made_of, "")
         if bound is None or (bound and json.loads(shape.arguments).get(bound) is not None):
             return ""
         made_of = shape.made_of.rpartition(":")[2]
-        return f"operator {descriptor.name} ({made_of}) keeps what no window brings to an end"
-    return "" if descriptor.windowed else f"operator {descriptor.name} has no window: what it keeps is never over"
+        return f"operator {descriptor.name} ({made_of}) keeps state that no window ends"
+    return "" if descriptor.windowed else f"operator {descriptor.name} has no window: its state never expires"

@@ -1,4 +1,4 @@
-"""The event and the effect that both machines have."""
+"""The event and the effect that both machines share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ferry.contract.records import record
 
 @record
 class Tick:
-    """Now, in milliseconds of a clock that never goes back."""
+    """The time, in milliseconds of a monotonic clock."""
 
     now: int
 
 
 @record
 class Send:
-    """Send it; whether it arrives is nobody's promise."""
+    """Send a message; it may be lost."""
 
     to: InstanceId
     message: m.Message

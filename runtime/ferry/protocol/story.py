@@ -1,6 +1,6 @@
-"""The last things that a state machine was told and has done, for whoever has to find out why it stopped.
+"""The last events and effects of a state machine, for finding out why it stopped.
 
-The machine adds what it is told, and whoever executes its effects what is done; an error that leaves one of them carries it.
+The machine adds events, its executor adds effects; an error that leaves either of them carries the story.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ LENGTH = 64
 LINE_MAX = 400
 """Characters of one line: the tables and lists of large jobs are cut."""
 
-HEAD = "the last that it was told and has done:"
+HEAD = "its last events and effects:"
 
 _NOISE = frozenset((Tick, m.Pulse, m.Report, m.Begins))
 
 
 class Story:
-    """A ring of events and effects. Adding is cheap, for it is done for every one; words are made when they are read."""
+    """A ring of events and effects. Adding is cheap because it happens for each of them; texts are made when they are
+    read."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[int, Any, list[str] | None]] = deque(maxlen=LENGTH)
 
     def add_event(self, now: int, event: Any) -> None:
-        """Remember what the machine was told."""
+        """Remember an event."""
         if type(event) not in _NOISE:
             self._last.append((now, event, None))
 
     def add_effect(self, now: int, effect: Any) -> None:
-        """Remember what was done; what is sent to many counts once."""
+        """Remember an effect; a message to many instances counts once."""
         if not isinstance(effect, Send):
             self._last.append((now, effect, None))
         elif self._last and self._last[-1][1] is effect.message and (to := self._last[-1][2]) is not None:
@@ -41,7 +42,7 @@ class Story:
             self._last.append((now, effect.message, [effect.to]))
 
     def attach(self, error: Exception) -> None:
-        """Have the error carry this story, once: a traceback ends with it."""
+        """Attach this story to the error, once: a traceback ends with it."""
         if not any(note.startswith(HEAD) for note in getattr(error, "__notes__", ())):
             error.add_note(f"{HEAD}\n{self}")
 

@@ -1,4 +1,4 @@
-"""A routing table seen from its instances: worked out once per table, for messages are many and tables few."""
+"""A routing table seen from its instances: computed once per table, because messages are many and tables few."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def seen(table: Table) -> TableView:
 
 
 class TableView:
-    """Indexes of one table, never changed. All lists of virtual nodes are ascending, all lists of instances sorted."""
+    """Indexes of one table, immutable. All lists of virtual nodes are ascending, all lists of instances sorted."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.version = table.version
         self.chains: dict[Chain, tuple[int, ...]] = {c: tuple(v) for c, v in table.chains().items()}
         self.order: tuple[Chain, ...] = tuple(self.chains)
-        """The chains by their number, which is the same wherever this table is seen."""
+        """The chains by their number, which is the same in every process."""
         self.number = {chain: number for number, chain in enumerate(self.order)}
         led: dict[InstanceId, list[int]] = {}
         held: dict[InstanceId, list[int]] = {}
@@ -40,16 +40,16 @@ class TableView:
                 learned.setdefault(i, {})[vnode] = group.in_sync[0]
                 taught.setdefault(group.in_sync[0], {}).setdefault(i, []).append(vnode)
         self.led = {i: tuple(sorted(led[i])) for i in sorted(led)}
-        """Leaders and what they lead."""
+        """Leaders and their virtual nodes."""
         self.held = {i: tuple(sorted(held[i])) for i in sorted(held)}
-        """In-sync members and what they hold."""
+        """In-sync members and their virtual nodes."""
         self.learned = learned
-        """Learners: virtual node -> the leader it is learned from."""
+        """Learners: virtual node -> its leader."""
         self.taught = taught
         """Leaders: learner -> virtual nodes that it learns from this leader."""
         self.at_window = frozenset(table.at_window)
-        """Virtual node and learner, where the copy takes no snapshot."""
+        """Virtual node and learner of copies without a snapshot."""
         self.tails = Counter(chain[-1] for chain in self.order)
-        """Ends of chains, and how many end there."""
+        """Last members of chains, and the number of chains that end there."""
         self.members = sorted({**held, **learned})
-        """Everybody who holds or learns something."""
+        """All instances that hold or learn a virtual node."""

@@ -141,7 +141,7 @@ class Data:
         if self.archive is not None:
             self.archive.budget.limit(bytes_per_second or limits.ARCHIVE_BYTES_A_SECOND)
 
-    def saved(self) -> core.Saved:
+    def saved(self) -> core.InstanceRecord:
         """What the commit record said when this life began."""
         whole = np.array((*self._record.saved.holds, *self._record.saved.learned), dtype=np.int64)
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
@@ -329,7 +329,7 @@ class Data:
         for state, watermark in zip(self.states, watermarks, strict=False):
             state.release(epoch, watermark)
 
-    def _write_record(self, saved: core.Saved) -> None:
+    def _write_record(self, saved: core.InstanceRecord) -> None:
         whole = (saved.holds, saved.learned)
         if whole != self._whole:
             self._whole = whole

@@ -44,7 +44,7 @@ class SavedRecord:
         """Nothing of any life of the job is here: also what was dropped leaves traces, as how far rows were released."""
         self.saved = self._load()
 
-    def _load(self) -> core.Saved:
+    def _load(self) -> core.InstanceRecord:
         """What is of this run and this boot of the machine, or was sealed: other files may be torn."""
         doc, sealed, damage = self._record.read(), None, ""
         try:
@@ -57,7 +57,7 @@ class SavedRecord:
             doc = {"boot": self._boot, "saved": sealed["saved"]}
             self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
         elif damage and (doc is None or (doc["boot"] != self._boot and doc["boot"].endswith(f" {self._of}"))):
-            doc = self._given_up(core.Saved(), damage)
+            doc = self._given_up(core.InstanceRecord(), damage)
         seal.break_open(self._directory)
         if doc is not None and doc["boot"] != self._boot:
             log.warning(
@@ -76,9 +76,9 @@ class SavedRecord:
             if entry.is_dir():
                 shutil.rmtree(entry)
         self.empty = True
-        return core.Saved() if doc is None else saved_from_wire(doc["saved"])
+        return core.InstanceRecord() if doc is None else saved_from_wire(doc["saved"])
 
-    def write(self, saved: core.Saved) -> None:
+    def write(self, saved: core.InstanceRecord) -> None:
         """Replace it. Another life of the job than before, and nothing is what it was."""
         if saved.origin != self.saved.origin:
             self._erases = True
@@ -95,8 +95,8 @@ class SavedRecord:
         """What is here is not what was written: the next process removes it, and holds nothing."""
         self._given_up(self.saved, damage)
 
-    def _given_up(self, saved: core.Saved, damage: str) -> dict[str, Any]:
-        empty = core.Saved(saved.generation, origin=saved.origin)
+    def _given_up(self, saved: core.InstanceRecord, damage: str) -> dict[str, Any]:
+        empty = core.InstanceRecord(saved.generation, origin=saved.origin)
         doc = {"boot": self._boot, "saved": saved_to_wire(empty), "erases": True, "damage": damage}
         self._record.write(doc)
         return doc
@@ -111,7 +111,7 @@ class SavedRecord:
         seal.make(self._directory, self._top, {"of": self._of, "saved": saved_to_wire(self.saved)})
 
 
-def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
+def saved_to_wire(saved: core.InstanceRecord) -> dict[str, Any]:
     """Plain lists and maps."""
     doc = dict(vars(saved))
     doc["committed"] = list(saved.committed) if saved.committed else None
@@ -119,11 +119,11 @@ def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
     return doc
 
 
-def saved_from_wire(doc: dict[str, Any]) -> core.Saved:
+def saved_from_wire(doc: dict[str, Any]) -> core.InstanceRecord:
     """Inverse of saved_to_wire."""
     commit_id = doc["committed"]
     committing = m.decode(m.CODES[m.Commit], doc["committing"]) if doc["committing"] else None
-    return core.Saved(
+    return core.InstanceRecord(
         **{
             **doc,
             "committed": CommitId(Step(*commit_id[0]), Attempt(*commit_id[1])) if commit_id else None,

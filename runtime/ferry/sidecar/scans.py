@@ -18,7 +18,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
 from ferry.protocol.boundaries import begins_at_target
 from ferry.protocol.instance.io import BeginSnapshot
-from ferry.store.expiry import Remainder
+from ferry.store.expiry import PriorState
 from ferry.store.state import State
 
 log = logging.getLogger("ferry.sidecar")
@@ -52,7 +52,7 @@ class SnapshotScan:
     base: CommitId | None
     chunks: Chunks
     vnodes: tuple[int, ...] = ()
-    left: list[Remainder] = field(default_factory=list)
+    left: list[PriorState] = field(default_factory=list)
     """What it waits for: its learner takes no rows, and is to hear of the end alone."""
     pulsed_at: float = 0.0
     """When the learner was told last that it is not forgotten."""
@@ -63,7 +63,7 @@ class SnapshotScan:
 def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
     """A snapshot that begins now. Without rows at the boundary of a window, unless nobody could say when that is reached."""
     vnodes = np.array(order.vnodes, dtype=np.int64)
-    found = [state.remainder(vnodes) for state in states] if order.at_window else [None]
+    found = [state.prior_state(vnodes) for state in states] if order.at_window else [None]
     left = [one for one in found if one is not None]
     if len(left) == len(found):
         chunks = _scanned(states, [])
@@ -73,7 +73,7 @@ def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
     return SnapshotScan(order.learner, order.session, order.base, begun(states, vnodes), order.vnodes)
 
 
-def boundary_of(left: Sequence[Remainder]) -> int | None:
+def boundary_of(left: Sequence[PriorState]) -> int | None:
     """The start of the first window that is wholly the learner's, of all operators."""
     starts = [begins_at_target(one.window, one.until) for one in left if one.window and one.until is not None]
     return max(starts) if len(starts) == len(left) else None

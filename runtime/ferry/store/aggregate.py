@@ -1,9 +1,9 @@
 """State of one windowed aggregate in one instance, for all its virtual nodes.
 
-One `SliceTable` per slice, of which some are open: slices may be more than a process may open files. State changes by
-`apply` (and `apply_absent`, `release`, `drop`); `delta` only computes what applying it would change. What was forgotten is
-left out at once, and leaves the disk later, in pieces (`work`). Iterators look at the state anew at every step, so deltas
-may be applied between two `next()`.
+One `SliceTable` per slice. Some are open: a job may have more slices than a process may open files. State changes by
+`apply` (and `apply_absent`, `release`, `drop`); `delta` only computes the changes. Forgotten entries are left out at
+once, and leave the disk later, in pieces (`work`). Iterators read the state again at every step, so deltas may be
+applied between two `next()`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, DataRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas, values
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
-from ferry.store import garbage, mapped
-from ferry.store.drops import Drops
-from ferry.store.expiry import Remainder, SliceRemainder, require_not_expired
+from ferry.store import hole_punching, mapped
+from ferry.store.dropped_vnodes import DroppedVnodes
+from ferry.store.expiry import PriorSlices, PriorState, require_not_expired
 from ferry.store.inventory import Inventory
 from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
 
@@ -35,15 +35,15 @@ FIRED_ROWS_MAX = 65536
 FIRED_BYTES_MAX = 64 * 1024 * 1024
 
 OPEN_MAX = 512
-"""Slices that are open, with at most two files each: epochs write few, and a limit of 1,024 files is usual."""
+"""Largest number of open slices, each with at most two files: epochs write few, and a limit of 1,024 files is usual."""
 
 COUNT_SLICES_MAX = 256
-"""Slices that are looked at to count what fires, and maybe opened; of more, some are a sample."""
+"""Largest number of slices that are read, and maybe opened, to count fired rows; more slices are sampled."""
 
 EXPIRE_AT_ONCE = 64
 TIDY_AT_ONCE = 64
 SLICES_A_CHUNK = 256
-"""Slices that one step looks at, at most."""
+"""Largest number of slices that one step reads."""
 
 
 class AggregateState:
@@ -52,7 +52,7 @@ class AggregateState:
     def __init__(
         self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
     ) -> None:
-        """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
+        """Open the state in `directory`, or an empty one; files of unfinished growth are removed."""
         assert descriptor.kind == "aggregate", descriptor.kind
         assert virtual_nodes & (virtual_nodes - 1) == 0 and virtual_nodes <= limits.VIRTUAL_NODES_MAX, virtual_nodes
         self.descriptor = descriptor
@@ -63,19 +63,19 @@ class AggregateState:
         self._by_bytes = not descriptor.int_key
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
-        self._drops = Drops(directory / "drops", virtual_nodes)
+        self._drops = DroppedVnodes(directory / "drops", virtual_nodes)
         self._inventory = Inventory(directory)
         self._slices = sorted(self._inventory.digests)
         self._open: dict[int, SliceTable] = {}
         """by slice; least recently used first"""
         self._opening = threading.Lock()
-        """Fired rows are read on other threads while a delta is computed, or a snapshot made."""
+        """Other threads read fired rows while a delta is computed, or a snapshot made."""
         self._over: deque[SliceTable | int] = deque()
-        """Slices that are expired, and still on the disk."""
+        """Expired slices that are still on disk."""
         self._untidy: dict[int, None] = {}
-        """Slices that may have something to give back."""
+        """Slices that may have space to give back."""
         self._littered: set[int] = set()
-        """Slices that had something to give back when they were closed."""
+        """Closed slices that still have space to give back."""
         self._entries = np.zeros(virtual_nodes, np.int64)
         self._bytes = np.zeros(virtual_nodes, np.int64)
         self._reopen()
@@ -95,7 +95,7 @@ class AggregateState:
         return at < len(self._slices) and self._slices[at] == slice_start
 
     def _table(self, slice_start: int) -> SliceTable:
-        """The table of a slice, open and without what was dropped; used last of all."""
+        """The open table of a slice, without dropped virtual nodes; moved to the end of the LRU order."""
         with self._opening:
             table = self._open.pop(slice_start, None) or self._opened(slice_start)
             self._open[slice_start] = table
@@ -139,7 +139,7 @@ class AggregateState:
         groups = Groups(self._codes, self._by_bytes)
         for p in parts:
             taken = groups.add(p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
-            assert taken == p.hashes.size, "a batch of more keys than Arrow's offsets can count"
+            assert taken == p.hashes.size, "a batch with more key bytes than Arrow's offsets can count"
         rows = groups.rows()
         order = grouping.order_by_hash(np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64))
         return rows[order], groups.heap
@@ -152,8 +152,8 @@ class AggregateState:
     ) -> tuple[pa.RecordBatch, int]:
         """After-images of these partials, sorted by hash, and the number of late records, which are dropped.
 
-        A slice is late when its last window had ended at the watermark before the epoch. The state is
-        not touched; the partials must be those of virtual nodes that this instance leads.
+        A slice is late when its last window had ended at the watermark before the epoch. The state is not changed; the
+        partials must belong to virtual nodes that this instance leads.
         """
         late, timely = 0, []
         for batch in parts:
@@ -177,18 +177,18 @@ class AggregateState:
                 table.merge_stored(rows, chosen, self._valid(table, found, times), self._codes)
         return self._batch((rows, heap)), late
 
-    def _valid(self, table: SliceTable, found: Ints, times: EpochTimes) -> Ints:
-        """Places of rows in the table as they are in this epoch: -1 where there is none."""
-        return found
+    def _valid(self, table: SliceTable, rows: Ints, times: EpochTimes) -> Ints:
+        """Places of rows in the table that are valid in this epoch; -1 otherwise."""
+        return rows
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
-        """Set these entries; idempotent. Raises Exhausted before a write for which there is no room."""
+        """Set these entries; idempotent. Raises Exhausted before a write without room."""
         self._apply(delta, absent=False)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set those of these entries that are not there: a snapshot never overwrites a delta that was applied before it."""
+        """Set the missing ones of these entries: a snapshot never overwrites a delta that was applied before it."""
         self._apply(chunk, absent=True)
 
     def _apply(self, batch: pa.RecordBatch, absent: bool) -> None:
@@ -197,7 +197,7 @@ class AggregateState:
         p = columns.to_partials(self.descriptor, batch)
         distinct, bounds, order = columns.slice_groups(p.slices, self.descriptor.window.pane_ms)
         rows = RowArrays(p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
-        # Slices that are over stay over, also when an old delta is applied again.
+        # Expired slices stay expired, also when an old delta is applied again.
         live = [
             (s, order[bounds[i] : bounds[i + 1]])
             for i, s in enumerate(distinct.tolist())
@@ -219,7 +219,7 @@ class AggregateState:
         self._trim_memory(len(live))
 
     def _trim_memory(self, hot: int) -> None:
-        # Not the tables that were just written: the next epoch writes them again.
+        # Not the tables just written: the next epoch writes them again.
         excess = sum(t.mapped_bytes for t in self._open.values()) - self.memory_bytes
         for table in list(self._open.values())[: max(0, len(self._open) - hot)]:
             if excess <= 0:
@@ -239,7 +239,7 @@ class AggregateState:
                 swept += self._sweep()
 
     def _sweep(self) -> int:
-        """Remove a piece of a slice that is over; about how many bytes were given back."""
+        """Remove a piece of an expired slice; returns approximately the freed bytes."""
         table = self._over.popleft()
         if isinstance(table, int):
             self._inventory.remove([table])
@@ -252,7 +252,7 @@ class AggregateState:
         return min(table.mapped_bytes, CUT_BYTES)
 
     def drop(self, vnodes: Ints) -> None:
-        """Forget these virtual nodes. When interrupted, do it again."""
+        """Forget these virtual nodes. After an interruption, repeat it."""
         vnodes = np.asarray(vnodes, np.int64)
         if not self._entries[vnodes].any():
             return
@@ -261,11 +261,11 @@ class AggregateState:
         self._untidy.update(dict.fromkeys(self._slices))
 
     def work(self) -> bool:
-        """Give a little back of what is not needed any more; False when there was nothing to do, or not yet (`is_tidy`)."""
+        """Free a little of the unneeded space; False when there was none, or not yet (`is_tidy`)."""
         if self._over:
             self._sweep()
             return True
-        if garbage.is_busy():
+        if hole_punching.is_busy():
             return False
         for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
             table = self._table(slice_start) if self._has(slice_start) else None
@@ -273,12 +273,12 @@ class AggregateState:
                 return True
             del self._untidy[slice_start]
             if table is not None and table.is_littered:
-                self._untidy[slice_start] = None  # Another one's turn: this one rests.
+                self._untidy[slice_start] = None  # Another slice is next: this one rests.
         return len(self._untidy) > TIDY_AT_ONCE
 
     @property
     def is_tidy(self) -> bool:
-        """Whether nothing is left to give back, also not later."""
+        """Whether no space is left to give back, now or later."""
         return not self._over and not self._untidy
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class AggregateState:
     def fired(self, times: EpochTimes, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Results of the windows with low < window_end <= high for these virtual nodes (schemas.fired_schema), lazily.
 
-        Raises RowsGone when slices of these windows were expired, before or between two batches.
+        Raises RowsGone when slices of these windows expired, before or between two batches.
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         require_not_expired(self.descriptor.name, times.low, self.expired)
@@ -305,7 +305,7 @@ class AggregateState:
                 rows, heap = self._window_rows(pane_starts, vnodes[begin : begin + end])
                 step = max(1, min(max_rows, int(counts[end - 1]) * FIRED_BYTES_MAX // max(1, int(size[end - 1]))))
                 begin += end
-                # Copied before the first is handed out, so nothing that happens between two batches can change them.
+                # Copied before the first batch is yielded, so that changes between two batches do not affect them.
                 yield from [self._results(rows[a : a + step], heap, start) for a in range(0, rows.shape[0], step)]
 
     def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
@@ -345,11 +345,11 @@ class AggregateState:
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.descriptor))
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
-        """About how many rows `fired` will yield once this delta of these virtual nodes is applied."""
+        """Approximate number of rows that `fired` will yield once this delta of these virtual nodes is applied."""
         return self.fired_count(times, vnodes) + delta.num_rows * panes.ends_of_a_row(self.descriptor.window, times)
 
     def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
-        """Upper bound of what `fired` yields, exact for tumbling windows; of many slices about so, and never 0."""
+        """Upper bound of the rows of `fired`, exact for tumbling windows; of many slices an estimate, never 0."""
         slices = np.array(self._slices, np.int64)
         windows = panes.windows_between(self.descriptor.window, slices, times.low, times.high)
         fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
@@ -361,16 +361,17 @@ class AggregateState:
         return counted if sample.size == fires.size else max(1, counted * fires.size // sample.size)
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """Fuzzy scan: every entry that is there from begin to end comes out at least once, with a value it had meanwhile.
+        """Fuzzy scan: yields every entry that exists from begin to end at least once, with a value that it had during
+        the scan.
 
-        Chunks are of about `chunk_bytes` and have the schema of partials, in no order.
+        Chunks are of approximately `chunk_bytes` and have the schema of partials, in no order.
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         pending: list[pa.RecordBatch] = []
         room = chunk_bytes
         for number, slice_start in enumerate(list(self._slices)):
             if number % SLICES_A_CHUNK == SLICES_A_CHUNK - 1:
-                # Also when they hold nothing of these virtual nodes: whoever asks has other things to do.
+                # Yielded even without rows of these virtual nodes: the caller has other work between chunks.
                 yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.descriptor))
                 pending, room = [], chunk_bytes
             at: Place | None = BEGIN
@@ -378,7 +379,7 @@ class AggregateState:
                 table = self._table(slice_start)
                 rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes + 8 * self._by_bytes)), max(1, room))
                 if rows.shape[0]:
-                    rows[:, SLICE] = slice_start  # This word said `used`; in a group it is the slice.
+                    rows[:, SLICE] = slice_start  # In a table this word is `used`; in a group it is the slice.
                     pending.append(columns.from_groups(self.descriptor, rows, table.heap))
                     room -= pending[-1].nbytes
                 if room <= 0 or at is not None:
@@ -387,11 +388,11 @@ class AggregateState:
         if pending:
             yield pa.concat_batches(pending)
 
-    def remainder(self, vnodes: Ints) -> Remainder:
-        """What these virtual nodes hold now: all windows up to the last one of the last slice that they have."""
+    def prior_state(self, vnodes: Ints) -> PriorState:
+        """The present state of these virtual nodes: all windows up to the last one of their last slice."""
         held = reversed(self._slices if self._entries[vnodes].any() else ())
         newest = next((s for s in held if self._table(s).counts[vnodes].any()), None)
-        return SliceRemainder(self.descriptor.window, newest, lambda: self.expired)
+        return PriorSlices(self.descriptor.window, newest, lambda: self.expired)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `slices`."""

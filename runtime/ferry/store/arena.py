@@ -1,7 +1,7 @@
-"""A mapped file cut into blocks, which are written once and stay as they are for as long as anybody looks at them.
+"""A mapped file cut into blocks, which are written once and do not change as long as a buffer refers to them.
 
-A block is free again when the last buffer over it is gone: whoever reads it, or sends from it, holds such a buffer.
-It must never give out bytes that somebody still looks at. One thread takes blocks; they may end on any.
+A block is free again when the last buffer over it is gone: readers and senders hold such a buffer. The arena must never
+reuse bytes that are still read. One thread takes blocks; they may end on any thread.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ ALIGN_BYTES = 64
 
 
 class Block(NamedTuple):
-    """Bytes of the file. The block ends with its buffer, and with all that was cut from that."""
+    """Bytes of the file. The block ends with its buffer, and with every slice of that buffer."""
 
     offset: int
     buffer: pa.Buffer
 
 
 class Arena:
-    """The blocks of one file, which has all its room on the disk from the start."""
+    """The blocks of one file, whose whole space on disk is allocated at the start."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size`: bytes, whole pages. Raises Exhausted when there is no room."""
+        """`size`: bytes, whole pages. Raises Exhausted without room."""
         self.mapping = mapped.reserved(path, size)
         self._free = [(0, size)]
         self._ended: deque[tuple[int, int]] = deque()
-        """Blocks whose last buffer is gone. No lock: that may happen inside of anything, also inside of this class."""
+        """Blocks whose last buffer is gone. No lock: a buffer may end anywhere, also within this class."""
 
     def take(self, size: int) -> Block | None:
-        """A free block of that many bytes; None when there is none so large."""
+        """A free block of this many bytes; None if no free block is large enough."""
         self._reclaim()
         offset = next((low for low, high in self._free if high - low >= size), None)
         return None if offset is None else self.claim(offset, size)
 
     def claim(self, offset: int, size: int) -> Block | None:
-        """The block at that place, with what it holds; None when not all of it is free."""
+        """The block at this place, with its content; None unless all of it is free."""
         end = offset + -(-size // ALIGN_BYTES) * ALIGN_BYTES
         for i, (low, high) in enumerate(self._free):
             if low <= offset and end <= high:
@@ -54,7 +54,7 @@ class Arena:
         return None
 
     def _reclaim(self) -> None:
-        """Ended blocks are free, and neighbours one."""
+        """Make ended blocks free, and merge neighbours."""
         if not self._ended:
             return
         while self._ended:

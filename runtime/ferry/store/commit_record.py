@@ -1,8 +1,8 @@
-"""A small document that is replaced as a whole: the commit id and the watermark of an instance.
+"""A small document that is replaced atomically: the commit id and the watermark of an instance.
 
-Written last (rule `whole_flag` of the protocol): what it does not name is not there. Two slots of one preallocated file are
-written in turn, so that a torn write leaves the document before it, and no write creates or renames a file: an epoch
-writes the record twice.
+Written last (rule `whole_flag` of the protocol): state that it does not name does not exist. Two slots of one
+preallocated file are written in turn, so that a torn write leaves the previous document, and no write creates or
+renames a file: an epoch writes the record twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOT_BYTES = 512 * 1024
 """Room of one document: the virtual nodes of a job (at most 2**15, five bytes each) and the driver's notes."""
 
 _HEADER = struct.Struct("<IIQ")
-"""checksum of all that follows it, bytes of the body, how often the record was written before"""
+"""checksum of all bytes after it, bytes of the body, number of earlier writes"""
 
 
 class CommitRecord:
@@ -39,11 +39,11 @@ class CommitRecord:
         self._written, self._last = max((self._slot(0), self._slot(1)), key=lambda found: found[0])
 
     def read(self) -> dict[str, Any] | None:
-        """The document, or None when there is none or all are damaged."""
+        """The document, or None when no valid one exists."""
         return None if self._last is None else msgpack.unpackb(self._last, strict_map_key=False)
 
     def write(self, document: dict[str, Any]) -> None:
-        """Replace the document; after a crash either the old or the new one is there."""
+        """Replace the document; after a crash either the old or the new one exists."""
         body: bytes = msgpack.packb(document)
         if len(body) + _HEADER.size > SLOT_BYTES:
             raise Exhausted(f"{self.path}: a commit record of {len(body)} bytes does not fit into {SLOT_BYTES}")

@@ -1,14 +1,14 @@
-"""EntryStore of keys in one LMDB file: ordered, larger than memory, changed as a whole or not at all.
+"""Entries of one operator in one LMDB file: ordered, may exceed memory, changed atomically.
 
     state    vnode, life, place -> value       entries of all tables, and timers (places: `ferry.kernels.places`)
     timers   table, time, vnode, life, hash and key -> value         the same timers in the order of their times
     emitted  epoch, vnode, life, number, rows -> rows of an epoch until it is released, as Arrow messages
-    removed  as state -> nothing               what deltas removed of virtual nodes whose snapshot is still on its way
+    removed  as state -> nothing               entries removed by deltas while a snapshot is still on its way
     about    vnode -> life, entries, used      and the last epoch that is released
-    litter   vnode, life -> what of it         not needed any more, and still on the disk
+    litter   vnode, life -> which part         garbage that is still on disk
 
-To drop a virtual node is to begin its next life: what belongs to the one before is not seen any more, and leaves the disk
-in pieces (`work`). Nothing is synced before a clean end: the file survives the process, not a power cut. A reader sees one
+A drop of a virtual node begins its next life: entries of the previous life are invisible at once, and leave the disk in
+pieces (`work`). Nothing is synced before a clean end: the file survives the process, not a power cut. A reader sees one
 state of the file, and never waits.
 """
 
@@ -33,21 +33,21 @@ from ferry.kernels.grouping import Hashes, Ints
 from ferry.kernels.places import ints_of, ordered_int, parsed, texts
 from ferry.store import entry_file, mapped
 from ferry.store.entry_scan import EntryScan, keys_from
-from ferry.store.expiry import EntryRemainder, Untouched
+from ferry.store.expiry import PriorEntries, PriorEntriesTracker
 from ferry.store.inventory import Inventory
 from ferry.store.sealing import sealed, unsealed
 
 MAP_BYTES = 1 << 38
-"""Addresses, not bytes: the file is as large as what is in it. `require_room` looks at the disk."""
+"""Address space, not bytes: the file is as large as its content. `require_room` checks the disk."""
 
 WORK_ENTRIES = 2_000
-"""EntryStore of a life that is over which one piece of work removes: some milliseconds."""
+"""Entries of a dropped virtual node removed per cleanup step (a few ms)."""
 
 _LIFE = struct.Struct(">HI")
 _ABOUT = struct.Struct(">IQ?")
 _RELEASED = b"released"
 _ALL, _REMOVED_ONLY = b"", b"removed"
-"""What is to go of a life: values of `litter`."""
+"""The part of a life that is to be removed: values of `litter`."""
 
 
 class Due(NamedTuple):
@@ -63,7 +63,7 @@ class EntryStore:
     """The entries of one operator in one instance, for all its virtual nodes, in the file below `directory`."""
 
     def __init__(self, directory: Path, virtual_nodes: int) -> None:
-        """Open the file, or make an empty one. Raises StateUnavailable when it cannot be read."""
+        """Open the file, or create an empty one. Raises StateUnavailable when it cannot be read."""
         self._directory = directory
         self._virtual_nodes = virtual_nodes
         directory.mkdir(parents=True, exist_ok=True)
@@ -87,13 +87,13 @@ class EntryStore:
         self._lives = np.zeros(virtual_nodes, np.int64)
         self._counts = np.zeros(virtual_nodes, np.int64)
         self._used = np.zeros(virtual_nodes, np.bool_)
-        """has anything in its life"""
+        """whether the present life has any entry"""
         self._learning = np.zeros(virtual_nodes, np.bool_)
-        """dropped since it was held whole: chunks of a snapshot may come"""
-        self._untouched = Untouched()
+        """dropped since it was last complete: chunks of a snapshot may come"""
+        self._tracker = PriorEntriesTracker()
         self._length = (directory / "data.mdb").stat().st_size
         self.released = -1
-        """Rows of epochs up to this one are gone."""
+        """Rows of epochs up to this one are deleted."""
         with self._env.begin() as txn:
             for vnode, about in txn.cursor(self._about):
                 if vnode == _RELEASED:
@@ -103,13 +103,13 @@ class EntryStore:
                     self._lives[number], self._counts[number], self._used[number] = _ABOUT.unpack(about)
 
     def close(self) -> None:
-        """Nothing may be done with it afterwards."""
+        """No other method may be called afterwards."""
         self._env.close()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def values(self, hashes: Hashes, places: Sequence[bytes]) -> list[bytes | None]:
-        """The value at each place, None where there is none. Fastest in the order of the places."""
+        """The value at each place, or None. Fastest in the order of the places."""
         lives = self._prefixes(hashes)
         with self._env.begin(db=self._state) as txn:
             get = txn.get
@@ -117,7 +117,8 @@ class EntryStore:
             return [None if value is None else unsealed(place, value) for place, value in found]
 
     def below(self, hashes: Hashes, places: Sequence[bytes]) -> tuple[Ints, list[bytes], list[bytes]]:
-        """All entries whose places begin with one of these: (number of that one, rest of the place, value), in order."""
+        """All entries whose places begin with one of these: (number of the prefix, rest of the place, value), in
+        order."""
         numbers: list[int] = []
         rests: list[bytes] = []
         values: list[bytes] = []
@@ -137,10 +138,10 @@ class EntryStore:
         return np.array(numbers, np.int64), rests, values
 
     def due(self, table: int, until: int, vnodes: Ints) -> Due:
-        """Timers of these virtual nodes with a time up to this one."""
+        """Timers of these virtual nodes up to this time."""
         begin, last = bytes([table]), bytes([table]) + ordered_int(until)
         lives = {_LIFE.pack(v, int(self._lives[v])) for v in vnodes.tolist()}
-        found: list[tuple[bytes, bytes]] = []
+        items: list[tuple[bytes, bytes]] = []
         with self._env.begin(db=self._timers) as txn, txn.cursor() as cursor:
             if cursor.set_range(begin):
                 for item in cursor.iternext():
@@ -148,17 +149,17 @@ class EntryStore:
                     if key[:9] > last or key[:1] != begin:
                         break
                     if key[9:15] in lives:
-                        found.append(item)
-        values = [unsealed(key[15:] + key[:9], value) for key, value in found]
-        return Due(ints_of([k[1:9] for k, _ in found]), [k[15:] for k, _ in found], values)
+                        items.append(item)
+        values = [unsealed(key[15:] + key[:9], value) for key, value in items]
+        return Due(ints_of([k[1:9] for k, _ in items]), [k[15:] for k, _ in items], values)
 
     def next_timer(self, table: int) -> int | None:
-        """The earliest time of a table of timers; None: it has none."""
+        """The earliest time of a table of timers; None: it has no timer."""
         first = self._next(self._timers, bytes([table]), bytes([table]))
         return None if first is None else int(ints_of([first[0][1:9]])[0])
 
     def emitted(self, epoch: int, vnodes: Ints) -> Iterator[bytes]:
-        """Rows of the epoch, one message at a time, as they were given."""
+        """Rows of the epoch, one message at a time, as they were stored."""
         for vnode in vnodes.tolist():
             at = begin = self._emitted_of(epoch, vnode)
             while (item := self._next(self._emitted, at, begin)) is not None:
@@ -166,7 +167,7 @@ class EntryStore:
                 at = item[0] + b"\0"
 
     def emitted_count(self, epoch: int, vnodes: Ints) -> int:
-        """How many rows `emitted` has."""
+        """Number of rows in `emitted`."""
         count = 0
         with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:
             for vnode in vnodes.tolist():
@@ -196,14 +197,14 @@ class EntryStore:
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: pa.RecordBatch) -> None:
-        """Make these changes; once, however often it is done. Raises Exhausted when there is no room: nothing is changed."""
+        """Make these changes; idempotent. Raises Exhausted without room: then no entry is changed."""
         self._apply(changes, absent=False)
-        self._untouched.changed(changes.column("place").to_pylist)
+        self._tracker.changed(changes.column("place").to_pylist)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set those entries that are not there, and were not removed by a delta since the virtual node was dropped.
+        """Set the missing ones of these entries, unless a delta has removed them since the virtual node was dropped.
 
-        What a chunk says was removed is not set by a later one.
+        A later chunk does not set an entry that an earlier chunk lists as removed.
         """
         self._apply(chunk, absent=True)
 
@@ -243,7 +244,7 @@ class EntryStore:
     def _remove(self, txn: Any, vnode: int, items: list[tuple[bytes, bytes]], tables: Any, absent: bool) -> None:
         life = self._life(vnode)
         if absent:
-            # Of a checkpoint the newest changes come first: what is there was set after this.
+            # The newest changes of a checkpoint come first: an existing entry is newer than this one.
             gone = np.flatnonzero([txn.get(life + place, db=self._state) is None for place, _ in items])
             items, tables = [items[i] for i in gone.tolist()], tables[gone]
         for (place, _), table in zip(items, tables.tolist(), strict=True):
@@ -260,7 +261,7 @@ class EntryStore:
                 txn.put(self._emitted_of(epoch, vnode) + place[8:], sealed(place[8:], value), db=self._emitted)
 
     def release(self, epoch: int) -> None:
-        """Forget the rows of epochs up to this one."""
+        """Delete the rows of epochs up to this one."""
         if epoch <= self.released:
             return
         with self._writing(0) as txn:
@@ -271,7 +272,7 @@ class EntryStore:
         self.released = epoch
 
     def drop(self, vnodes: Ints) -> None:
-        """Forget these virtual nodes: at once, though they leave the disk later. Chunks of a snapshot may come then."""
+        """Forget these virtual nodes at once; their bytes leave the disk later. Chunks of a snapshot may come then."""
         self._learning[vnodes] = True
         used = vnodes[self._used[vnodes]]
         if not used.size:
@@ -284,7 +285,7 @@ class EntryStore:
                 self._write_about(txn, vnode, used=False)
 
     def whole(self, vnodes: Ints) -> None:
-        """These are held whole: no chunk comes any more, so what was removed need not be known."""
+        """These virtual nodes are complete: no chunk comes any more, so removed entries need not be remembered."""
         found = vnodes[self._learning[vnodes]]
         self._learning[found] = False
         if self._used[found].any():
@@ -293,7 +294,7 @@ class EntryStore:
                     txn.put(self._life(vnode), _REMOVED_ONLY, db=self._litter)
 
     def work(self) -> bool:
-        """Remove a piece of what is not needed any more; False when there was nothing to do."""
+        """Remove a piece of garbage; False when there was none."""
         litter = self._next(self._litter, b"\0", b"")
         if litter is None:
             return False
@@ -312,25 +313,27 @@ class EntryStore:
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All entries of these virtual nodes, in chunks of CHANGES; each is as of when its chunk was read.
+        """All entries of these virtual nodes, in chunks of CHANGES; each chunk is as of its own read.
 
-        What is there from begin to end comes out. Some chunks have no rows: whoever asks has other things to do.
+        Entries that exist from begin to end are yielded. Some chunks have no rows: the caller has other work between
+        chunks.
         """
         scan = self._scan()
         yield from scan.emitted(vnodes)
         yield from scan.entries(vnodes, chunk_bytes)
 
     def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """The same, and what was removed of virtual nodes that were dropped first: what deltas since then have done."""
+        """The snapshot, and for virtual nodes that were dropped first the entries that deltas have removed since
+        then."""
         yield from self._scan().removed(vnodes, chunk_bytes)
         yield from self.snapshot(vnodes, chunk_bytes)
 
-    def remainder(self, vnodes: Ints) -> EntryRemainder | None:
-        """Those of these virtual nodes that are there now, until they are changed; None: they are too many."""
+    def prior_state(self, vnodes: Ints) -> PriorEntries | None:
+        """The present entries of these virtual nodes, until they change; None: they are too many."""
         scan = self._scan()
         places = (piece.column("place").to_pylist() for piece in scan.entries(vnodes, limits.CHUNK_BYTES))
         last = max(scan.epochs(), default=-1)
-        return self._untouched.watch(places, lambda: self.released >= last)
+        return self._tracker.watch(places, lambda: self.released >= last)
 
     def _scan(self) -> EntryScan:
         return EntryScan(self._env, (self._state, self._emitted, self._removed), self._life, self._virtual_nodes)
@@ -354,7 +357,7 @@ class EntryStore:
 
     @contextmanager
     def _writing(self, needed: int) -> Iterator[Any]:
-        """A change of the file, all of it or none. Raises Exhausted when there is no room; what forgets uses the reserve."""
+        """A transaction on the file. Raises Exhausted without room; deletions may use the reserve."""
         if needed:
             mapped.require_room(self._directory, needed)
         before = self._lives.copy(), self._counts.copy(), self._used.copy()
@@ -370,12 +373,12 @@ class EntryStore:
 
 
 def _by_time(life: bytes, place: bytes) -> bytes:
-    """Where a timer is in the order of times."""
+    """Key of a timer in the order of times."""
     return place[-9:] + life + place[:-9]
 
 
 def _cut(cursor: Any, life: bytes) -> list[bytes]:
-    """Remove up to WORK_ENTRIES of a life; their places. Their values, of any size, are not read."""
+    """Remove up to WORK_ENTRIES of a life; returns their places. Values, of any size, are not read."""
     gone: list[bytes] = []
     while len(gone) < WORK_ENTRIES and cursor.set_range(life) and cursor.key().startswith(life):
         gone.append(cursor.key()[6:])

@@ -1,4 +1,5 @@
-"""The file of an EntryStore as a whole: that nothing of it is missing when it is opened, and that nothing seems to be."""
+"""Integrity of the file of an EntryStore: a file with missing pages is noticed when it is opened, and an intact one is
+accepted."""
 
 from __future__ import annotations
 
@@ -11,18 +12,18 @@ from ferry.contract.errors import StateUnavailable
 from ferry.store.sealing import unsealed
 
 VERIFY_ENTRIES = 2_000_000
-"""Entries that are looked at when the file is opened, some seconds; of all others damage is noticed when they are read."""
+"""Number of entries that are checked at open, some seconds; damage of other entries is noticed when they are read."""
 
 AHEAD_BYTES = 1 << 24
-"""By at least so much the file is longer than its pages when a change begins.
+"""By at least this much the file is longer than its pages when a change begins.
 
-LMDB counts the pages that a change takes and gives back, and does not write them. At the end of the file they would be
-missing, as in a file that was cut. What is never written takes no room on the disk.
+LMDB counts pages that a change takes and frees again, without writing them. Such pages at the end of the file would
+look like a truncated file. Unwritten pages take no room on the disk.
 """
 
 
 def require_whole(env: Any, state: Any, path: Path) -> None:
-    """Raises StateUnavailable when the file is shorter than its pages, or an entry of `state` is not what was written."""
+    """Raises StateUnavailable when the file is shorter than its pages, or an entry of `state` is damaged."""
     pages = _page_bytes(env)
     if (size := path.stat().st_size) < pages:
         raise StateUnavailable(f"{path}: it has {size} bytes, its pages {pages}; warm this instance again")
@@ -38,7 +39,7 @@ def require_whole(env: Any, state: Any, path: Path) -> None:
 
 
 def lengthened(env: Any, length: int, path: Path, needed: int) -> int:
-    """The length of the file, in bytes, which was `length`, and is enough for a change of `needed` bytes afterwards."""
+    """The new length of the file in bytes, formerly `length`: enough for a change of `needed` bytes."""
     least = _page_bytes(env) + needed + AHEAD_BYTES
     if length < least:
         length = least + AHEAD_BYTES
@@ -47,5 +48,5 @@ def lengthened(env: Any, length: int, path: Path, needed: int) -> int:
 
 
 def _page_bytes(env: Any) -> int:
-    """From the begin of the file to its last page."""
+    """Bytes from the begin of the file to its last page."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])

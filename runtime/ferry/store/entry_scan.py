@@ -1,4 +1,4 @@
-"""Reading all entries of virtual nodes in pieces, while they change: chunks of CHANGES, each as of when it was read."""
+"""Scans of all entries of virtual nodes in pieces, while they change: chunks of CHANGES, each as of its own read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ferry.kernels.places import parsed, texts
 from ferry.store.sealing import unsealed
 
 SCAN_VNODES = 256
-"""Virtual nodes that one chunk of a snapshot looks at, at most: whoever asks has other things to do."""
+"""Largest number of virtual nodes per chunk of a snapshot: the caller has other work between chunks."""
 
 Items = list[tuple[bytes, bytes]]
 """Places and values."""
 
 
 class EntryScan:
-    """Iterators over the file of an `EntryStore`. `life` is what the keys of a virtual node begin with now."""
+    """Iterators over the file of an `EntryStore`. `life` returns the present key prefix of a virtual node."""
 
     def __init__(self, env: Any, dbs: tuple[Any, Any, Any], life: Callable[[int], bytes], virtual_nodes: int) -> None:
         """`dbs`: state, emitted and removed."""
@@ -36,7 +36,7 @@ class EntryScan:
         return (_chunk(found, PUT) for found in self._pieces(self._state, vnodes, chunk_bytes))
 
     def removed(self, vnodes: Ints, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
-        """What deltas have removed, and is not there again."""
+        """Entries that deltas have removed and that were not set again."""
         for found in self._pieces(self._removed, vnodes, chunk_bytes):
             with self._env.begin(db=self._state) as txn:
                 gone = [item for item in found if txn.get(self._of(item[0]) + item[0]) is None]
@@ -48,33 +48,33 @@ class EntryScan:
         return self._life(vnode)
 
     def _pieces(self, db: Any, vnodes: Ints, chunk_bytes: int) -> Iterator[Items]:
-        found: Items = []
+        batch: Items = []
         room = chunk_bytes
         for number, vnode in enumerate(vnodes.tolist()):
             at: bytes | None = b""
             while at is not None:
                 piece, at = self._piece(db, vnode, at, room)
-                found += piece
+                batch += piece
                 room -= sum(len(place) + len(value) for place, value in piece)
                 if room <= 0 or at is not None or number % SCAN_VNODES == SCAN_VNODES - 1:
-                    yield found
-                    found, room = [], chunk_bytes
-        yield found
+                    yield batch
+                    batch, room = [], chunk_bytes
+        yield batch
 
     def _piece(self, db: Any, vnode: int, at: bytes, room: int) -> tuple[Items, bytes | None]:
-        """Entries from this place on, as many as there is room for, and where to go on."""
+        """Entries from this place on, as many as fit, and where to go on."""
         life = self._life(vnode)
-        found: Items = []
+        items: Items = []
         with self._env.begin(db=db) as txn, txn.cursor() as cursor:
             if cursor.set_range(life + at):
                 for key, value in cursor.iternext():
                     if not key.startswith(life):
                         break
                     if room <= 0:
-                        return found, key[6:]
-                    found.append((key[6:], unsealed(key[6:], value)))
+                        return items, key[6:]
+                    items.append((key[6:], unsealed(key[6:], value)))
                     room -= len(key) - 6 + len(value)
-        return found, None
+        return items, None
 
     def emitted(self, vnodes: Ints) -> Iterator[pa.RecordBatch]:
         """Rows that are held until their epoch is released."""
@@ -96,7 +96,7 @@ class EntryScan:
         return None
 
     def epochs(self) -> list[int]:
-        """Those that have rows."""
+        """Epochs that have rows."""
         found: list[int] = []
         with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:
             while cursor.set_range(((found[-1] if found else -1) + 1).to_bytes(8)):

@@ -1,4 +1,5 @@
-"""What is over in event time, or by what came after it: what may not be read any more, and what is still to end."""
+"""Expiry in event time: state that must not be read any more, and state that a new copy need not get because it will
+expire."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from ferry.contract.errors import RowsGone
 from ferry.contract.limits import WATERMARK_NONE
 
 ENTRIES_MAX = 100_000
-"""Entries of the processes of an instance of which it is remembered whether they have changed, some 100 bytes each; they are
-read at one time, in about half a second."""
+"""Entries of an instance's processes whose changes are tracked, some 100 bytes each; they are read at once, in about
+half a second."""
 
 
 def require_not_expired(operator: str, low: int, expired: int) -> None:
@@ -21,35 +22,35 @@ def require_not_expired(operator: str, low: int, expired: int) -> None:
         raise RowsGone(f"operator {operator}: windows after {low} are wanted, but slices up to {expired} are expired")
 
 
-class Remainder(Protocol):
-    """What a state held of some virtual nodes at one time: a copy that hears of every delta since then lacks it until it is
-    over, and nothing else."""
+class PriorState(Protocol):
+    """The state of some virtual nodes at one time. A copy that takes all later deltas lacks exactly this state, until
+    it expires."""
 
     until: int | None
-    """The watermark at which it is over, in milliseconds of event time; None: that depends on what comes."""
+    """The watermark at which all of it has expired, in milliseconds of event time; None: depends on coming records."""
     window: Window | None
-    """whose last one ends there"""
+    """the window type whose last window ends there"""
 
     def over(self) -> bool:
-        """Whether all of it is forgotten, or was written again."""
+        """Whether all of it has expired, or was written again."""
 
 
-class SliceRemainder:
-    """Slices up to one, with all its windows. `expired`: up to where slices are forgotten now."""
+class PriorSlices:
+    """Slices up to one, with all its windows. `expired` returns up to where slices are forgotten now."""
 
     def __init__(self, window: Window, newest: int | None, expired: Callable[[], int]) -> None:
-        """`newest`: start of the last slice; None: there is none."""
+        """`newest`: start of the last slice; None: there are no slices."""
         self.window: Window | None = window
         self.until: int | None = WATERMARK_NONE if newest is None else window.last_end(newest)
         self._expired = expired
 
     def over(self) -> bool:
-        """See Remainder."""
+        """Whether the last window has ended."""
         return self.until is not None and self._expired() >= self.until
 
 
-class EntryRemainder:
-    """Entries that have not changed since (whoever changes one says so), and rows that may still be read."""
+class PriorEntries:
+    """Entries that have not changed since (each change is reported), and rows that may still be read."""
 
     until: int | None = None
     window: Window | None = None
@@ -60,34 +61,34 @@ class EntryRemainder:
 
     @property
     def waiting(self) -> int:
-        """Entries that have not changed."""
+        """Number of entries that have not changed."""
         return len(self._places)
 
     def changed(self, places: Iterable[bytes]) -> None:
-        """These were put or removed."""
+        """These entries were put or removed."""
         self._places.difference_update(places)
 
     def over(self) -> bool:
-        """See Remainder."""
+        """Whether all entries have changed and the rows are released."""
         return not self._places and self._released()
 
 
-class Untouched:
-    """The remainders that somebody still waits for, told of every change."""
+class PriorEntriesTracker:
+    """The prior entries that are still waited for; each gets every change."""
 
     def __init__(self) -> None:
-        self._watched: WeakSet[EntryRemainder] = WeakSet()
+        self._watched: WeakSet[PriorEntries] = WeakSet()
 
-    def watch(self, places: Iterator[list[bytes]], released: Callable[[], bool]) -> EntryRemainder | None:
-        """All of these entries, in pieces. None: they are too many to be remembered. `released`: whether rows that were
-        emitted until now are over."""
-        found: list[bytes] = []
+    def watch(self, places: Iterator[list[bytes]], released: Callable[[], bool]) -> PriorEntries | None:
+        """Track all of these entries, read in pieces. None: they are too many. `released`: whether rows emitted until
+        now are released."""
+        tracked: list[bytes] = []
         others = sum(one.waiting for one in self._watched)
         for piece in places:
-            found += piece
-            if others + len(found) > ENTRIES_MAX:
+            tracked += piece
+            if others + len(tracked) > ENTRIES_MAX:
                 return None
-        self._watched.add(one := EntryRemainder(found, released))
+        self._watched.add(one := PriorEntries(tracked, released))
         return one
 
     def changed(self, places: Callable[[], Iterable[bytes]]) -> None:

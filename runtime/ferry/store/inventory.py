@@ -1,9 +1,9 @@
-"""Which files a state consists of: a file that is missing, or is not what was written, is noticed when the state is opened.
+"""The files of a state: a missing or damaged file is noticed when the state is opened.
 
     begins --> the file is made --> there, once something in it counts --> gone, before the file goes
 
-One file of records of a fixed size, each with its checksum, which is only added to; it is written anew when most of it is of
-no use. A file that it does not name at all is a sign that a part of it is lost.
+One append-only file of records of a fixed size, each with its checksum; it is rewritten when most records are obsolete.
+A state file that it does not name shows that a part of the inventory is lost.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from ferry.system import files
 NAME = "inventory"
 
 RECORDS_SPARE = 1000
-"""Records beside twice those of files that are there, before it is written anew; so many of others are kept then."""
+"""Extra records, beside twice the number of existing files, before a rewrite; this many obsolete records are kept
+then."""
 
 _GONE, _THERE, _BEGINS = range(3)
 
 _RECORD = struct.Struct("<qqqI")
-"""file number, its digest, what is said of it, checksum of the three"""
+"""file number, its digest, its kind of record, checksum of the three"""
 
 
 class Inventory:
     """The numbers of a state's files, with a digest of each whose content does not change."""
 
     def __init__(self, directory: Path) -> None:
-        """Read what is there; `digests` may be looked at. Raises StateUnavailable when it is not what was written."""
+        """Read the inventory; `digests` is public. Raises StateUnavailable when it is damaged."""
         self._path = directory / NAME
         self.digests: dict[int, int] = {}
         self._others: dict[int, int] = {}
-        """Begun or gone, the last ones: whether these are there says nothing."""
+        """The last files that were begun or removed: they may exist or not."""
         self._file = -1
         self._records = 0
         if self._path.exists():
@@ -52,7 +53,7 @@ class Inventory:
             self._file = -1
 
     def _read(self, content: bytes) -> None:
-        whole = len(content) // _RECORD.size * _RECORD.size  # one more may be torn: what it says was not relied on
+        whole = len(content) // _RECORD.size * _RECORD.size  # the last one may be torn, and was not relied on
         if not whole:
             raise StateUnavailable(f"{self._path}: it is empty")
         for at in range(0, whole, _RECORD.size):
@@ -64,7 +65,7 @@ class Inventory:
     def _note(self, number: int, digest: int, what: int) -> None:
         of, other = (self.digests, self._others) if what == _THERE else (self._others, self.digests)
         other.pop(number, None)
-        of.pop(number, None)  # the newest is the last
+        of.pop(number, None)  # keep them in order of age
         of[number] = digest if what == _THERE else what
 
     def _write_anew(self) -> None:
@@ -81,7 +82,7 @@ class Inventory:
             raise Exhausted(f"{self._path}: could not be written: {error}") from error
 
     def require_known(self, numbers: Iterable[int]) -> list[int]:
-        """Of the files that are there, those that do not count. Raises StateUnavailable for one that was never heard of."""
+        """The existing files that do not count. Raises StateUnavailable for a file that was never registered."""
         strays = []
         for number in numbers:
             if number not in self.digests:
@@ -91,15 +92,15 @@ class Inventory:
         return strays
 
     def begins(self, number: int) -> None:
-        """A file will be made, in which nothing counts yet. Raises Exhausted without room."""
+        """A file is about to be written; it does not count yet. Raises Exhausted without room."""
         self._write([(number, 0, _BEGINS)])
 
     def add(self, number: int, digest: int = 0) -> None:
-        """A file is there from now on. Raises Exhausted without room."""
+        """A file counts from now on. Raises Exhausted without room."""
         self._write([(number, digest, _THERE)])
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """These are of no use any more, whether they are there or not."""
+        """These files do not count any more, whether they exist or not."""
         self._write([(number, 0, _GONE) for number in numbers])
 
     def _write(self, records: list[tuple[int, int, int]]) -> None:

@@ -1,7 +1,7 @@
-"""Rows of a window joined while they are read: a merge join over the hash order.
+"""Joins the rows of a window while they are read: a merge join over the hash order.
 
-In pieces of bounded bytes, because one hot key may make more pairs than memory holds, and because whoever changes the state
-waits for a piece. A piece is some virtual nodes, or a part of the hashes of one. Must never change the state.
+In pieces of bounded bytes, because one hot key may make more pairs than memory holds, and because changes of the state
+wait for a piece. A piece is some virtual nodes, or a range of the hashes of one. Must never change the state.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ferry.store.expiry import require_not_expired
 from ferry.store.segments import Segment, hashes_of
 
 READ_BYTES_MAX = 8 * 1024 * 1024
-"""Of the rows of both sides that are joined at a time, unless one key alone has more."""
+"""Bytes of the rows of both sides that are joined at a time, unless one key alone has more."""
 
 COUNT_BYTES_MAX = 8 * 1024 * 1024
-"""Of the rows of a window that are read to count what it fires; of more, some virtual nodes are a sample."""
+"""Bytes of a window's rows that are read to count its fired rows; beyond it some virtual nodes are a sample."""
 
 COUNT_SAMPLES = 4
-"""Virtual nodes of a sample, at most: every one is in every segment."""
+"""Virtual nodes of a sample, at most: each is in every segment."""
 
 COUNT_MAX = 1 << 48
-"""More need not be told from one another."""
+"""Larger counts need not be distinguished."""
 
 DIVISIONS_MAX = 1024
-"""Of the hashes of one virtual node; more do not help against one hot key."""
+"""Ranges of one virtual node's hashes; more do not help against one hot key."""
 
 FIRED_ROWS_MAX = 65536
 
 FIRED_BYTES_MAX = 64 * 1024 * 1024
-"""Of one batch of joined rows, unless one row alone has more."""
+"""Bytes of one batch of joined rows, unless one row alone has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows of one window: all of these virtual nodes, or the given one of the divisions of a single one."""
+    """Rows of one window: all of these virtual nodes, or one hash range of a single one."""
 
     start: int
     vnodes: Ints
@@ -53,7 +53,7 @@ class _Piece:
     divisions: int = 1
 
     def ranges(self, vnodes: Ints, virtual_nodes: int) -> tuple[Hashes, Hashes]:
-        """First and last hashes of what the piece has of these virtual nodes."""
+        """First and last hashes of the piece's rows of these virtual nodes."""
         begins, lasts = segments.hash_ranges(vnodes, virtual_nodes)
         if self.divisions == 1 or vnodes.size == 0:
             return begins, lasts
@@ -63,7 +63,7 @@ class _Piece:
 
 
 class Join:
-    """Reads for one state. `held` gives its segments, each with those of some virtual nodes that it still holds."""
+    """Reads for one state. `held` returns its segments, each with the virtual nodes that it still holds."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Join:
         self._schema = schemas.rows_schema(descriptor)
 
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """See RowState.fired."""
+        """The joined rows, in batches; for RowState."""
         for piece in self._pieces(low, high, vnodes):
             require_not_expired(self._descriptor.name, low, self._expired())
             found = False
@@ -90,7 +90,7 @@ class Join:
                 yield columns.empty(schemas.fired_schema(self._descriptor))
 
     def count(self, low: int, high: int, vnodes: Ints) -> int:
-        """See RowState.fired_count."""
+        """The number of joined rows; for RowState."""
         total = 0
         for start in self._starts(low, high, vnodes):
             total += self._counted(start, vnodes)
@@ -144,7 +144,7 @@ class Join:
                 yield segment, mine
 
     def _rows(self, piece: _Piece, names: list[str] | None = None) -> pa.RecordBatch:
-        found = []
+        batches = []
         end = piece.start + self._descriptor.window.size_ms
         for segment, mine in self._of_window(piece.start, piece.vnodes):
             begins, lasts = piece.ranges(mine, self._virtual_nodes)
@@ -153,9 +153,9 @@ class Join:
                 slices = part.batch.column("slice").to_numpy(zero_copy_only=True)[rows]
                 rows = rows[(slices >= piece.start) & (slices < end)]
                 if rows.size:
-                    found.append((part.batch.select(names) if names else part.batch).take(pa.array(rows)))
-        if found:
-            return columns.concatenated(found)
+                    batches.append((part.batch.select(names) if names else part.batch).take(pa.array(rows)))
+        if batches:
+            return columns.concatenated(batches)
         whole = columns.empty(self._schema)
         return whole.select(names) if names else whole
 

@@ -10,7 +10,7 @@ from ferry.contract.errors import Refusal
 
 
 class DirectoryLock:
-    """Exclusive lock on a directory; the system gives it back when the process ends, however it ends."""
+    """Exclusive lock on a directory; the system releases it when the process ends, however it ends."""
 
     def __init__(self, directory: Path) -> None:
         """Take the lock at once, or raise Refusal with the process id of the holder."""
@@ -29,5 +29,5 @@ class DirectoryLock:
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back before the process ends."""
+        """Release the lock before the process ends."""
         os.close(self._descriptor)

@@ -1,15 +1,16 @@
-"""The log of prepared deltas of one instance: one file per (commit id, source), and an arena that deltas may be sent from.
+"""The log of prepared deltas of one instance: one file per (commit id, source), and an arena from which deltas can be
+sent.
 
-What was prepared must survive the process, so that a commit can be finished after a restart: a delta is logged before it
-is acknowledged, and forgotten when a later step proves that it is final. Files are written under
-another name and renamed; no fsync before a clean end, replicas cover the loss of the machine. A file with a wrong checksum
-is absent.
+Prepared deltas must survive the process, so that a commit can be finished after a restart: a delta is logged before it
+is acknowledged, and deleted when a later step proves that it is final. Files are written under another name and
+renamed; no fsync before a clean end, because replicas cover the loss of the machine. A file with a wrong checksum
+counts as absent.
 
     own file      | header | meta | the delta as an Arrow stream |
     in the arena  | header | meta | place | - - - - - - - - - - - > the delta as an Arrow stream
 
-The checksum of a delta in the arena covers its bytes there, too. They are written before the file, and are not used for
-anything else before the file is gone and nobody looks at them any more (see `arena`).
+The checksum of a delta in the arena covers its bytes there, too. They are written before the file, and are not reused
+until the file is gone and no buffer refers to them (see `arena`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ferry.store.arena import Arena, Block
 from ferry.system import files
 
 _HEADER = struct.Struct("<8sII")
-"""magic, checksum of all that follows it, bytes of the meta document"""
+"""magic, checksum of all bytes after it, bytes of the meta document"""
 _PLACE = struct.Struct("<QQ")
 """offset and bytes in the arena"""
 _MAGIC, _MAGIC_PLACED = b"FERRYLG1", b"FERRYLGA"
@@ -46,7 +47,7 @@ class _Entry(NamedTuple):
     meta: dict[str, Any]
     batch: pa.RecordBatch
     block: pa.Buffer | None
-    """in the arena; as long as this is here, nothing else is written there"""
+    """in the arena, whose bytes are not reused as long as this object exists"""
 
 
 class _Read(NamedTuple):
@@ -60,15 +61,17 @@ class DeltaLog:
     """Prepared deltas as files below `directory`."""
 
     def __init__(self, directory: Path, arena_bytes: int = 0) -> None:
-        """Open the log that is there; unfinished and torn files are removed.
+        """Open the existing log; unfinished and torn files are removed.
 
-        `arena_bytes`: of the mapped file for deltas that fit, in whole pages; 0: none. Raises Exhausted without room for it.
+        `arena_bytes`: size of the mapped file for deltas that fit, in whole pages; 0: no arena. Raises Exhausted
+        without room.
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._sources: dict[CommitId, dict[str, Path]] = {}
         self._fresh: dict[Path, _Entry] = {}
-        """What this life appended, or found in the arena: not read again from its file. A delta lives for one epoch."""
+        """Deltas that this life appended, or found in the arena: not read again from their files. A delta lives for one
+        epoch."""
         self._arena = self._open_arena(arena_bytes // mapped.PAGE_BYTES * mapped.PAGE_BYTES)
         for path in sorted(directory.iterdir()):
             if path.suffix == ".tmp":
@@ -83,17 +86,17 @@ class DeltaLog:
 
     @property
     def arena(self) -> mmap.mmap | None:
-        """What may be lent to a device."""
+        """Memory that may be lent to a device."""
         return None if self._arena is None else self._arena.mapping
 
     def _open_arena(self, size: int) -> Arena | None:
-        """One of another size than asked for is given up, after its deltas have got files of their own."""
+        """Open the arena. One of another size is replaced, after its deltas have got files of their own."""
         path = self.directory / _ARENA
         there = path.stat().st_size if path.exists() else 0
         if there != size:
             if there:
                 old = mapped.open_mapped(path)
-                for delta in sorted(self.directory.glob("*.delta")):  # each is replaced meanwhile
+                for delta in sorted(self.directory.glob("*.delta")):  # each is replaced in the loop
                     found = _read(delta, old)
                     if found is not None and found.offset is not None:
                         self._write(delta, found.about, found.stream, None)
@@ -101,22 +104,22 @@ class DeltaLog:
         return Arena(path, size) if size else None
 
     def _find(self, path: Path) -> bool:
-        """Whether a whole delta is there; in the arena its block is taken."""
-        found = _read(path, self.arena)
-        if found is None:
+        """Whether a complete delta is there; its block in the arena is taken."""
+        delta = _read(path, self.arena)
+        if delta is None:
             return False
-        if found.offset is not None:
+        if delta.offset is not None:
             assert self._arena is not None
-            block = self._arena.claim(found.offset, found.stream.size)
+            block = self._arena.claim(delta.offset, delta.stream.size)
             if block is None:
                 return False
-            self._fresh[path] = _Entry(*_decoded(found.about, block.buffer), block.buffer)
+            self._fresh[path] = _Entry(*_decoded(delta.about, block.buffer), block.buffer)
         return True
 
     def append(self, commit_id: CommitId, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
-        """Keep one delta; the same commit id and source again replaces it. Raises Exhausted when there is no room.
+        """Log one delta; the same commit id and source again replaces it. Raises Exhausted without room.
 
-        Returns the batch as `RecordBatch.serialize` makes it, where it lies: in the arena as long as anybody holds this.
+        Returns the batch as `RecordBatch.serialize` makes it, in place: in the arena as long as a buffer refers to it.
         """
         (epoch, operator), (generation, number) = commit_id
         name = f"{epoch:020d}-{operator:06d}-{generation:010d}-{number:010d}-{quote(source, safe='')}.delta"
@@ -133,13 +136,13 @@ class DeltaLog:
         return stream.slice(schema_bytes, stream.size - schema_bytes - _END_BYTES)
 
     def _block(self, batch: pa.RecordBatch) -> Block | None:
-        """Of the arena, for the stream of this batch."""
+        """A block of the arena for the stream of this batch."""
         if self._arena is None:
             return None
         return self._arena.take(batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES)
 
     def _write(self, path: Path, about: bytes | pa.Buffer, stream: pa.Buffer, offset: int | None) -> None:
-        """`offset`: where in the arena the stream is already; None: it goes into the file."""
+        """`offset`: place of the stream in the arena; None: the stream goes into the file."""
         place = b"" if offset is None else _PLACE.pack(offset, stream.size)
         checksum = _checksum(len(about).to_bytes(4, "little"), about, place, stream)
         parts = [about, stream] if offset is None else [about, place]
@@ -163,7 +166,7 @@ class DeltaLog:
         return out
 
     def commit_ids(self, step: Step | None = None) -> list[CommitId]:
-        """Commit ids (of this step) of which a delta is here, in order of steps and attempts."""
+        """Commit ids (of this step) with a logged delta, in order of steps and attempts."""
         return sorted(commit_id for commit_id in self._sources if step is None or commit_id.step == step)
 
     def forget(self, upto: Step) -> None:
@@ -171,7 +174,7 @@ class DeltaLog:
         for commit_id in [commit_id for commit_id in self._sources if commit_id.step <= upto]:
             for path in self._sources.pop(commit_id).values():
                 path.unlink(missing_ok=True)
-                self._fresh.pop(path, None)  # not before: then its block may be another delta's
+                self._fresh.pop(path, None)  # after the unlink: then its block may be reused
 
 
 def _checksum(*parts: bytes | pa.Buffer) -> int:
@@ -182,7 +185,7 @@ def _checksum(*parts: bytes | pa.Buffer) -> int:
 
 
 def _read(path: Path, arena: mmap.mmap | None) -> _Read | None:
-    """What the file says, with the bytes that it names; None when they are not what was written."""
+    """Content of the file, with its bytes in the arena; None when they are damaged."""
     try:
         with pa.memory_map(str(path)) as source:
             content = source.read_buffer()

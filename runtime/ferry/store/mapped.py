@@ -1,7 +1,8 @@
-"""Files mapped into memory, and the care they need.
+"""Files mapped into memory, and the care that they need.
 
-A write to a mapped sparse file on a full disk kills the process with SIGBUS, so room is asked for before it is used
-(`require_room`). The object never closes a mapping itself: an array may still look at it; the last reference does.
+A write to a mapped sparse file on a full disk kills the process with SIGBUS, so room is reserved before it is used
+(`require_room`). The object never closes a mapping itself: an array may still refer to it; the last reference closes
+it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from pathlib import Path
 from ferry.contract.errors import Exhausted
 
 RESERVE_BYTES = 64 * 1024 * 1024
-"""Room that is never used up, so that logs and commit records can still be written when state may not grow."""
+"""Room that is never used up, so that logs and commit records can still be written when state must not grow."""
 
 LARGE_BYTES = 64 * 1024 * 1024
-"""Files that grow beyond this get addresses for all that they may become."""
+"""Files that grow beyond this get address space for their largest possible size."""
 ROOM_BYTES = 64 * 1024 * 1024 * 1024
-"""So many. Addresses and the end of a sparse file cost nothing; 2,000 such files fit into what a process can address."""
+"""This size. Address space and the end of a sparse file cost nothing; 2,000 such files fit into a process."""
 
 PAGE_BYTES = mmap.PAGESIZE
 _MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.
 DISK = ThreadPoolExecutor(1, "disk")
-"""For what waits for a disk, a tenth of a second to unlink a file or to say what it may forget, for which nobody waits."""
+"""For operations that wait for a disk, a tenth of a second to unlink a file or punch a hole, and that no caller waits
+for."""
 
 
 class TooManyFiles(Exhausted):
-    """More files are open, or mapped, than the system allows to this process."""
+    """The process has more open or mapped files than the system allows."""
 
 
 def require_room(directory: Path, needed: int) -> None:
@@ -45,7 +47,7 @@ def require_room(directory: Path, needed: int) -> None:
 
 
 def has_room(directory: Path, needed: int) -> bool:
-    """Whether `require_room` would let it pass: for what can wait."""
+    """Whether `require_room` would pass: for writes that can wait."""
     return _free(directory) >= needed + RESERVE_BYTES
 
 
@@ -63,7 +65,7 @@ def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
         return _open(path, size)
     except OSError as e:
         if e.errno == errno.EMFILE:
-            # A mapping keeps its descriptor. The soft limit (often 1,024) is for programs that use select().
+            # A mapping keeps its descriptor. The soft limit (often 1,024) exists for programs that use select().
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             if soft != hard:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -77,23 +79,24 @@ def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
 
 
 def open_growing(path: Path, size: int) -> mmap.mmap:
-    """As `open_mapped`, for a file that grows: the mapping of a large one is larger than was asked for.
+    """As `open_mapped`, for a file that grows: a large one gets a mapping larger than asked for.
 
-    To map a file anew takes time by what was in use of it: the system takes each page away, and gives it back when it is
-    looked at. That is never done to a large file. What lies behind `size` must not be used before `require_room`.
+    Remapping a file takes time by its used pages: the system unmaps each page, and maps it again at the next access. A
+    large file is never remapped. Bytes beyond `size` must not be used before `require_room`.
     """
     if size > LARGE_BYTES:
         try:
             return open_mapped(path, max(size, ROOM_BYTES))
-        except Exhausted:  # Of files or of addresses nobody may have so many here.
+        except Exhausted:  # The system limits files or addresses further.
             pass
     return open_mapped(path, size)
 
 
 def read_singly(mapping: mmap.mmap, begin: int = 0) -> None:
-    """Nobody has written behind `begin` yet: of that the system reads no page but the one that is looked at.
+    """Disable read-ahead from `begin` on, where no byte is written yet: the system reads only the page that is
+    accessed.
 
-    Else it reads the neighbours ahead, which are holes: where that is 8 MiB, the first write to a page took 20 ms.
+    Read-ahead loads the neighbours, which are holes: with 8 MiB of it, the first write to a page took 20 ms.
     """
     begin -= begin % PAGE_BYTES
     if begin < len(mapping):
@@ -101,13 +104,13 @@ def read_singly(mapping: mmap.mmap, begin: int = 0) -> None:
 
 
 def _advise(mapping: mmap.mmap, advice: int, begin: int, size: int) -> None:
-    # It takes one mapping more, and of these a process has only so many.
+    # This takes one more mapping, whose number per process is limited.
     with suppress(OSError):
         mapping.madvise(advice, begin, size)
 
 
 def no_maps_left(path: Path) -> TooManyFiles:
-    """What ENOMEM of a mapping means: memory itself is not given out before it is used."""
+    """The meaning of ENOMEM for a mapping: memory itself is not allocated before it is used."""
     return TooManyFiles(f"{path}: the system maps no more files into this process; raise the sysctl vm.max_map_count")
 
 
@@ -122,9 +125,9 @@ def _open(path: Path, size: int | None) -> mmap.mmap:
 
 
 def reserved(path: Path, size: int) -> mmap.mmap:
-    """Map a file of `size` bytes that all have their room on the disk, so that a write to them never fails.
+    """Map a file of `size` bytes that are all allocated on the disk, so that a write to them never fails.
 
-    Raises Exhausted when there is no room.
+    Raises Exhausted without room.
     """
     missing = size - allocated_bytes(path)
     if missing > 0:
@@ -145,7 +148,7 @@ def reserved(path: Path, size: int) -> mmap.mmap:
 def page_out(mapping: mmap.mmap, used: int) -> None:
     """Ask the system to write the mapping's pages to its file and free them; without effect on tmpfs.
 
-    The first `used` bytes may be read ahead from now on: who looks at them again often wants all of them.
+    The first `used` bytes may be read ahead from now on: the next access often needs all of them.
     """
     _advise(mapping, mmap.MADV_NORMAL, 0, used)
     try:

@@ -1,7 +1,7 @@
-"""Segments merged into one, in pieces: what a step costs does not depend on how large they are.
+"""Merges segments into one, in pieces: the cost of a step does not depend on their size.
 
-The inputs are sorted by hash, so a piece is what all of them have below some hash. The sequence of the outcome is given out
-when the merge begins: a virtual node that is dropped meanwhile is dropped in the outcome, too.
+The inputs are sorted by hash, so a piece is the rows of all inputs below some hash. The sequence number of the result
+is taken when the merge begins: a virtual node that is dropped during the merge is dropped in the result, too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ferry.store import segments
 from ferry.store.segments import Segment, SegmentPart, Writer
 
 Living = Callable[[Segment, pa.RecordBatch], pa.RecordBatch]
-"""The rows of a batch of a segment that are still there."""
+"""The rows of a batch of a segment that are not dropped."""
 
 
 class _Cursor:
-    """How far one input is read. `share`: rows of it in one piece."""
+    """Read position of one input. `share`: its rows per piece."""
 
     def __init__(self, segment: Segment, share: int) -> None:
         self.segment = segment
@@ -33,7 +33,7 @@ class _Cursor:
         return self.segment.parts[self._part] if self._part < len(self.segment.parts) else None
 
     def bound(self) -> np.uint64 | None:
-        """Not all rows before it can be taken at once beyond this hash; None: to the end."""
+        """The highest hash up to which this input may be taken in one piece; None: to the end."""
         part = self._at
         if part is None:
             return None
@@ -44,7 +44,7 @@ class _Cursor:
         return np.uint64(self.segment.parts[following].hashes[0]) if following < len(self.segment.parts) else None
 
     def take(self, bound: np.uint64 | None, equal: bool) -> pa.RecordBatch | None:
-        """Rows below the bound; with `equal` those that have it, at most `share`."""
+        """Rows below the bound; with `equal` the rows at the bound, at most `share`."""
         part = self._at
         if part is None:
             return None
@@ -62,7 +62,7 @@ class _Cursor:
 
 
 class Merge:
-    """One merge under way; `step` until it gives the outcome."""
+    """One merge under way; call `step` until `outcome` is set."""
 
     def __init__(
         self, directory: Path, sequence: int, level: int, inputs: Sequence[Segment], schema: pa.Schema
@@ -73,13 +73,13 @@ class Merge:
         self._writer = Writer(directory, sequence, level, schema, segments.joined_about(inputs), virtual_nodes)
         self.finished = False
         self.outcome: Segment | None = None
-        """None also when nothing of the inputs is still there"""
+        """None also when no row of the inputs is left"""
 
     def step(self, living: Living) -> int:
-        """Go on by one piece; returns about how many bytes were read."""
+        """Merge one piece; returns approximately the bytes read."""
         taken: list[tuple[Segment, pa.RecordBatch]] = []
         size = 0
-        # Where the inputs do not overlap, what they have below one bound is little.
+        # Where the inputs do not overlap, they have few rows below one bound.
         while 2 * size < segments.PART_BYTES and (more := self._below_next_bound()):
             taken += more
             size += sum(found.nbytes for _, found in more)

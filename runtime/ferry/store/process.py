@@ -1,7 +1,7 @@
 """State of one process in one instance, for all its virtual nodes: entries of its tables, timers, rows it emitted.
 
-The process is called in `delta`, on the leader only. What it changes and emits are after-images, so that to apply a delta
-twice is to apply it once; rows that were emitted are kept until their epoch is released. On disk: `ferry.store.entries`.
+The process is called in `delta`, on the leader only. Its changes and emitted rows are after-images, so that to apply a
+delta twice is to apply it once; emitted rows are kept until their epoch is released. On disk: `ferry.store.entries`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ferry.process.tables import Entries
 from ferry.process.timers import Timers
 from ferry.process.users import users_code
 from ferry.store.entries import Due, EntryStore
-from ferry.store.expiry import Remainder
+from ferry.store.expiry import PriorState
 from ferry.store.process_tables import TouchedKeys, changed, decoded
 
 EMITTED_BYTES = 1024 * 1024
-"""About so much of what a virtual node has emitted is read at a time."""
+"""Approximate bytes of a virtual node's emitted rows that are read at a time."""
 
 
 class ProcessState:
@@ -42,10 +42,10 @@ class ProcessState:
     def __init__(
         self, descriptor: OperatorDescriptor, load: Callable[[], Process], virtual_nodes: int, directory: Path
     ) -> None:
-        """Open the state that is in `directory`, or an empty one.
+        """Open the state in `directory`, or an empty one.
 
-        `load` gives the process, which knows its inputs already, when the first epoch needs it: an instance in which it
-        cannot be found says so to the driver, and keeps what it holds.
+        `load` returns the process, with its inputs set, when the first epoch needs it: an instance that cannot import
+        it reports this to the driver, and keeps its state.
         """
         assert descriptor.kind == "process", descriptor.kind
         self.descriptor = descriptor
@@ -58,12 +58,12 @@ class ProcessState:
 
     @cached_property
     def _process(self) -> Process:
-        with calling("where it is made anew"):
+        with calling("where it is constructed again"):
             return self._load()
 
     @property
     def is_made(self) -> bool:
-        """Whether the process was found here, and is what the pipeline has declared."""
+        """Whether the process could be constructed here and matches the pipeline's declaration."""
         return "_process" in self.__dict__
 
     # -- merging of batches -----------------------------------------------------------------------------------------
@@ -76,9 +76,10 @@ class ProcessState:
     def delta(
         self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
     ) -> tuple[pa.RecordBatch, int]:
-        """What the process makes of these rows and of the timers of these virtual nodes, and how many records are late.
+        """The output of the process for these rows and the due timers of these virtual nodes, and the number of late
+        records.
 
-        Raises UserCodeFailed, with the operator's name; then nothing has changed, and it may be tried again.
+        Raises UserCodeFailed, with the operator's name; then no state has changed, and a retry is possible.
         """
         led = np.arange(self.virtual_nodes) if vnodes is None else np.asarray(vnodes, np.int64)
         rows = self.combine(parts)
@@ -139,7 +140,7 @@ class ProcessState:
         return decoded(keys, table, wanted[numbers], rests, values)
 
     def _emitted(self, keys: TouchedKeys, changes: ProcessChanges, epoch: int) -> pa.RecordBatch:
-        """One message for each virtual node, or several when it has much."""
+        """One message for each virtual node, or several for many rows."""
         hashes = keys.hashes[changes.emitted_key]
         of = pa.RecordBatch.from_arrays([pa.array(hashes)], ["hash"])
         bounds = columns.split_by_vnode(of, self.virtual_nodes)
@@ -160,15 +161,15 @@ class ProcessState:
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
-        """Make the changes; idempotent. Raises Exhausted when there is no room."""
+        """Make the changes; idempotent. Raises Exhausted without room."""
         self._entries.apply(delta)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set what is not there, unless a delta has removed it since its virtual node was dropped."""
+        """Set missing entries, unless a delta has removed them since their virtual node was dropped."""
         self._entries.apply_absent(chunk)
 
     def release(self, epoch: int, watermark: int) -> None:
-        """Forget what was emitted up to this epoch."""
+        """Delete rows emitted up to this epoch."""
         self.expired = max(self.expired, watermark)
         self._entries.release(epoch)
 
@@ -177,17 +178,18 @@ class ProcessState:
         self._entries.drop(np.asarray(vnodes, np.int64))
 
     def whole(self, vnodes: Ints) -> None:
-        """No snapshot of these virtual nodes comes any more."""
+        """These virtual nodes are complete: no snapshot comes any more."""
         self._entries.whole(np.asarray(vnodes, np.int64))
 
     def work(self) -> bool:
-        """Give a piece of what was dropped back; False when there was nothing to do."""
+        """Free a piece of dropped state; False when there was none."""
         return self._entries.work()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def fired(self, times: EpochTimes, vnodes: Ints) -> Iterator[pa.RecordBatch]:
-        """What was emitted in the epoch, in pieces. Raises RowsGone when it was released, before or between two."""
+        """Rows emitted in the epoch, in pieces. Raises RowsGone when they were released, before or between two
+        pieces."""
         schema = schemas.fired_schema(self.descriptor)
         messages = self._entries.emitted(times.epoch, np.unique(np.asarray(vnodes, np.int64)))
         while True:
@@ -199,25 +201,25 @@ class ProcessState:
             yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
     def next_timer(self) -> int | None:
-        """When the first timer of the clock is due; None: there is none."""
+        """When the first timer of the clock is due; None: there is no timer."""
         return self._entries.next_timer(PROCESSING_TIMERS)
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
-        """How many rows the delta brings: these are all of its epoch."""
+        """Number of rows in the delta: all rows of its epoch."""
         emitted = delta.filter(pa.array(delta.column("change").to_numpy() == EMIT))
         return sum(int.from_bytes(place[-4:]) for place in emitted.column("place").to_pylist())
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All that these virtual nodes hold, in chunks, while deltas are applied."""
+        """The whole state of these virtual nodes, in chunks, while deltas are applied."""
         return self._entries.snapshot(np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
 
     def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """A snapshot, and what was removed: all that deltas have done to virtual nodes that were dropped before them."""
+        """A snapshot, and removed entries: all changes by deltas to virtual nodes that were dropped before."""
         return self._entries.changes(np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
 
-    def remainder(self, vnodes: Ints) -> Remainder | None:
-        """The entries and timers of these virtual nodes; None: there are too many."""
-        return self._entries.remainder(np.unique(np.asarray(vnodes, np.int64)))
+    def prior_state(self, vnodes: Ints) -> PriorState | None:
+        """The present entries and timers of these virtual nodes; None: there are too many."""
+        return self._entries.prior_state(np.unique(np.asarray(vnodes, np.int64)))
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all); timers count as entries."""

@@ -1,4 +1,4 @@
-"""Between what a process sees, keys by index and Arrow columns, and what is stored, places and bytes."""
+"""Converts between a process's view (keys by index, Arrow columns) and stored entries (places and bytes)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ferry.store.entries import Due
 
 
 class _Stored(NamedTuple):
-    """Keys as they are stored."""
+    """Keys in their stored form."""
 
     hashes: Hashes
     keys: pa.Array
@@ -36,11 +36,11 @@ class TouchedKeys:
     descriptor: OperatorDescriptor
     hashes: Hashes
     keys: pa.Array
-    """as they are stored: int64 or binary"""
+    """in their stored form: int64 or binary"""
     cut: pa.Array
-    """the same as they are in places"""
+    """the same, cut as in places"""
     wholes: dict[int, bytes]
-    """of those that are cut there, by their index"""
+    """full bytes of the keys that are cut there, by index"""
     of_rows: Ints
     """index of each row's key"""
     of_timers: Ints
@@ -48,17 +48,17 @@ class TouchedKeys:
 
     @staticmethod
     def of(descriptor: OperatorDescriptor, rows: pa.RecordBatch, due: list[Due]) -> TouchedKeys:
-        """Of these rows, and of timers of event time and processing time."""
+        """The keys of these rows, and of timers of event time and processing time."""
         hashes = np.require(rows.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
-        found = [_Stored(hashes, rows.column("key")), *(_of_timers(descriptor, d) for d in due)]
-        hashes = np.concatenate([f.hashes for f in found])
-        keys = pa.concat_arrays([f.keys for f in found])
+        stored = [_Stored(hashes, rows.column("key")), *(_of_timers(descriptor, d) for d in due)]
+        hashes = np.concatenate([f.hashes for f in stored])
+        keys = pa.concat_arrays([f.keys for f in stored])
         numbers, firsts = _numbered(hashes, keys)
         taken = keys.take(pa.array(firsts))
         offsets, data, long = places.cut(*places.bytes_of(taken))
         wholes = {i: taken[i].as_py() for i in long.tolist()}
         cut = columns.binary_array(offsets, data, pa.binary())
-        ends = np.cumsum([f.hashes.size for f in found])[:-1]
+        ends = np.cumsum([f.hashes.size for f in stored])[:-1]
         return TouchedKeys(descriptor, hashes[firsts], taken, cut, wholes, *np.split(numbers, ends))
 
     def columns(self) -> pa.RecordBatch:
@@ -67,13 +67,13 @@ class TouchedKeys:
         if not self.descriptor.int_key:
             arrays = decode_rows(*columns.binary(self.keys), [kind for _, kind in self.descriptor.key])
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
-        # A null is stored as another integer, under a hash that is not this integer's.
+        # A null is stored as another integer, under a hash that differs from this integer's hash.
         null = hash_ints(columns.integers(self.keys)) != self.hashes
         key = pa.array(columns.integers(self.keys), mask=null)
         return pa.RecordBatch.from_arrays([key], schema=schema)
 
     def prefixes(self, table: int, numbers: Ints) -> list[bytes]:
-        """Where the entries of these keys in the table begin."""
+        """Place prefixes of these keys' entries in the table."""
         return places.lists(*self._places(numbers, table, None))
 
     def _places(self, numbers: Ints, table: int, entry: pa.Array | None) -> tuple[Ints, Bytes]:
@@ -116,7 +116,7 @@ class TouchedKeys:
 
 
 def _of_timers(descriptor: OperatorDescriptor, due: Due) -> _Stored:
-    """Their keys: what is cut in the place stands whole before the value."""
+    """Keys of timers: a key that is cut in the place stands in full before the value."""
     hashes, _, _ = places.parsed(*places.texts([key + b"\0" for key in due.keys]))
     if descriptor.int_key:
         return _Stored(hashes, pa.array(np.frombuffer(b"".join(k[10:] for k in due.keys), "<i8").astype(np.int64)))
@@ -125,12 +125,12 @@ def _of_timers(descriptor: OperatorDescriptor, due: Due) -> _Stored:
 
 
 def _numbered(hashes: Hashes, keys: pa.Array) -> tuple[Ints, Ints]:
-    """The index of each key among the distinct ones, in the order of their hashes; and where each of these is first."""
+    """The index of each key among the distinct ones, in the order of their hashes; and the first position of each."""
     codes = columns.integers(keys if pa.types.is_integer(keys.type) else _codes(keys))
     order = order_by_hash(hashes)
     begins = _changes(hashes[order])
     if (_changes(codes[order]) & ~begins).any():
-        # Keys of one hash: those that are equal are put side by side.
+        # Keys with the same hash: put equal keys side by side.
         order = np.lexsort((codes, hashes))
         begins = _changes(hashes[order]) | _changes(codes[order])
     numbers = np.empty(order.size, np.int64)
@@ -139,7 +139,7 @@ def _numbered(hashes: Hashes, keys: pa.Array) -> tuple[Ints, Ints]:
 
 
 def _changes(values: Ints | Hashes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which values are not those before them."""
+    """Which values differ from the previous one."""
     found = np.ones(values.size, np.bool_)
     found[1:] = values[1:] != values[:-1]
     return found
@@ -164,7 +164,7 @@ def changed(keys: TouchedKeys, number: int, table: StateTable, changes: TableCha
 def decoded(
     keys: TouchedKeys, table: StateTable, numbers: Ints, rests: list[bytes] | None, values: list[bytes]
 ) -> Entries:
-    """Stored entries of these keys as a process sees them; `rests` are what their places have of the entries."""
+    """Stored entries of these keys as a process sees them; `rests` are the entries' parts of their places."""
     if not numbers.size:
         return no_entries(table)
     if keys.wholes:

@@ -1,8 +1,8 @@
 """State of one windowed join in one instance, for all its virtual nodes.
 
 Rows are only added (`apply`, once per source of an epoch) and forgotten (`release`, `drop`), so the state is a set of
-immutable segments, merged in tiers. What was forgotten is left out at once, and leaves the disk later: `work` merges,
-cleans and removes in pieces, so that no step takes longer when there is more state. How rows are joined: `joining`.
+immutable segments, merged in tiers. Forgotten rows are left out at once, and leave the disk later: `work` merges,
+cleans and removes in pieces, so that no step takes longer with more state. `joining` joins rows.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints
-from ferry.store import mapped, removals, segments
-from ferry.store.drops import Drops
-from ferry.store.expiry import Remainder, SliceRemainder
+from ferry.store import mapped, segment_removal, segments
+from ferry.store.dropped_vnodes import DroppedVnodes
+from ferry.store.expiry import PriorSlices, PriorState
 from ferry.store.inventory import Inventory
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
-from ferry.store.removals import Removals
+from ferry.store.segment_removal import SegmentRemoval
 from ferry.store.segments import About, Segment
 
 TIER = 16
 """Segments of one level that are merged into one of the next."""
 
 MERGE_BYTES_MAX = 128 * 1024 * 1024
-"""A merge needs as much disk again, and to open or remove a file takes longer when it is larger."""
+"""A merge needs as much free disk again, and a larger file takes longer to open and to remove."""
 
 MERGE_MIN = 4
-"""Fewer segments that are so large stay as they are."""
+"""Fewer large segments are not merged."""
 
 _FUEL = 4
-"""Bytes merged for each byte that is applied: every row is merged once a level, and levels are sixteen times larger."""
+"""Bytes merged per applied byte: every row is merged once a level, and levels grow by a factor of sixteen."""
 
 _PARTS_A_DELTA = 2
-"""`apply` merges no more parts than this, unless its delta is larger; what is left to do is done by `work`."""
+"""Largest number of parts that `apply` merges, unless its delta is larger; `work` does the rest."""
 
 _CLEAN_AT_ONCE = 64
-"""Segments that one step asks how much of them is left."""
+"""Segments per step that are checked for dropped rows."""
 
 IN_VAIN_MAX = 32
-"""Pieces of a snapshot that may be read for nothing before it gives a chunk of no rows."""
+"""Pieces of a snapshot without rows before it yields an empty chunk."""
 
 _CLEANING = -1
-"""In place of a level: the merge of one segment alone, of which most was dropped."""
+"""In place of a level: the rewrite of a single segment, most of which was dropped."""
 
 
 class RowState:
     """Rows of a windowed join in segment files below `directory`."""
 
     def __init__(self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path) -> None:
-        """Open the state that is in `directory`, or an empty one."""
+        """Open the state in `directory`, or an empty one."""
         assert descriptor.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (descriptor.kind, virtual_nodes)
         self.descriptor = descriptor
         self.virtual_nodes = virtual_nodes
@@ -68,23 +68,24 @@ class RowState:
         self.expired = limits.WATERMARK_NONE
         self._join = Join(descriptor, virtual_nodes, self._held, lambda: self.expired)
         directory.mkdir(parents=True, exist_ok=True)
-        self._drops = Drops(directory / "drops", virtual_nodes)
-        removals.finish()
+        self._drops = DroppedVnodes(directory / "drops", virtual_nodes)
+        segment_removal.finish()
         self._inventory = Inventory(directory)
         self._segments = segments.read_all(directory, virtual_nodes, self._inventory)
         self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
-        """of the delta applied last; epochs before it are over"""
+        """of the last applied delta; earlier epochs are over"""
         self._sources = set(noted["sources"]) if noted.get("epoch") == self._epoch else set()
-        """of which the delta of that epoch was applied"""
+        """sources whose delta of that epoch was applied"""
         self._sources.update(x for s in self._segments if s.about.epoch == self._epoch for x in s.about.sources)
         self._merges: dict[int, Merge] = {}
         """under way, by level"""
         self._fuel = 0
-        self._removals = Removals()
+        self._removals = SegmentRemoval()
         self._unclean = deque(s.sequence for s in self._segments)
-        """Something of them may have been dropped. Numbers, for the last reference to a removed segment frees its bytes."""
+        """Segments that may have dropped rows. Numbers, because the last reference to a removed segment frees its
+        bytes."""
         self._entries = np.zeros(virtual_nodes, np.int64)
         self._bytes = np.zeros(virtual_nodes, np.int64)
         for segment in self._segments:
@@ -100,7 +101,8 @@ class RowState:
     def delta(
         self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
     ) -> tuple[pa.RecordBatch, int]:
-        """The rows to append, sorted by hash, and the number of late ones, which are dropped (see AggregateState.delta)."""
+        """The rows to append, sorted by hash, and the number of late ones, which are dropped (see
+        AggregateState.delta)."""
         late, timely = 0, []
         for batch in parts:
             kept = self._living(batch, times.low)
@@ -118,11 +120,11 @@ class RowState:
     def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
         """Append rows, once per source of an epoch. Raises Exhausted when the disk is full.
 
-        Epochs are applied in order, so only the sources of the last one have to be known: an instance that comes back does
-        its last one again, and a learner's delta may come after the others.
+        Epochs are applied in order, so only the sources of the last one are remembered: a restarted instance repeats
+        its last epoch, and a learner's delta may come after the others.
         """
         if epoch < self._epoch:
-            raise Bug(f"{self.directory}: rows of epoch {epoch} are applied after those of epoch {self._epoch}")
+            raise Bug(f"{self.directory}: rows of epoch {epoch} are applied after epoch {self._epoch}")
         if epoch == self._epoch and source in self._sources:
             return
         if self._append(delta, epoch, (source,)):
@@ -130,7 +132,8 @@ class RowState:
             self._epoch = epoch
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Append a chunk of a snapshot, which comes once. A snapshot holds no row of a later delta, so none is there yet."""
+        """Append a chunk of a snapshot, which comes once. A snapshot holds no row of a later delta, so no row exists
+        yet."""
         self._append(chunk, -1, ())
 
     def _append(self, rows: pa.RecordBatch, epoch: int, sources: tuple[str, ...]) -> bool:
@@ -184,13 +187,14 @@ class RowState:
     def release(self, epoch: int, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        # Also what they say was applied: applying it again would add rows of expired slices only, which `apply` leaves out.
+        # Also the record of their applied deltas: a repetition would add rows of expired slices only, which `apply`
+        # leaves out.
         self._remove([s for s in self._segments if self.descriptor.window.last_end(s.about.last_slice) <= self.expired])
 
     def drop(self, vnodes: Ints) -> None:
-        """Forget these virtual nodes: their rows leave the disk later. When interrupted, do it again.
+        """Forget these virtual nodes: their rows leave the disk later. After an interruption, repeat it.
 
-        What was applied stays known, so that applying it again brings nothing back.
+        Applied deltas stay recorded, so that a repetition brings no row back.
         """
         vnodes = np.asarray(vnodes, np.int64)
         if not self._entries[vnodes].any():
@@ -202,7 +206,7 @@ class RowState:
     # -- upkeep, in pieces --------------------------------------------------------------------------------------------
 
     def work(self) -> bool:
-        """Merge, clean or remove a little; False when there was nothing to do."""
+        """Merge, clean or remove a little; False when there was no work."""
         if self._removals.step({s.sequence for s in self._segments}) or self._merge() or self._clean_some():
             return True
         return self._removals.wait()
@@ -216,7 +220,7 @@ class RowState:
         return bool(self._unclean)
 
     def _clean(self, segment: Segment) -> bool:
-        """Remove it when nothing of it is left, write it anew when not half is. False: it stays as it is."""
+        """Remove the segment when no row is left, rewrite it when less than half is. False: it stays."""
         alive = int(self._alive(segment).sum())
         if not alive:
             self._remove([segment])
@@ -227,14 +231,14 @@ class RowState:
         return True
 
     def _merge(self) -> bool:
-        """One piece of the smallest merge that there is to do."""
+        """One piece of the smallest pending merge."""
         merge = self._merges.get(level := self._busy())
         if merge is None:
             return False
         self._fuel -= max(1, merge.step(self._still_there))
         if merge.finished:
             del self._merges[level]
-            self._add(merge.outcome)  # Before: a process that is killed in between has one or the other.
+            self._add(merge.outcome)  # Before the removal: a process killed in between has one or the other.
             self._remove(list(merge.inputs))
             if merge.outcome is not None:
                 self._unclean.append(merge.outcome.sequence)
@@ -273,30 +277,31 @@ class RowState:
     def fired(self, times: EpochTimes, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Inner join by key of the windows with low < window_end <= high (schemas.fired_schema), lazily, in pieces.
 
-        A piece in which nothing is joined gives a batch of no rows: whoever waits for the state need not wait for the next.
-        Raises RowsGone when slices of these windows were expired, before or between two batches.
+        A piece without joined rows yields an empty batch: changes that wait for the state need not wait for the next
+        one. Raises RowsGone when slices of these windows expired, before or between two batches.
         """
         return self._join.fired(times.low, times.high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
-        """About how many rows `fired` will yield once this delta of these virtual nodes is applied."""
+        """Approximate number of rows that `fired` will yield once this delta of these virtual nodes is applied."""
         return self.fired_count(times, vnodes) + delta.num_rows * panes.ends_of_a_row(self.descriptor.window, times)
 
     def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
-        """About how many rows `fired` yields, from a sample where it reads much (joining.COUNT_BYTES_MAX), and never 0 then.
+        """Approximate number of rows of `fired`, from a sample if it reads much (joining.COUNT_BYTES_MAX), never 0
+        then.
 
-        Else exactly so many (more when byte keys collide). Sorts keys, but reads no other column.
+        Otherwise the exact number (more when byte keys collide). Sorts keys, but reads no other column.
         """
         return self._join.count(times.low, times.high, np.unique(np.asarray(vnodes, np.int64)))
 
     def _held(self, vnodes: Ints) -> list[tuple[Segment, Ints]]:
-        """The segments, and those of these virtual nodes that they hold and that were not dropped since."""
+        """The segments, each with these virtual nodes' part that it holds and that was not dropped since."""
         return [(s, vnodes[self._drops.at[vnodes] < s.sequence]) for s in self._segments]
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows applied later are not.
+        """All present rows that are not forgotten during the scan, exactly once, in chunks; later rows are left out.
 
-        Some chunks have no rows: after so much was read in vain, for whoever asks has other things to do.
+        Some chunks have no rows, after many reads without a match: the caller has other work between chunks.
         """
         found = list(self._segments)
         chunks = self._chunks(found, np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
@@ -316,15 +321,15 @@ class RowState:
                     if chunk.num_rows or in_vain % IN_VAIN_MAX == 0:
                         yield chunk
 
-    def remainder(self, vnodes: Ints) -> Remainder:
-        """What these virtual nodes hold now: all windows up to the last one of the segments that have any of it."""
+    def prior_state(self, vnodes: Ints) -> PriorState:
+        """The present state of these virtual nodes: all windows up to the last one of their segments."""
         held = (s.about.last_slice for s in self._segments if self._alive(s)[vnodes].any())
-        return SliceRemainder(self.descriptor.window, max(held, default=None), lambda: self.expired)
+        return PriorSlices(self.descriptor.window, max(held, default=None), lambda: self.expired)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `segments`.
 
-        Rows of expired slices count until their segment goes or is merged.
+        Rows of expired slices count until their segment is removed or merged.
         """
         chosen = slice(None) if vnodes is None else vnodes
         return {"entries": self._entries[chosen], "bytes": self._bytes[chosen], "segments": len(self._segments)}

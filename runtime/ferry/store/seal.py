@@ -1,8 +1,8 @@
-"""The seal of an instance's directory: all that is below it is on the disk, and nothing of it was changed since.
+"""The seal of an instance's directory: all files below it are on the disk, and none was changed since.
 
-A clean end makes it, and the next start breaks it before it changes anything. So sealed files are whole in every boot of the
-machine, whatever has become of its power meanwhile; without a seal nothing is known of what a disk has kept. It holds what
-the commit record said. Must never be there beside files that may have been changed since.
+A clean end writes the seal, and the next start breaks it before any change. So sealed files are complete in every boot
+of the machine, whatever happened to its power; without a seal the content of the disk is unknown. It holds the content
+of the commit record. Must never exist beside files that may have been changed since.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ferry.system import files
 SEAL = "sealed"
 
 _MAGIC = b"FERRYSE1"
-"""Begins one with a checksum. Those of older releases have none."""
+"""Begin of a seal with a checksum. Seals of older releases have none."""
 
 
 def make(directory: Path, top: Path, document: dict[str, Any]) -> None:
-    """Have everything below `directory` on the disk, and the folders between it and `top`; then say so. Raises OSError."""
+    """Sync everything below `directory`, and the folders between it and `top`; then write the seal. Raises OSError."""
     files.sync_below(directory)
     for folder in directory.parents:
         if folder.is_relative_to(top):
@@ -35,7 +35,7 @@ def make(directory: Path, top: Path, document: dict[str, Any]) -> None:
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What it holds; None: there is none. Raises StateUnavailable when it is not what was written."""
+    """Content of the seal; None: there is no seal. Raises StateUnavailable when it is damaged."""
     path = directory / SEAL
     try:
         content = path.read_bytes()
@@ -58,7 +58,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def break_open(directory: Path) -> None:
-    """From now on anything may be changed: when this returns a power cut does not bring the seal back."""
+    """From now on files may change: when this returns, a power cut does not bring the seal back."""
     if (directory / SEAL).exists():
         (directory / SEAL).unlink()
         files.sync(directory)

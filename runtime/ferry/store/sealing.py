@@ -1,4 +1,4 @@
-"""Values of entries with a checksum at their end, which covers their place, too: damage is noticed when they are read."""
+"""Values of entries with a checksum at their end, which covers their place, too: a read notices damage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ CHECKSUM_BYTES = 4
 
 
 def sealed(place: bytes, value: bytes) -> bytes:
-    """The value as it is stored."""
+    """The value in its stored form."""
     return value + zlib.crc32(value, zlib.crc32(place)).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def unsealed(place: bytes, stored: bytes) -> bytes:
-    """The value that was stored there. Raises StateUnavailable when this is not it."""
+    """The stored value. Raises StateUnavailable when it is damaged."""
     value = stored[:-CHECKSUM_BYTES]
     if zlib.crc32(value, zlib.crc32(place)).to_bytes(CHECKSUM_BYTES, "little") != stored[-CHECKSUM_BYTES:]:
         raise StateUnavailable(f"an entry at {place[:40]!r} is not what was written; warm this instance again")

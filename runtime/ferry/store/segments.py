@@ -1,7 +1,7 @@
 """Immutable segments of rows: Arrow files sorted by hash, in parts of bounded size, mapped when read.
 
-Named `SEQUENCE.LEVEL.arrow`; written under another name, then renamed. The schema's metadata says which delta a segment
-comes from and which older segments it replaces, so that a crash between the rename and their removal is harmless.
+Named `SEQUENCE.LEVEL.arrow`; written under another name, then renamed. The schema's metadata names the delta of a
+segment and the older segments that it replaces, so that a crash between the rename and their removal is harmless.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ferry.store import mapped
 from ferry.store.inventory import Inventory
 
 PART_BYTES = 1024 * 1024
-"""About so much is read, merged or written at a time: a few milliseconds."""
+"""Approximate bytes that are read, merged or written at a time: a few milliseconds."""
 
 _METADATA = b"ferry"
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a segment says of itself."""
+    """The metadata of a segment."""
 
     epoch: int
-    """of the newest delta that it has rows of; -1: rows of a snapshot only"""
+    """of the newest delta among its rows; -1: rows of a snapshot only"""
     sources: tuple[str, ...]
     """of that epoch"""
     replaces: tuple[str, ...]
     """names of older segments"""
     last_slice: int
-    """no row has a later one"""
+    """no row has a later slice"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class SegmentPart:
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> SegmentPart:
-        """Of a batch that has rows."""
+        """The part for a batch with rows."""
         return SegmentPart(batch.replace_schema_metadata(None), hashes_of(batch))
 
     def rows_between(self, begins: Hashes, lasts: Hashes) -> Ints:
         """Row numbers of the hashes in these ranges, which are in order; `lasts` are inclusive."""
-        # Only the ranges that this part can have anything of.
+        # Only ranges that overlap this part.
         low, high = np.searchsorted(lasts, self.hashes[0]), np.searchsorted(begins, self.hashes[-1], side="right")
         froms = np.searchsorted(self.hashes, begins[low:high])
         return columns.indices(froms, np.searchsorted(self.hashes, lasts[low:high], side="right"))
@@ -68,7 +68,7 @@ class SegmentPart:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file, open; its parts look into the mapped file and stay valid when it is unlinked."""
+    """One open file; its parts refer to the mapped file and stay valid when it is unlinked."""
 
     path: Path
     sequence: int
@@ -82,10 +82,10 @@ class Segment:
     rows: int
     bytes: int
     digest: int
-    """of its file"""
+    """digest of its file"""
 
     def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[SegmentPart]:
-        """Those that may have rows in these ranges, which are in order."""
+        """Parts that may have rows in these ranges, which are in order."""
         if not begins.size:
             return ()
         first = bisect_left(self.parts, begins[0], key=lambda part: part.hashes[-1])
@@ -98,7 +98,7 @@ class Segment:
 
 
 class Writer:
-    """A segment being written, a part at a time. What it is to replace stays until it is finished."""
+    """A segment that is written a part at a time. Segments that it replaces stay until it is finished."""
 
     def __init__(
         self, directory: Path, sequence: int, level: int, schema: pa.Schema, about: About, virtual_nodes: int
@@ -123,7 +123,7 @@ class Writer:
             self._writer = pa.ipc.new_file(self._sink, schema.with_metadata({_METADATA: json.dumps(described)}))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows sorted by hash, none before those that were added before. Raises Exhausted before the disk is full."""
+        """Add rows sorted by hash, not before earlier ones. Raises Exhausted before the disk is full."""
         step = max(1, PART_BYTES * batch.num_rows // max(1, batch.nbytes))
         with self._full_disk():
             mapped.require_room(self._path.parent, batch.nbytes + 4096)
@@ -134,7 +134,7 @@ class Writer:
         self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
 
     def finish(self) -> Segment | None:
-        """The segment, with its final name; None when it has no rows, and no file then."""
+        """The segment, with its final name; None, and no file, when it has no rows."""
         with self._full_disk():
             self._writer.close()
             self._sink.close()
@@ -154,7 +154,7 @@ class Writer:
 
 
 class _FullDisk:
-    """An error of the file system is a full disk, and leaves nothing behind."""
+    """Turns errors of the file system into Exhausted, and removes the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -206,7 +206,7 @@ def _digest(path: Path) -> int:
 
 
 def read(path: Path, virtual_nodes: int, expected: int) -> Segment:
-    """Open a segment; raises StateUnavailable when it is not what was written."""
+    """Open a segment; raises StateUnavailable when it is damaged."""
     sequence, level, _ = path.name.split(".")
     try:
         if _digest(path) != expected:
@@ -231,7 +231,7 @@ def read(path: Path, virtual_nodes: int, expected: int) -> Segment:
 def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[Segment]:
     """All segments in order; unfinished files and replaced segments are removed.
 
-    Raises StateUnavailable when one is missing, or is not what was written.
+    Raises StateUnavailable when a segment is missing or damaged.
     """
     for path in directory.glob("*.tmp"):
         path.unlink()
@@ -240,17 +240,17 @@ def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[
         raise StateUnavailable(f"{directory}: segment {min(missing)} is missing; warm this instance again")
     for number in inventory.require_known(there):
         there.pop(number).unlink()
-    found = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
-    replaced = {name for segment in found for name in segment.about.replaces}
-    inventory.remove(segment.sequence for segment in found if segment.path.name in replaced)
-    for segment in found:
+    segments = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
+    replaced = {name for segment in segments for name in segment.about.replaces}
+    inventory.remove(segment.sequence for segment in segments if segment.path.name in replaced)
+    for segment in segments:
         if segment.path.name in replaced:
             segment.path.unlink()
-    return [s for s in found if s.path.name not in replaced]
+    return [s for s in segments if s.path.name not in replaced]
 
 
 def joined_about(inputs: Sequence[Segment]) -> About:
-    """What the segment says that these are merged into."""
+    """Metadata of the merge of these segments."""
     epoch = max(s.about.epoch for s in inputs)
     sources = tuple(sorted({source for s in inputs if s.about.epoch == epoch for source in s.about.sources}))
     replaces = tuple(s.path.name for s in inputs)

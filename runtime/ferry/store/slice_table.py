@@ -1,9 +1,9 @@
 """One slice of an aggregate: a table file with regions for each virtual node, and a heap file when keys are bytes.
 
-Files: `SLICE.table` (header, then rows) and `SLICE.heap`. The header's magic is written last, so a table that was being made
-is recognised. Layout and crash rules of the rows: ferry.kernels.table. However few virtual nodes there are, each is cut into
-parts with a region of its own, so that no region is large when it has to grow. What is not needed any more (regions that
-were left, keys of virtual nodes that were dropped) goes back to the file system later: `tidy`, in pieces.
+Files: `SLICE.table` (header, then rows) and `SLICE.heap`. The header's magic is written last, so an unfinished table is
+recognised. Layout and crash rules of the rows: ferry.kernels.table. However few virtual nodes there are, each is cut
+into parts with a region of its own, so that no region is large when it has to grow. Unneeded space (abandoned regions,
+keys of dropped virtual nodes) goes back to the file system later: `tidy`, in pieces.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ferry.contract.errors import Bug, StateUnavailable
 from ferry.kernels import grouping, table
 from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Hashes, Ints
 from ferry.store import mapped
-from ferry.store.drops import Drops
-from ferry.store.garbage import Garbage, Range
+from ferry.store.dropped_vnodes import DroppedVnodes
+from ferry.store.hole_punching import HolePuncher, Range
 from ferry.store.table_header import (
     DIRTY,
     DROPS,
@@ -40,25 +40,26 @@ from ferry.store.table_header import (
 _ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
 PARTS_MIN = 1024
-"""Of all virtual nodes together. The region of one grows in one step: with 50 M rows here, by 50,000 of them."""
+"""Parts of all virtual nodes together. A region grows in one step: with 50 M rows in the table, by 50,000 of them."""
 GRANT_BYTES = 1024 * 1024
-"""Room for new regions is asked for so much at a time."""
+"""Room for new regions is reserved in steps of this size."""
 CUT_BYTES = 8 * 1024 * 1024
-"""Are given back from the end of a file at a time: those that are being written are waited for."""
+"""Bytes cut from the end of a file at a time: an access to them waits."""
 HEAP_GRANT_BYTES = 32 * 1024 * 1024
-"""A heap grows by no more at a time, nor by more than it has."""
+"""A heap grows by at most this much at a time, and by at most its own size."""
 SHRINK_BYTES = 16 * 1024
-"""Smaller regions stay as they are: only whole pages are given back."""
+"""Smaller regions are not shrunk: only whole pages are freed."""
 SHRINK_BITS = 2
-"""A region is left for one of a quarter of its size, or less; not sooner, for what was left is never used again."""
+"""A region is replaced by one of a quarter of its size or less, not sooner, because an abandoned region is never
+reused."""
 SPARE_TIMES = 3.0
-"""Places for each row in it, at least."""
+"""Places per row in the smaller region, at least."""
 KEYS_BYTES = 256 * 1024
-"""Of keys are moved at a time, once there is room for so many times as many that are dead:"""
+"""Bytes of keys that are moved at a time, once this many times as many are dead (see the next constant):"""
 DEAD_TIMES = 4
 
 Place = tuple[int, int, int]
-"""Where a scan goes on: position in the parts of its virtual nodes, row of the region, where the region was."""
+"""Where a scan continues: position in the parts of its virtual nodes, row of the region, place of the region."""
 BEGIN: Place = (0, 0, 0)
 
 
@@ -75,14 +76,14 @@ class RowArrays:
 
 
 class SliceTable:
-    """The table of one slice. `drops` says what of it is not there any more."""
+    """The table of one slice. `drops` names its dropped virtual nodes."""
 
     def __init__(
-        self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: Drops, verify: bool = False
+        self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: DroppedVnodes, verify: bool = False
     ) -> None:
         """Open or create `SLICE.table`. `width` is words per row (4 and the state columns).
 
-        `verify`: look at all of it, for it may have been damaged since it was written. Raises StateUnavailable then.
+        `verify`: check all rows, which may have been damaged on disk. Raises StateUnavailable then.
         """
         self.directory = directory
         self.slice_start = slice_start
@@ -97,11 +98,11 @@ class SliceTable:
         self._part_bits = self._parts.bit_length() - 1
         self._each = self._parts // self.virtual_nodes
         self.heap: Bytes = NO_BYTES
-        """up to where there is room on the disk"""
+        """up to the end of the room reserved on disk"""
         self._heap_mapped: Bytes = NO_BYTES
-        self._garbage = Garbage()
+        self._garbage = HolePuncher()
         self._moving: tuple[int, int] | None = None
-        """(part, mark): keys before the mark are being moved, up to this part they were"""
+        """(part, mark): keys before the mark are being moved; parts before this one are done"""
         if verify:
             require_whole(self.path, self.heap_path if by_bytes else None, width, self.virtual_nodes, drops.last)
         self._map(_ROWS_MIN)
@@ -115,7 +116,7 @@ class SliceTable:
         self._measure()
 
     def _count_parts(self) -> int:
-        """As many as the file was made with, if there is one."""
+        """The number of parts of the existing file, if there is one."""
         if self.path.exists():
             words = np.frombuffer(mapped.open_mapped(self.path, 8 * HEADER_WORDS), np.int64, HEADER_WORDS)
             if words[MAGIC] == MAGIC_NUMBER:
@@ -146,7 +147,7 @@ class SliceTable:
 
     @property
     def _used_bytes(self) -> int:
-        """Of the table file: nothing was written behind them."""
+        """Used bytes of the table file: no byte was written behind them."""
         return self._bytes_of_rows(0, int(self._end[0]))[2]
 
     def _map(self, rows: int) -> None:
@@ -175,11 +176,11 @@ class SliceTable:
         self.heap = self._heap_mapped[:size]
 
     def bytes_of(self, counts: Ints, key_bytes: Ints) -> Ints:
-        """Bytes in use by so many rows and keys."""
+        """Bytes in use by this many rows and keys."""
         return counts * self.row_bytes + key_bytes
 
     def totals(self) -> tuple[Ints, Ints]:
-        """Rows and bytes of each virtual node, as they are now; without what was dropped, also when it is not `settle`d."""
+        """Present rows and bytes of each virtual node; without dropped ones, even if it is not yet `settle`d."""
         counts, key_bytes = self.counts, self._key_bytes.reshape(-1, self._each).sum(1)
         gone = self._drops.gone(int(self._header[DROPS]) + 1)
         if gone is not None:
@@ -194,7 +195,7 @@ class SliceTable:
 
     @property
     def mapped_bytes(self) -> int:
-        """Of the regions in use and of the heap: what may take memory."""
+        """Bytes of the regions in use and of the heap: they may take memory."""
         return self._region_bytes + int(self._heap_end[0] - self._header[HEAP_BEGIN])
 
     def _measure(self) -> None:
@@ -202,13 +203,13 @@ class SliceTable:
         self._region_bytes = self._header_bytes + int((1 << used).sum()) * self.row_bytes
 
     def room_for(self, rows: int) -> int:
-        """Upper bound of the disk that this many new rows take in the regions there are: each on pages of its own."""
+        """Upper bound of the disk space of this many new rows in the present regions: each on pages of its own."""
         return min(rows * (mapped.PAGE_BYTES + self.row_bytes), int(self._end[0]) * self.row_bytes)
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def put(self, rows: RowArrays, order: Ints, absent: bool) -> None:
-        """Upsert rows[order]; regions grow as needed. Raises Exhausted before anything is written that has no room."""
+        """Upsert rows[order]; regions grow as needed. Raises Exhausted before any write without room."""
         self.cold = False
         before, end = self.places.copy(), int(self._end[0])
         expected = table.rows_of_parts(order, rows.hashes, self._parts, self._part_bits)
@@ -242,7 +243,7 @@ class SliceTable:
                 self._extend_heap(4 + int(rows.offsets[row + 1] - rows.offsets[row]))
             else:
                 granted = self._grant(max(step, need))
-        if self._end[0] > end:  # else no region is another one
+        if self._end[0] > end:  # otherwise no region has moved
             self._left(before)
 
     def _grant(self, rows: int) -> int:
@@ -258,7 +259,7 @@ class SliceTable:
         self._map_heap(size)
 
     def _left(self, before: Ints) -> None:
-        """Regions that were left since then are garbage."""
+        """Regions that were abandoned since `before` are garbage."""
         left = before[(before != self.places) & (before != 0)]
         self._garbage.add(self._bytes_of_rows(int(p >> table.PLACE_BITS), 1 << int(p & 63)) for p in np.sort(left))
         self._measure()
@@ -268,7 +269,7 @@ class SliceTable:
         return self.path, begin, begin + rows * self.row_bytes
 
     def remove(self, vnodes: Ints, newest: int, until: int, changed: int, epoch: int) -> None:
-        """Remove rows of these virtual nodes, as the kernel says; parts that have few left get a smaller region."""
+        """Remove rows of these virtual nodes, as the kernel decides; parts with few rows left get a smaller region."""
         parts = self._parts_of(vnodes)
         parts = parts[self._counts[parts] > 0]
         self._header[DIRTY] = 1
@@ -285,7 +286,7 @@ class SliceTable:
         self._header[DIRTY] = 0
 
     def settle(self) -> None:
-        """Forget what was dropped. When interrupted, do it again."""
+        """Forget dropped virtual nodes. After an interruption, repeat it."""
         gone = self._drops.gone(int(self._header[DROPS]) + 1)
         if gone is None:
             return
@@ -303,7 +304,7 @@ class SliceTable:
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
     def find_garbage(self) -> None:
-        """Also what a process left that has ended: all that no region and no key can be in."""
+        """Find garbage of earlier processes, too: all space outside the regions and the keys."""
         used = np.sort(self.places[self.places != 0])
         at = 0
         for place in used.tolist():
@@ -317,16 +318,16 @@ class SliceTable:
             self._garbage.add([(self.heap_path, 0, int(self._header[HEAP_BEGIN]))])
 
     def tidy(self) -> bool:
-        """Give back a little of what is not needed; False when there is nothing of that kind, or it is too soon."""
+        """Free a little of the unneeded space; False when there is none, or it is too soon."""
         return self._garbage.give_back() or (self.by_bytes and self._move_keys())
 
     @property
     def is_littered(self) -> bool:
-        """Whether something will be given back: when this object is forgotten, `find_garbage` has to find it again."""
+        """Whether space is left to free: after this object is closed, `find_garbage` has to find it again."""
         return self._garbage.is_left
 
     def _move_keys(self) -> bool:
-        """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
+        """Once most of the heap is dead, the live keys are copied behind it, some regions at a time."""
         begin, end = int(self._header[HEAP_BEGIN]), int(self._heap_end[0])
         if self._moving is None:
             if end - begin < max(DEAD_TIMES * KEYS_BYTES, 2 * int(self._key_bytes.sum())):
@@ -349,7 +350,7 @@ class SliceTable:
         if part == self._parts:
             self._moving = None
             self._header[HEAP_BEGIN] = mark
-            # With the page that it begins in, whose former half is dead, too: of a part of a page nothing is given back.
+            # With the page that contains `begin`, whose first half is dead, too: only whole pages are freed.
             self._garbage.add([(self.heap_path, begin - begin % mapped.PAGE_BYTES, mark)])
         return True
 
@@ -362,7 +363,8 @@ class SliceTable:
             self.cold = True
 
     def shrink(self) -> bool:
-        """Give back a piece of a slice that is over and never looked at again; the files are gone when this is False."""
+        """Free a piece of an expired slice, which is never read again; the files are deleted when this returns
+        False."""
         ends = (self._used_bytes, int(self._heap_end[0]))
         for path, end in zip((self.path, self.heap_path), ends, strict=True):
             size = min(end, path.stat().st_size) if path.exists() else 0
@@ -376,11 +378,11 @@ class SliceTable:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def merge_stored(self, rows: Ints, order: Ints, found: Ints, codes: Ints) -> None:
-        """Add the values stored at `found` to the groups `rows[order]` in place (layout of kernels.grouping)."""
+        """Add the stored rows `found` (positions in `slots`) to the groups `rows[order]` in place (kernels.grouping)."""
         grouping.merge_found(rows, rows.view(np.float64), order, found, self.slots, self.fslots, codes)
 
     def find(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes) -> Ints:
-        """Where in `slots` the keys of `rows[order]` are, of which words 1 and 2 are hash and key; -1: nowhere."""
+        """Positions in `slots` of the keys of `rows[order]`, whose words 1 and 2 are hash and key; -1: absent."""
         self.cold = False
         found: Ints = table.find(
             self.slots, self.heap, self.places, self._part_bits, self.by_bytes, order, rows, offsets, data
@@ -388,7 +390,8 @@ class SliceTable:
         return found
 
     def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place | None]:
-        """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from, None at the end."""
+        """Copies of at most this many rows of these virtual nodes from `at` on; and where to continue, None at the
+        end."""
         parts = self._parts_of(vnodes)
         found, part, row, place = table.scan(
             self.slots, self.heap, self.places, self.by_bytes, parts, *at, rows_max, bytes_max
@@ -396,5 +399,5 @@ class SliceTable:
         return self.slots[found], None if part >= parts.size else (int(part), int(row), int(place))
 
     def regions(self, vnodes: Ints) -> Ints:
-        """Where the regions of these virtual nodes are: as long as it is the same their rows have not moved."""
+        """Places of the regions of these virtual nodes: while they are equal, the rows have not moved."""
         return self.places[self._parts_of(vnodes)]

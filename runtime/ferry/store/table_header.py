@@ -1,4 +1,4 @@
-"""The head of a slice's table file: some words, then an array for each thing that is known of every part."""
+"""The header of a slice's table file: some words, then an array for each property of the parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ferry.store import mapped
 
 MAGIC_NUMBER = 0x32454C4241545246
 MAGIC, PARTS, WIDTH, DIRTY, END, HEAP_BEGIN, HEAP_END, DROPS, DROPS_AGAIN = range(9)
-"""Words. Two hold the last drop that the table has heard of: nothing else would show that it is another number."""
+"""Words. Two hold the last drop that the table knows: two, because nothing else would reveal a damaged one."""
 HEADER_WORDS = 16
 PARTS_ARRAYS = 4
 """Places of regions, rows, bytes of keys, sums of rows."""
@@ -24,7 +24,7 @@ def header_bytes(parts: int) -> int:
 
 
 def require_whole(path: Path, heap: Path | None, width: int, virtual_nodes: int, last_drop: int) -> None:
-    """Raise StateUnavailable unless the words can be what was written; nothing is mapped or made by what they say before."""
+    """Raise StateUnavailable unless the words are plausible; before this check no size from them is used."""
     if not path.exists():
         raise StateUnavailable(f"{path}: it is missing")
     size = path.stat().st_size
@@ -44,4 +44,4 @@ def require_whole(path: Path, heap: Path | None, width: int, virtual_nodes: int,
         and (words[DROPS] == words[DROPS_AGAIN] or words[DIRTY] == 1)
     )
     if not whole:
-        raise StateUnavailable(f"{path}: its head is not what was written; it has {size} bytes, its keys {heap_size}")
+        raise StateUnavailable(f"{path}: its header is damaged; it has {size} bytes, its keys {heap_size}")

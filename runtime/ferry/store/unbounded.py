@@ -1,15 +1,14 @@
-"""State of one aggregate without a window: one table of all keys, of which some may be forgotten.
+"""State of one aggregate without a window: one table of all keys, some of which may be forgotten.
 
-Its rows are fired when a finite input ends, or those that changed in an epoch after it. What changed has to be found by
-every member that may be asked, whatever it came through: each row has the epoch of its last change as a word of its state.
-So it is in deltas and snapshots, and in the files. A member that has applied the deltas of an epoch also remembers their
-keys, and looks at nothing else; one that was opened since, or that was given rows of the epoch in a snapshot, looks at
-all rows, in pieces.
+Its rows are fired at the end of a finite input, or after each epoch the rows that changed in it. Every member must be
+able to find the changed rows, however it got them: each row has the epoch of its last change as a word of its state, in
+deltas, snapshots and files. A member that has applied the deltas of an epoch also remembers their keys and reads only
+these rows; a member that was opened since, or got rows of the epoch in a snapshot, reads all rows, in pieces.
 
-With a time to live a key is forgotten once its newest event time, a word of its row, is so far behind the watermark before
-an epoch, which is committed: so all members and every repetition agree. From then on the row is as good as not there, and
-a record of the key begins anew. What is forgotten for all epochs to come leaves the table some virtual nodes at a time, when
-an epoch is final (`_forget`): each member does that for itself, for it changes nothing that anyone sees.
+With a time to live a key is forgotten once its newest event time, a word of its row, is that far behind the watermark
+before an epoch. That watermark is committed, so all members and every repetition agree. From then on the row counts as
+absent, and the next record of the key begins a new one. Forgotten rows leave the table some virtual nodes at a time,
+when an epoch is final (`_forget`): each member does that on its own, because no reader sees the difference.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from ferry.store.expiry import require_not_expired
 from ferry.store.slice_table import BEGIN, SliceTable
 
 SLICE_START = 0
-"""The one slice there is."""
+"""The only slice."""
 
 FORGET_ROWS = 65536
-"""Rows that an epoch looks at to forget them, at least."""
+"""Rows that an epoch scans for expired ones, at least."""
 
 FORGET_TIMES = 4
-"""And so many times those that it has written: more than one, or what is forgotten would heap up."""
+"""Scan at least this many times the rows written, so expiry keeps up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class DeltaKeys:
     offsets: Ints
     data: Bytes
     bounds: Ints
-    """int64[V + 1]: where those of a virtual node begin"""
+    """int64[V + 1]: first row of each virtual node"""
 
 
 class UnboundedAggregateState(AggregateState):
@@ -61,26 +60,26 @@ class UnboundedAggregateState(AggregateState):
     def __init__(
         self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
     ) -> None:
-        """Open the state that is in `directory`, or an empty one."""
+        """Open the state in `directory`, or an empty one."""
         super().__init__(descriptor, virtual_nodes, directory, memory_bytes)
         values = value_columns(descriptor)
         self._newest_word = CELLS + words_of(values)
-        """of rows: the newest event time, where keys are forgotten"""
+        """of rows: the newest event time, if keys are forgotten"""
         self._epoch_column = 4 + len(values) + self._forgets
-        """of deltas: the epoch of the last change, where changes are emitted"""
+        """of deltas: the epoch of the last change, if changes are emitted"""
         self._epoch_word = self._newest_word + self._forgets
         """of rows"""
         self._released = -1
         self._applied = -1
-        """the greatest epoch of which a delta was applied since the state was opened"""
+        """the greatest epoch of a delta that was applied since the state was opened"""
         self._partly = -1
-        """the greatest epoch of which rows may have come in another way"""
+        """the greatest epoch whose rows may have come in another way"""
         self._changed: list[DeltaKeys] = []
         """of the epoch `_applied`"""
         self._written = 0
-        """rows, since it was last looked for forgotten ones"""
+        """rows written since the last scan for expired ones"""
         self._looked = 0
-        """up to this virtual node"""
+        """the scan continues at this virtual node"""
 
     @property
     def _forgets(self) -> bool:
@@ -93,13 +92,13 @@ class UnboundedAggregateState(AggregateState):
     def delta(
         self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
     ) -> tuple[pa.RecordBatch, int]:
-        """After-images of these partials, of this epoch. Nothing is late."""
+        """After-images of these partials, of this epoch. No record is late."""
         delta, late = super().delta(parts, times, vnodes)
         if self._emits_changes:
             epochs = pa.array(np.full(delta.num_rows, times.epoch))
             delta = delta.set_column(self._epoch_column, delta.schema.field(self._epoch_column), epochs)
         elif self._forgets and self._ends(times):
-            # What comes in the last epoch is among its rows, however old it is.
+            # Records of the last epoch are fired, however old they are.
             at = self._epoch_column - 1
             newest = pc.max_element_wise(delta.column(at), self._forgotten_until(times.low) + 1)
             delta = delta.set_column(at, delta.schema.field(at), newest)
@@ -117,13 +116,15 @@ class UnboundedAggregateState(AggregateState):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
-        """Set these entries, which have changed in this epoch."""
+        """Set these entries, which changed in this epoch."""
         super().apply(delta, epoch, source)
         self._written += delta.num_rows
         if not self._emits_changes:
             return
         if self._applied < 0:
-            self._partly = max(self._partly, epoch)  # A part of it may have been applied before the state was opened.
+            self._partly = max(
+                self._partly, epoch
+            )  # Part of the epoch may have been applied before the state was opened.
         if epoch > self._applied:
             self._applied = epoch
             self._changed.clear()
@@ -141,7 +142,7 @@ class UnboundedAggregateState(AggregateState):
         return DeltaKeys(np.stack((hashes, hashes, keys), axis=1), offsets, data, bounds)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set those of these entries that are not there."""
+        """Set the missing ones of these entries."""
         super().apply_absent(chunk)
         if self._emits_changes and chunk.num_rows:
             self._partly = max(self._partly, pc.max(chunk.column(self._epoch_column)).as_py())
@@ -156,19 +157,19 @@ class UnboundedAggregateState(AggregateState):
             self._forget(self._table(SLICE_START))
 
     def _forget(self, table: SliceTable) -> None:
-        """Remove what is forgotten of some virtual nodes. Nobody reads: what was committed last is final."""
+        """Remove expired rows of some virtual nodes. No reader exists: the last commit is final."""
         vnodes = np.flatnonzero(table.counts)
         vnodes = np.roll(vnodes, -int(np.searchsorted(vnodes, self._looked)))
         rows = max(FORGET_ROWS, FORGET_TIMES * self._written)
-        some = vnodes[: 1 + int(np.searchsorted(np.cumsum(table.counts[vnodes]), rows))]
+        scanned = vnodes[: 1 + int(np.searchsorted(np.cumsum(table.counts[vnodes]), rows))]
         until, before = self._forgotten_until(self.expired), table.totals()
-        # Where changes are not emitted there is no such word: the other one says all.
+        # Without emitted changes there is no such word: the other one suffices.
         changed = (self._epoch_word, self._released) if self._emits_changes else (self._newest_word, until)
-        table.remove(some, self._newest_word, until, *changed)
+        table.remove(scanned, self._newest_word, until, *changed)
         self._count(before, -1)
         self._count(table.totals(), 1)
         self._untidy[SLICE_START] = None
-        self._looked = int(some[-1]) + 1 if some.size else 0
+        self._looked = int(scanned[-1]) + 1 if scanned.size else 0
         self._written = 0
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class UnboundedAggregateState(AggregateState):
             )
 
     def _remembered(self, times: EpochTimes, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """Rows with the keys that were applied, some virtual nodes at a time."""
+        """Rows with the applied keys, some virtual nodes at a time."""
         counts = np.cumsum(
             sum((np.diff(keys.bounds)[vnodes] for keys in self._changed), np.zeros(vnodes.size, np.int64))
         )
@@ -212,14 +213,14 @@ class UnboundedAggregateState(AggregateState):
                 table.find(keys.rows, columns.range_indices(keys.bounds, piece), keys.offsets, keys.data)
                 for keys in self._changed
             ]
-            # Of a delta that was applied twice each key is there twice; of a virtual node that was dropped none is: -1.
+            # A delta that was applied twice has each key twice; keys of a dropped virtual node are absent: -1.
             place = np.sort(np.concatenate([NO_INTS, *places]))
             once = place[np.diff(place, prepend=-1) > 0]
             yield from self._batches(table.slots[once], table.heap, times, max_rows)
             begin, taken = end, int(counts[end - 1])
 
     def _found(self, times: EpochTimes, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
-        """All rows that fire, one after the other."""
+        """All rows that fire, in order of the table."""
         regions, at = self._table(SLICE_START).regions(vnodes), (BEGIN if vnodes.size else None)
         while at is not None:
             self._require_held(times)
@@ -240,7 +241,7 @@ class UnboundedAggregateState(AggregateState):
         return [self._results(rows[a : a + step], heap, SLICE_START) for a in begins]
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
-        """About how many rows `fired` will yield once this delta of these virtual nodes is applied."""
+        """Approximate number of rows that `fired` will yield once this delta of these virtual nodes is applied."""
         if self._emits_changes:
             return delta.num_rows
         return delta.num_rows + int(self._entries[vnodes].sum()) if self._ends(times) else 0

@@ -73,9 +73,9 @@ def test_a_copy_at_a_window_that_is_made_is_not_made_so_again() -> None:
     plan = Plan(1, ((B, A), (A,), (B,)), at_window=(0, 2))
     assert plan.without_snapshots() == ((0, B), (2, B))
     groups = {0: (A, C), 2: (A,)}
-    assert plan.hurried(lambda v: groups[v]) is plan
-    assert plan.hurried(lambda v: {**groups, 0: (A, B)}[v]).at_window == (2,), "it is in sync"
-    assert plan.hurried(lambda v: {**groups, 0: (A,)}[v]).at_window == (2,), "a copy is missing"
+    assert plan.with_needed_boundaries(lambda v: groups[v]) is plan
+    assert plan.with_needed_boundaries(lambda v: {**groups, 0: (A, B)}[v]).at_window == (2,), "it is in sync"
+    assert plan.with_needed_boundaries(lambda v: {**groups, 0: (A,)}[v]).at_window == (2,), "a copy is missing"
     assert replace(plan, before=((A, B), (A,), (A,))).rolled_back([A, B], "late").at_window == ()
 
 

@@ -17,7 +17,7 @@ A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 TABLE = Table(Version(2, 1), (Group(Term(2, 1), (A, B)), Group(Term(1, 3), (B,), (C,))))
 
 GROUPS: dict[str, tuple[tuple[Term, tuple[InstanceId, ...], tuple[InstanceId, ...]], str]] = {
-    "nobody leads": ((Term(1, 0), (), (A,)), "nobody leads it"),
+    "nobody leads": ((Term(1, 0), (), (A,)), "in sync, so it has no leader"),
     "twice in sync": ((Term(1, 0), (A, B, A), ()), "a member twice"),
     "twice a learner": ((Term(1, 0), (A,), (B, B)), "a member twice"),
     "in sync and a learner": ((Term(1, 0), (A, B), (B,)), "a member twice"),

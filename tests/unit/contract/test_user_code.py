@@ -171,7 +171,7 @@ def decorated(function: Callable[[], None]) -> Callable[[], None]:
         (raised(GeneratorExit()), "GeneratorExit (test_user_code.py:LINE"),
         (raised(StopIteration(3)), "StopIteration: 3 (test_user_code.py:LINE"),
         (raised(asyncio.CancelledError()), "CancelledError (test_user_code.py:LINE"),
-        (raised(Mute(1, two=2)), "Mute: what it says cannot be known: its __str__ raises ValueError (test_user_code.py:LINE"),
+        (raised(Mute(1, two=2)), "Mute: unknown message: its __str__ raises ValueError (test_user_code.py:LINE"),
         (raised(ValueError("x" * 10_000_000)), "ValueError: xxx"),
         (raised(ValueError("\x1b[2J\nline\u2028two\r")), "ValueError: \\x1b[2J line two (test_user_code.py:LINE"),
         (recurses, 'RecursionError: maximum recursion depth exceeded (test_user_code.py:LINE in recurses: "recurses()")'),

@@ -233,7 +233,7 @@ def test_a_plan_that_was_rolled_back_is_not_made_again_for_a_group_that_lacks_a_
     last = submitted(SCALED).accepted()
     short = status([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.number)
     assert submitted(replace(SCALED, status=short, submitted=last)), "it would be"
-    undone = replace(short, rolled_back="it has not come forward for 1800 s")
+    undone = replace(short, rolled_back="no progress for 1800 s")
     assert not [a for a in d.decide(replace(SCALED, status=undone, submitted=last)) if isinstance(a, d.SubmitDesired)]
     rested = replace(undone, quiet_seconds=601.0)
     assert submitted(replace(SCALED, status=rested, submitted=last)).plan.number > last.number, "in the end it is"

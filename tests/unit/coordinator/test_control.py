@@ -93,7 +93,7 @@ def test_what_copies_may_use_is_told_with_the_next_epoch() -> None:
 
 def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
     stands = 0.0
-    loop: Any = SimpleNamespace(stands_for=lambda: stands)
+    loop: Any = SimpleNamespace(seconds_since_pass=lambda: stands)
     api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
 
     async def ask(path: str) -> int:
@@ -108,7 +108,7 @@ def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
 
 def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
     settings = replace(RunSettings.read(RELEASED / "v0_1_0.run.json"), directory=str(tmp_path), secret="s", tls="run")
-    loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
+    loop: Any = SimpleNamespace(seconds_since_pass=lambda: 0.0, machine=SimpleNamespace(generation=1))
     stopped: list[bool] = []
     url = serve(
         loop,

@@ -80,7 +80,7 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     machine.start()
     machine.step(Tick(1000))
     machine.step(m.Failed(a, "Exhausted: the disk is full"))
-    machine.moves.refuse(b, (0, 2), "nothing has come from 0.0 for 600 s")
+    machine.moves.refuse(b, (0, 2), "no data from 0.0 for 600 s")
     machine.reachability.apart[(a, b)] = Backoff(500, 9000, 8000)
     status = Status.from_wire(
         json.loads(json.dumps(DriverMetrics("job", str(tmp_path)).status(machine, MoveMetrics()).to_wire()))
@@ -88,7 +88,7 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     assert {n.reason: n.text for n in status.notices} == {
         "InstanceFailed": "0.0: Exhausted: the disk is full",
         "InstancesApart": "0.0 and 1.0 cannot reach each other",
-        "MovesGivenUp": "2 copies on 1.0: nothing has come from 0.0 for 600 s",
+        "MovesGivenUp": "2 copies on 1.0: no data from 0.0 for 600 s",
     }
     assert status.moves_given_up == 2 and not status.problems
     assert {round(time.time() - n.since, 1) for n in status.notices} == {0.0, 0.5}

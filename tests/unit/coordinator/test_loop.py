@@ -74,7 +74,7 @@ def test_it_is_known_for_how_long_the_loop_has_stood(tmp_path: Any) -> None:
         if isinstance(event, m.Ask):
             raise Bug("the end")
         if isinstance(event, core.EpochBegun):
-            stood.append(one.stands_for())
+            stood.append(one.seconds_since_pass())
         return []
 
     one = fragment_of_a_loop(tmp_path, step)
@@ -154,7 +154,7 @@ def test_what_cannot_be_put_back_ends_the_job(tmp_path: Any, error: Exception, k
         raise error
 
     one._rewind = rewind
-    one._put_back(core.Journaled(Version(3, 0)))
+    one._rewind_sinks(core.Journaled(Version(3, 0)))
     order = one.orders.get_nowait()
     assert isinstance(order, core.Halt) and order.kind == kind and one.ending.is_set() and one._inbox.empty()
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_put_back_ends_the_job(tmp_path: Any, error: Exception, k
 def test_whoever_waits_for_an_order_hears_of_a_stop(tmp_path: Any) -> None:
     one = fragment_of_a_loop(tmp_path, None)
     one._rewind = lambda loop: False
-    one._put_back(core.Journaled(Version(3, 0)))
+    one._rewind_sinks(core.Journaled(Version(3, 0)))
     assert one._inbox.empty() and one.orders.empty(), "the job ends as it is"
     one.stop()
     with pytest.raises(Stopped):

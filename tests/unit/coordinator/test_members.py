@@ -83,7 +83,7 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     registry.away = True
     with pytest.raises(Unreachable):
         look(10)
-    made._forget()  # as the loop does then
+    made._registry_lost()  # as the loop does then
     registry.away = False
     assert look(1) == [1], "nobody could be heard"
     registry.beats[1] = True
@@ -120,7 +120,7 @@ def test_who_was_heard_before_redis_was_away_and_is_not_afterwards_is_silent(mon
     until(lambda: len(endpoint.open) == 2)
     where = made.registration(InstanceId("1.0"))
     assert where is not None
-    made._forget()
+    made._registry_lost()
     kept, registry.entries = registry.entries, {}
     registry.beats = {0: False, 1: False}  # nobody has found it yet
     now[0] += members.RETURN_SECONDS
@@ -162,7 +162,7 @@ def test_a_worker_without_a_heartbeat_leaves_the_registry_in_the_end(monkeypatch
     now[0] += members.FORGET_SECONDS
     made._look()
     assert list(registry.entries) == ["0.0", "1.0"]
-    made._forget()  # Redis was away: it counts from anew
+    made._registry_lost()  # Redis was away: it counts from anew
     now[0] += 1
     made._look()
     now[0] += members.FORGET_SECONDS + 1

@@ -343,7 +343,7 @@ class ShelfStories:
         where.write_new(torn, bytes(manifest(3).dump())[:-20])
         assert there.manifests() == [manifest(2), manifest(1)] and torn in caplog.text
         for which in ("latest", "3", where.url_of(torn)):
-            with pytest.raises(Refusal, match=r"3-000001-ab\.json.*: no manifest of a checkpoint is like this"):
+            with pytest.raises(Refusal, match=r"3-000001-ab\.json.*: this is no manifest of a checkpoint"):
                 there.find(which)
         assert there.find("2") == manifest(2) and there.next_number() == 4
         with pytest.raises(Refusal, match=r"3 \(cannot be read\), 2 \(epoch 20\)"):

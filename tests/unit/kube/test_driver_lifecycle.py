@@ -95,9 +95,7 @@ def test_a_driver_that_refuses_placements_is_told_of() -> None:
 
 def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
     world = running()
-    world.gives_up = (
-        ReportedProblem("MovesGivenUp", "5 copies on 2.0: nothing has come from 0.0 for 600 s", world.now),
-    )
+    world.gives_up = (ReportedProblem("MovesGivenUp", "5 copies on 2.0: no data from 0.0 for 600 s", world.now),)
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: w.condition("Handover").get("reason") == "GivenUp", 30)
     assert (
@@ -105,7 +103,7 @@ def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
         and "1 copies were given up" in world.condition("Handover")["message"]
     )
     assert world.condition("Degraded")["reason"] == "MovesGivenUp" and not settled(world)
-    assert "nothing has come from 0.0" in world.condition("Degraded")["message"]
+    assert "no data from 0.0" in world.condition("Degraded")["message"]
     assert world.condition("Progressing")["message"] == "for moves that were given up to be begun again"
     reasons = {event["reason"] for (kind, _), event in world.api.objects.items() if kind == EVENTS}
     assert {"MovesGivenUp", "HandoverGivenUp"} <= reasons
@@ -223,7 +221,7 @@ def test_what_a_kubelet_says_of_a_driver(ready: Any, unwell: Any, was: bool) -> 
 
 def test_a_plan_that_was_rolled_back_is_said_and_not_made_again() -> None:
     world = running()
-    world.rolled_back = "it has not come forward for 1800 s"
+    world.rolled_back = "no progress for 1800 s"
     world.until(lambda w: w.condition("Handover").get("reason") == "RolledBack", 30)
     assert world.condition("Handover")["message"].endswith(world.rolled_back)
     number = world.driver and world.driver.desired and world.driver.desired["number"]

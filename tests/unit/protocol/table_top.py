@@ -38,7 +38,7 @@ class Top:
         made, origin = tuple(Group(Term(0, 0), g) for g in groups), restore.origin if restore is not None else ""
         self.initial = Table(Version(0, 0), made, initial=True, origin=origin)
         self.journal: Table | None = None
-        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
+        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.InstanceRecord()) for x in instances}
         self.done: list[Any] = []
         self.stop: tuple[type, ...] = ()
         self.deaf: set[tuple[InstanceId, type]] = set()

@@ -126,7 +126,7 @@ def test_what_is_never_over_cannot_be_handed_over() -> None:
     assert "has no window" in b.lasts_for_ever(aggregate(GLOBAL))
     interval = "ferry.process.interval:IntervalJoin"
     assert b.lasts_for_ever(process(interval, lower_ms=-1, upper_ms=2)) == ""
-    assert "operator n (IntervalJoin) keeps what no window" in b.lasts_for_ever(process(interval, lower_ms=None))
+    assert "operator n (IntervalJoin) keeps state that no window" in b.lasts_for_ever(process(interval, lower_ms=None))
     assert b.lasts_for_ever(process("ferry.process.interval:OuterIntervalJoin", lower_ms=0, upper_ms=2)) == ""
     assert b.lasts_for_ever(process("ferry.process.row_windows:RowWindows", size=5)) == ""
     assert "(Mine) keeps" in b.lasts_for_ever(process("jobs.own:Mine"))

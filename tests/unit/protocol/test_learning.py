@@ -5,7 +5,7 @@ from __future__ import annotations
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol.instance.io import BeginSnapshot, Effect, Save, Saved
+from ferry.protocol.instance.io import BeginSnapshot, Effect, InstanceRecord, Save
 from ferry.protocol.instance.learning import Learning, Teaching
 from ferry.protocol.instance.state import InstanceState
 from ferry.protocol.io import Send
@@ -27,7 +27,7 @@ class Learner:
     """A learner from A of virtual nodes 1 and 2, or others, and what it did."""
 
     def __init__(self, vnodes: tuple[int, ...] = (1, 2), session_vnodes: int = 32) -> None:
-        self.state = InstanceState(B, 1, Saved(), Rules())
+        self.state = InstanceState(B, 1, InstanceRecord(), Rules())
         self.learning = Learning(self.state, 1000, session_vnodes)
         self.learning.keep(dict.fromkeys(vnodes, A), Version(1, 1))
         self.learning.begin(A, vnodes)
@@ -251,7 +251,7 @@ def test_who_waits_for_windows_begins_again_when_it_need_not_wait_any_more() -> 
 
 def test_a_leader_sends_nothing_only_to_whom_the_table_says() -> None:
     def begun(view: TableView | None) -> list[bool]:
-        state = InstanceState(A, 1, Saved(), Rules())
+        state = InstanceState(A, 1, InstanceRecord(), Rules())
         state.view = view
         Teaching(state).begin(m.Fetch(B, Version(1, 1), 1, (1, 2)))
         return [effect.at_window for effect in state.take_effects() if isinstance(effect, BeginSnapshot)]

@@ -249,7 +249,7 @@ def test_no_epoch_waits_for_a_copy_that_repairs() -> None:
     assert top.driver.table.groups[0].in_sync == (B, A)
     top.crash(A)
     top.deaf = {(A, m.Chunk)}
-    top.members[A] = i.Instance(A, 1, i.Saved())
+    top.members[A] = i.Instance(A, 1, i.InstanceRecord())
     top.tell(c.Connected(A))
     top.tell(c.EpochBegun(4))
     assert top.driver.table.groups[0].learners == (A,) and top.driver.phase == c.Phase.INGEST
@@ -297,9 +297,7 @@ def test_a_plan_that_does_not_come_forward_is_rolled_back(strategy: str) -> None
         top.epoch(epoch)
         top.wait(300)
     plan = top.driver.table.plan
-    assert (
-        plan is not None and "has not come forward for 1.5 s" in plan.undone and "nothing has come from" in plan.undone
-    )
+    assert plan is not None and "no progress for 1.5 s" in plan.undone and "no data from" in plan.undone
     assert plan.placements == ((A,), (A,), (A,)) and plan.number == 1 and not plan.before
     assert not top.driver.table.groups[1].learners
     top.deaf = set()
@@ -348,7 +346,7 @@ def test_a_plan_has_its_own_deadline() -> None:
         top.epoch(epoch)
         top.wait(300)
     plan = top.driver.table.plan
-    assert plan is not None and plan.undone.startswith("it has not come forward for 1.5 s")
+    assert plan is not None and plan.undone.startswith("no progress for 1.5 s")
 
 
 def test_what_fails_when_a_plan_is_over_is_not_its_failure() -> None:

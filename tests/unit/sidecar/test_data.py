@@ -279,7 +279,7 @@ def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: P
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
     one.data.perform(core.Apply(commit_id))
-    saved = core.Saved(1, commit_id, holds=(0, 3), learned=(1,))
+    saved = core.InstanceRecord(1, commit_id, holds=(0, 3), learned=(1,))
     one.data.perform(core.Save(saved))
     again = One(tmp_path, ME, 0)
     assert again.data.saved() == saved
@@ -292,7 +292,7 @@ def test_damaged_files_are_given_up_by_name_and_the_next_life_begins_with_nothin
     for chain in ((ME, NEXT),):
         one.data.perform(core.LogDelta(delta_of(chain, ALL)))
     one.data.perform(core.Apply(CommitId(STEP, ATTEMPT)))
-    saved = core.Saved(generation=7, committed=CommitId(STEP, ATTEMPT), holds=ALL)
+    saved = core.InstanceRecord(generation=7, committed=CommitId(STEP, ATTEMPT), holds=ALL)
     one.data.perform(core.Save(saved))
     (table,) = tmp_path.glob("state-0/*.table")
     words = np.fromfile(table, np.int64)
@@ -301,7 +301,7 @@ def test_damaged_files_are_given_up_by_name_and_the_next_life_begins_with_nothin
     with pytest.raises(BeginsAnew, match=f"its state is damaged.*{table.name}: rows of virtual node"):
         One(tmp_path, ME, 0)
     again = One(tmp_path, ME, 0).data
-    assert again._record.saved == core.Saved(generation=7), "it is no copy, and obeys whom it has obeyed"
+    assert again._record.saved == core.InstanceRecord(generation=7), "it is no copy, and obeys whom it has obeyed"
     assert table.name in again.damage and not table.exists() and not again.sizes().any()
     assert not One(tmp_path, ME, 0).data.damage, "that is over"
 
@@ -310,7 +310,7 @@ def test_damaged_files_are_given_up_by_name_and_the_next_life_begins_with_nothin
 def test_files_that_crash_whoever_opens_them_are_damaged(tmp_path: Path, code: int, damaged: bool) -> None:
     """But not those of a process that somebody has killed meanwhile."""
     record = One(tmp_path, ME, 0).data._record
-    record.write(core.Saved(generation=3, holds=ALL, committed=CommitId(STEP, ATTEMPT)))
+    record.write(core.InstanceRecord(generation=3, holds=ALL, committed=CommitId(STEP, ATTEMPT)))
     record.opens()
     write_end(tmp_path, code)
     found = One(tmp_path, ME, 0).data

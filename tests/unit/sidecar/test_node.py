@@ -35,7 +35,7 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(
 ) -> None:
     sent: list[Any] = []
     one = node.Node.__new__(node.Node)
-    one.me, one._machine = ME, core.Instance(ME, 1, core.Saved())
+    one.me, one._machine = ME, core.Instance(ME, 1, core.InstanceRecord())
     one._machine.story.add_event(7, m.Ask(3))
 
     def loop() -> None:
@@ -80,7 +80,7 @@ def test_an_instance_begins_anew_when_the_driver_has_another_program(
     one.me, one._descriptors = ME, "the same"  # type: ignore[assignment]
     one._registry = SimpleNamespace(descriptors=descriptors)  # type: ignore[assignment]
     monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
-    machine = SimpleNamespace(step=lambda event: taken.append(event) or [], saved=core.Saved(generation=3))
+    machine = SimpleNamespace(step=lambda event: taken.append(event) or [], saved=core.InstanceRecord(generation=3))
     monkeypatch.setattr(one, "_machine", machine, raising=False)
     one._handle(m.Ask(3), None)
     if ends:
@@ -115,7 +115,7 @@ def test_a_life_that_died_in_the_users_code_is_told_by_the_next_one(
     one.me, one._end_before = ME, EndedLife(code, Computing(commit_id, "operator 'w' in epoch 14", users))
     one._registry, one._descriptors = SimpleNamespace(descriptors=lambda: None), []  # type: ignore[assignment]
     monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
-    machine = SimpleNamespace(step=lambda event: [], saved=core.Saved())
+    machine = SimpleNamespace(step=lambda event: [], saved=core.InstanceRecord())
     monkeypatch.setattr(one, "_machine", machine, raising=False)
     monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send.message))
     for generation in (4, 5):
@@ -149,7 +149,7 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
     one._on_refused("1.0", "it is larger than any may be")
     item = one._inbox.take(0)
     assert item is not None
-    told = core.Instance(ME, 1, core.Saved()).step(item.event)
+    told = core.Instance(ME, 1, core.InstanceRecord()).step(item.event)
     assert told == [core.Send(core.DRIVER, m.Unsendable(ME, "1.0", "it is larger than any may be"))]
 
 

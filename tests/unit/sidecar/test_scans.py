@@ -211,7 +211,7 @@ def test_what_cannot_be_watched_is_copied(caplog: pytest.LogCaptureFixture) -> N
         def __init__(self, left: Left | None) -> None:
             self.left = left
 
-        def remainder(self, vnodes: Any) -> Left | None:
+        def prior_state(self, vnodes: Any) -> Left | None:
             return self.left
 
         def snapshot(self, vnodes: Any, size: int) -> Iterator[pa.RecordBatch]:

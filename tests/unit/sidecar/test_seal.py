@@ -36,7 +36,7 @@ PROCESS = OperatorDescriptor(
     "p", 1, "process", (("k", "int"),), Window(1, 1), process=shape_of("p", Everything(), KEY, [INPUT], None)
 )
 COMMITTED = CommitId(STEP, ATTEMPT)
-SAVED = core.Saved(1, COMMITTED, holds=ALL, released=0)
+SAVED = core.InstanceRecord(1, COMMITTED, holds=ALL, released=0)
 
 
 class Machine:
@@ -96,7 +96,7 @@ def machine(tmp_path: Path) -> Machine:
 def is_whole(one: Data) -> bool:
     entries = [int(state.statistics()["entries"].sum()) for state in one.states]
     if one.saved() != SAVED:
-        assert one.saved() == core.Saved() and entries == [0, 0] and one.logged() == ()
+        assert one.saved() == core.InstanceRecord() and entries == [0, 0] and one.logged() == ()
         return False
     assert entries[0] == 500 and entries[1] >= 500 and len(one.logged()) == 1
     return True
@@ -320,11 +320,11 @@ def test_what_was_dropped_is_not_nothing(machine: Machine) -> None:
     assert machine.start()._record.empty
     one = machine.fill()
     assert not one._record.empty
-    one.perform(core.Save(core.Saved(1, released=STEP.epoch)))
+    one.perform(core.Save(core.InstanceRecord(1, released=STEP.epoch)))
     one = machine.start()
     one.saved()
     with pytest.raises(BeginsAnew, match="of the time before"):
-        one.perform(core.Save(core.Saved(1, origin="x#2")))
+        one.perform(core.Save(core.InstanceRecord(1, origin="x#2")))
         one.perform(core.Erase())
     one = machine.start()
     assert one._record.empty and one.saved().origin == "x#2"
@@ -336,9 +336,9 @@ def test_whose_epochs_are_over_is_not_new(machine: Machine) -> None:
     """It has helped the life before, whose epochs were further: they come once more, and are not over."""
     one = machine.start()
     one.saved()
-    one.perform(core.Save(core.Saved(1, released=5)))
+    one.perform(core.Save(core.InstanceRecord(1, released=5)))
     one.perform(core.Forget(5, (0, 0)))
-    one.perform(core.Save(core.Saved(2, origin="x#2")))
+    one.perform(core.Save(core.InstanceRecord(2, origin="x#2")))
     with pytest.raises(BeginsAnew, match="of the time before"):
         one.perform(core.Erase())
     machine.start().staging.claim(m.Fragment(Step(5, 0), 2, 1, 0))

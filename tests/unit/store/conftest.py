@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferry.store import garbage, slice_table
+from ferry.store import hole_punching, slice_table
 
 
 @pytest.fixture
@@ -16,4 +16,4 @@ def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests wait until everything is given back."""
-    monkeypatch.setattr(garbage, "REST_TIMES", 0)
+    monkeypatch.setattr(hole_punching, "REST_TIMES", 0)

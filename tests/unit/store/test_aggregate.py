@@ -26,7 +26,7 @@ from ferry.contract.errors import Exhausted, RowsGone
 from ferry.kernels import columns, hashing, row_codec, schemas, table
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import aggregate, garbage, mapped, slice_table
+from ferry.store import aggregate, hole_punching, mapped, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.inventory import Inventory
 
@@ -640,18 +640,18 @@ def test_of_many_slices_some_are_counted(directory: Path, monkeypatch: pytest.Mo
 
 def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system writes what it is to forget, and the loop stands as long."""
-    monkeypatch.setattr(garbage, "PUNCH_BYTES", 64 * 1024)
+    monkeypatch.setattr(hole_punching, "PUNCH_BYTES", 64 * 1024)
     monkeypatch.setattr(slice_table, "CUT_BYTES", 256 * 1024)
     state = AggregateState(COUNT, 4, directory)
     state.apply(counts(range(40_000)))
     punched: list[int] = []
-    punch = garbage.punch
+    punch = hole_punching.punch
 
     def punching(descriptor: int, begin: int, end: int) -> None:
         punched.append(end - begin)
         punch(descriptor, begin, end)
 
-    monkeypatch.setattr(garbage, "punch", punching)
+    monkeypatch.setattr(hole_punching, "punch", punching)
     state.drop(np.array([1, 2, 3]))
     assert not punched
     pieces = 0
@@ -675,7 +675,7 @@ def test_keys_are_moved_while_something_is_given_back(directory: Path, monkeypat
     kept = contents(state)
     goes = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(garbage, "punch", lambda *_: goes.wait(20))
+        patch.setattr(hole_punching, "punch", lambda *_: goes.wait(20))
         while state.work():
             pass
         assert state._table(0)._garbage.is_left and int(state._table(0)._header[slice_table.HEAP_BEGIN]) > 0
@@ -689,21 +689,21 @@ def test_keys_are_moved_while_something_is_given_back(directory: Path, monkeypat
 def test_no_table_is_opened_while_nothing_can_be_given_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a loop with a thousand slices that have something to give back would open one after the other, in vain."""
     state = AggregateState(COUNT, 4, directory)
-    for s in range(3 * garbage.FILES):
+    for s in range(3 * hole_punching.FILES):
         state.apply(counts(range(4000), slice_start=10 * s))
     state.drop(np.arange(4))
     goes, looked = threading.Event(), 0
     with monkeypatch.context() as patch:
-        patch.setattr(garbage, "punch", lambda *_: goes.wait(20))
+        patch.setattr(hole_punching, "punch", lambda *_: goes.wait(20))
         while state.work():
             looked += 1
-        assert looked == garbage.FILES and garbage.is_busy() and not state.is_tidy
+        assert looked == hole_punching.FILES and hole_punching.is_busy() and not state.is_tidy
         patch.setattr(state, "_table", None)
         assert not state.work()
         goes.set()
         mapped.DISK.submit(lambda: None).result()
     upkeep(state)
-    assert not garbage.is_busy()
+    assert not hole_punching.is_busy()
 
 
 def test_a_snapshot_of_nothing_stops_at_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

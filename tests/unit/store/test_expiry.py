@@ -87,7 +87,7 @@ def test_a_copy_without_a_snapshot_becomes_whole(kind: str, epochs: list[list[Re
                 if left.over():
                     assert held(copy) == held(leader)
             elif epoch == 2:
-                left = leader.remainder(EVERY)
+                left = leader.prior_state(EVERY)
                 assert left is not None
                 copy.drop(EVERY)
             low = high
@@ -97,7 +97,7 @@ def test_a_copy_without_a_snapshot_becomes_whole(kind: str, epochs: list[list[Re
 def test_what_was_there_ends_by_time_or_by_what_comes(kind: str, tmp_path: Path) -> None:
     descriptor = KINDS[kind]
     state = open_state(descriptor, VNODES, tmp_path, 1 << 20)
-    empty = state.remainder(EVERY)
+    empty = state.prior_state(EVERY)
     assert empty is not None and empty.over(), "nothing is waited for"
     low = WATERMARK_NONE
     left, of_none, seen = None, None, []
@@ -107,10 +107,10 @@ def test_what_was_there_ends_by_time_or_by_what_comes(kind: str, tmp_path: Path)
         state.apply(state.delta([state.combine(parts)], EpochTimes(low, 10 * epoch - 5, epoch), EVERY)[0], epoch, "a")
         low = 10 * epoch - 5
         if left is None:
-            left = state.remainder(EVERY)
+            left = state.prior_state(EVERY)
             assert left is not None and (left.until is None) == (descriptor.kind == "process")
             (mine,) = np.flatnonzero(state.statistics()["entries"])
-            of_none = state.remainder(np.setdiff1d(EVERY, [mine]))
+            of_none = state.prior_state(np.setdiff1d(EVERY, [mine]))
             assert of_none is not None
         seen.append(left.over())
     assert not seen[0] and seen[-1] and sorted(seen) == seen, "once over it stays so"
@@ -124,7 +124,7 @@ def test_too_many_entries_are_not_watched(tmp_path: Path, monkeypatch: pytest.Mo
         records = [(key, 0) for key in range(1 + 4 * epoch)]
         parts = fragments(KINDS["rows"], records, 10 * epoch)
         state.apply(state.delta([state.combine(parts)], EpochTimes(0, 0, epoch), EVERY)[0], epoch, "a")
-        assert (state.remainder(EVERY) is not None) == expected
+        assert (state.prior_state(EVERY) is not None) == expected
 
 
 def test_rows_that_were_emitted_may_be_read_until_their_epoch_is_over(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_rows_that_were_emitted_may_be_read_until_their_epoch_is_over(tmp_path: 
         state.apply(
             state.delta([state.combine(parts)] if parts else [], EpochTimes(0, high, epoch), EVERY)[0], epoch, "a"
         )
-    left = state.remainder(EVERY)
+    left = state.prior_state(EVERY)
     assert left is not None and not state.statistics()["entries"].any() and not left.over()
     state.release(1, 500)
     assert left.over()

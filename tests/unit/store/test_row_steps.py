@@ -14,7 +14,7 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract.epoch_times import EpochTimes
-from ferry.store import joining, removals, rows, segments
+from ferry.store import joining, rows, segment_removal, segments
 from ferry.store.rows import RowState
 from tests.unit.store.test_rows import contents, fragments, shape_of, some, upkeep
 
@@ -40,8 +40,8 @@ class Slow:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
         self.begun, self.goes = threading.Semaphore(0), threading.Semaphore(0)
-        patch.setattr(removals, "unlink", self._unlink)
-        patch.setattr(removals, "WAIT_SECONDS", 0.0)
+        patch.setattr(segment_removal, "unlink", self._unlink)
+        patch.setattr(segment_removal, "WAIT_SECONDS", 0.0)
 
     def _unlink(self, path: Path) -> None:
         self.asked.append(path.name)
@@ -55,7 +55,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     slow = Slow(monkeypatch)
     yield slow
     slow.goes.release(1000)
-    removals.finish()
+    segment_removal.finish()
 
 
 def test_no_step_waits_for_a_file_to_go(tmp_path: Path, slow: Slow) -> None:
@@ -68,7 +68,7 @@ def test_no_step_waits_for_a_file_to_go(tmp_path: Path, slow: Slow) -> None:
         assert slow.asked == first[:number], "one at a time, in the order in which they came"
         assert contents(state).total() == 20 * rows.TIER
         slow.goes.release()
-        removals.finish()
+        segment_removal.finish()
     upkeep(state)
     assert [p.suffixes[0] for p in tmp_path.glob("*.arrow")] == [".1"]
 
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pyte
     def fail(path: Path) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr(removals, "unlink", fail)
+    monkeypatch.setattr(segment_removal, "unlink", fail)
     with pytest.raises(PermissionError):
         upkeep(filled(tmp_path, rows.TIER))
 

@@ -1,7 +1,7 @@
-"""The driver's side of the protocol: which step, which attempt, which table, and who takes part.
+"""The driver's side of the protocol: the step, the attempt, the table, and the participants.
 
-`machine` has the one entrance; the order of the parts is drawn at its head. Must never know instances from within: what
-it knows of one is what its messages say.
+`machine` has the only entrance and draws the order of the parts at its head. Must never know the inside of an instance,
+only its messages.
 """
 
 from ferry.protocol.coordinator.io import (

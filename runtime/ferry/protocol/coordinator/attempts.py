@@ -1,8 +1,8 @@
-"""The attempt under way: its ingest, its Prepare, who has logged it, and for how long anybody waits for that.
+"""The attempt under way: its ingest, its Prepare, the chains that have logged it, and the deadline for the rest.
 
 ingest -> ingested -> prepare -> Prepared of every chain -> commit
              |            ^ |
-             '------------' '- its time is up: blame says who keeps it waiting
+             '------------' '- its time is up: blame finds the culprits
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ferry.protocol.view import Chain
 
 
 class Attempts:
-    """How the step under way is tried, until it can be committed."""
+    """Attempts of the step under way, until it can be committed."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Attempts:
         """Number of the last ingest; never used twice in a generation."""
         self.ingested: Ingested | None = None
         self.helping: Mapping[InstanceId, object] = {}
-        """Who has winning fragments of it."""
+        """Instances with winning fragments of it."""
         self._all_there = -1
-        """`Membership.forgotten` when all of them were there: each message of an epoch asks."""
+        """`Membership.forgotten` when all of them were alive: a cheap check for each message of an epoch."""
         self.trying = False
         """An attempt of `ingested` was begun."""
         self.number = 0
@@ -54,14 +54,14 @@ class Attempts:
         self.commit_id: CommitId | None = None
         """The last attempt, and its step."""
         self.watermarks = (0, 0)
-        """Of the operator, before and after the last attempt."""
+        """Watermarks of the operator, before and after the last attempt."""
         self.deadlines = 0
-        """How many attempts of `ingested` were given up in a row."""
+        """Number of attempts of `ingested` abandoned in a row."""
         self.acks: dict[Chain, tuple[int, int]] = {}
         """Chains that have logged the attempt under way: late records, and fired rows."""
         self.code = FailingCode(driver)
         self._waiting: dict[InstanceId, m.Waiting] = {}
-        """How far the instances are with the attempt under way, when it takes long."""
+        """Progress of the instances with the attempt under way, when it takes long."""
 
     # ---- the ingest
     def ingest(self, step: Step) -> None:
@@ -75,17 +75,17 @@ class Attempts:
         driver.do(StartIngest(step, self.run, self._reachability.helpers(), rows, commits.meta))
 
     def is_ingesting(self, step: Step, run: int) -> bool:
-        """Whether it is the ingest under way."""
+        """Whether this is the ingest under way."""
         return self._driver.phase is Phase.INGEST and (step, run) == (self._driver.step, self.run)
 
     def was_ingested(self, event: Ingested) -> None:
-        """Its fragments are staged: the attempts begin."""
+        """The fragments are staged: attempts begin."""
         self.ingested, self.trying, self.deadlines = event, False, 0
         self.helping, self._all_there = dict(event.winners), -1
         self._driver.enter(Phase.PREPARE)
 
     def unusable(self) -> str:
-        """Why the winning fragments are of no use any more; empty when they are."""
+        """Why the winning fragments cannot be used any more; empty: they can."""
         if self.ingested is None:
             return ""
         if self._all_there != self._members.forgotten:
@@ -126,22 +126,22 @@ class Attempts:
 
     @property
     def is_running(self) -> bool:
-        """Whether an attempt was begun that is neither given up nor decided."""
+        """Whether an attempt was begun and is neither abandoned nor decided."""
         return self._driver.phase is Phase.PREPARE and self.trying
 
     def is_now(self, step: Step, attempt: Attempt) -> bool:
-        """Whether it is the attempt under way."""
+        """Whether this is the attempt under way."""
         return self.is_running and (step, attempt) == self.commit_id
 
     def was_prepared(self, event: m.Prepared) -> None:
-        """Chains have logged it."""
+        """Chains have logged the attempt."""
         if self.is_now(event.step, event.attempt):
             order = self._journaling.view.order
             for number, late, fired in zip(event.chains, event.late, event.fired, strict=True):
                 self.acks[order[number]] = late, fired
 
     def is_logged(self) -> bool:
-        """Whether every chain has."""
+        """Whether every chain has logged it."""
         return self.trying and len(self.acks) == len(self._journaling.view.chains)
 
     def commit(self) -> m.Commit:
@@ -155,23 +155,24 @@ class Attempts:
 
     # ---- an attempt that ends in the user's code
     def code_failed(self, event: m.CodeFailed) -> None:
-        """An instance says so, be it of its life before: another attempt of the same step may be under way by now."""
+        """An instance reports failing user code, perhaps of its former life: the attempt under way may be a later
+        one."""
         if event.step == self._driver.step and self._driver.phase in (Phase.INGEST, Phase.PREPARE):
             self.code.failed(event, self.is_now(event.step, event.attempt))
 
     def code_may_try_again(self) -> None:
-        """Time has passed: the attempt is given up once the next one may begin."""
+        """Time has passed: abandon the attempt once the next one may begin."""
         if self.is_running and self.commit_id and self.code.waits(*self.commit_id) and self.code.is_due():
             self.trying = False
 
     # ---- an attempt that does not end
     def says(self, event: m.Waiting) -> None:
-        """How far an instance is."""
+        """Take the progress of an instance."""
         if self.is_now(event.step, event.attempt):
             self._waiting[event.instance] = event
 
     def waits_for(self, instance: InstanceId) -> bool:
-        """Whether the attempt waits for what this instance has to compute, and not for a message to arrive."""
+        """Whether the attempt waits for this instance to compute, rather than for a message to arrive."""
         if not self.is_running or self.ingested is None or instance not in self._members.alive:
             return False
         mine = [chain for chain in self._journaling.view.chains if chain[0] == instance and chain not in self.acks]
@@ -181,18 +182,18 @@ class Attempts:
         return not report.unheard and any(chain not in report.logged for chain in mine)
 
     def is_overdue(self) -> bool:
-        """Whether its time is up: twice as long for each one before it."""
+        """Whether its time is up: twice as long as for the attempt before it."""
         if not self.is_running or self.commit_id is None or self.code.waits(*self.commit_id):
             return False
         return self._driver.waited > self._driver.settings.attempt_ms << min(self.deadlines, 4)
 
     def give_up(self) -> int:
-        """Another one is begun; how many were given up in a row."""
+        """Abandon the attempt; returns how many were abandoned in a row."""
         self.deadlines += 1
         return self.deadlines
 
     def blamed(self) -> Blame:
-        """Whoever keeps it waiting. The next attempt starts from here: nothing that was told of this one is about it."""
+        """The culprits for the wait. The next attempt starts from here: reports about this one do not concern it."""
         busy, since = self._members.busy, self._driver.phase_since
         reports, self._waiting = self._waiting, {}
         return blame(self._journaling.view.chains, self.acks, reports, lambda i: busy.get(i, -1) >= since)

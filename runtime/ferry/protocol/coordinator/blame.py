@@ -1,7 +1,7 @@
-"""Who keeps an attempt waiting, and groups that make do without it: pure functions.
+"""Finds the instances that keep an attempt waiting, and groups that work around them: pure functions.
 
 leader lacks the partials of a helper that has sent them       the two are apart
-leader (or replica) has sent a delta, the next one lacks it    the two are apart, or the next one is at work: slow
+leader (or replica) has sent a delta, the next one lacks it    the two are apart, or the next one is busy: slow
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Pair = tuple[InstanceId, InstanceId]
 
 @dataclass(slots=True)
 class Blame:
-    """Whoever keeps an attempt waiting."""
+    """The instances that keep an attempt waiting."""
 
     apart: dict[Pair, bool] = field(default_factory=dict)
     slow: dict[Chain, InstanceId] = field(default_factory=dict)
-    """Chains and the replica that has not logged what it was sent."""
+    """Chains and the replica that has not logged its delta."""
 
 
 def pair(a: InstanceId, b: InstanceId) -> Pair:
-    """The name of two instances together."""
+    """The name of two instances as a pair."""
     return (a, b) if a < b else (b, a)
 
 
@@ -40,7 +40,7 @@ def blame(
     reports: Mapping[InstanceId, m.Waiting],
     at_work: Callable[[InstanceId], bool],
 ) -> Blame:
-    """What follows from what the instances tell of an attempt that takes too long. Who tells nothing is not blamed."""
+    """The conclusion from the reports about a slow attempt. An instance without a report is not blamed."""
     out = Blame()
     for chain in chains:
         leader = reports.get(chain[0])
@@ -68,10 +68,10 @@ def around(
     slow: Mapping[Chain, InstanceId],
     generation: int,
 ) -> Regrouped:
-    """Groups in which no two neighbours of a chain are apart, and some helper is apart from no leader, if that can be.
+    """Groups in which no neighbours of a chain are apart and some helper reaches every leader, if possible.
 
-    Only members that are in sync lead, and the leaders stay who they are when that is possible. A replica leaves the
-    groups in which it cannot be reached; a slow one learns anew what it is late with.
+    Only members in sync lead, and leaders stay if possible. A replica leaves the groups in which it cannot be reached;
+    a slow replica learns again the vnodes with which it is late.
     """
     leaders = _leaders(groups, helpers, alive, apart)
     out: list[Group] = []
@@ -102,12 +102,12 @@ def _leaders(
     alive: Mapping[InstanceId, object],
     apart: Callable[[InstanceId, InstanceId], bool],
 ) -> list[InstanceId]:
-    """Leaders that one helper can reach, all of them, with as few changes as possible; else those that there are."""
+    """Leaders that one helper can reach, with as few changes as possible; else the present leaders."""
     present = [group.leader for group in groups]
-    found: list[tuple[int, list[InstanceId]]] = []
+    candidates: list[tuple[int, list[InstanceId]]] = []
     for helper in helpers:
         chosen = [next((i for i in g.in_sync if i in alive and not apart(helper, i)), None) for g in groups]
         whole = [i for i in chosen if i is not None]
         if len(whole) == len(groups):
-            found.append((sum(a != b for a, b in zip(whole, present, strict=True)), whole))
-    return min(found, default=(0, present))[1]
+            candidates.append((sum(a != b for a, b in zip(whole, present, strict=True)), whole))
+    return min(candidates, default=(0, present))[1]

@@ -1,9 +1,9 @@
-"""Durable checkpoints: when the leaders write one, and whether it is whole.
+"""Durable checkpoints: when the leaders write one, and whether it is complete.
 
     TakeCheckpoint --> [the epoch is final, the next one not begun] Freeze to all leaders --> Checkpointed by all
                    --> Publish (the manifest) --> Published
 
-A leader that is lost takes its part along: the checkpoint is begun again after the next epoch. Epochs wait for none of it,
+The loss of a leader loses its part: the checkpoint begins again after the next epoch. No epoch waits for a checkpoint,
 unless the job is to be suspended.
 """
 
@@ -22,12 +22,12 @@ from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.state import DriverState
 
 AGAIN_MS = 500
-"""Before leaders are asked again, one of which was not ready."""
+"""Delay before the leaders get another Freeze, after one of them was not ready."""
 
 
 @dataclass(slots=True)
 class WrittenByLeaders:
-    """A checkpoint that the leaders write."""
+    """A checkpoint that leaders write."""
 
     number: int
     version: Version
@@ -38,13 +38,14 @@ class WrittenByLeaders:
     chains: list[bytes] = field(default_factory=list)
 
     def asked_for(self, event: m.Checkpointed, exactly: bool) -> bool:
-        """Whether it is an answer to this one: one with its number may have been given up before, or by another driver."""
+        """Whether this answers the present Freeze: one with its number may have been abandoned, or be another
+        driver's."""
         same = (event.version, event.epoch) == (self.version, self.commit_id.step.epoch) or not exactly
         return same and event.number == self.number and event.instance in self.waiting
 
 
 class Checkpointing:
-    """What was asked for, and what is under way."""
+    """The requested checkpoint, and the one under way."""
 
     def __init__(self, driver: DriverState, journaling: Journaling, members: Membership, commits: Commits) -> None:
         self._driver = driver
@@ -54,29 +55,29 @@ class Checkpointing:
         self.wanted: TakeCheckpoint | None = None
         self.under_way: WrittenByLeaders | None = None
         self._again_at = 0
-        """Not before that it is begun again."""
+        """Earliest time of the next Freeze."""
         self._final: CommitId | None = None
-        """The last step of the epoch before the one that Spark has begun."""
+        """The last step before the epoch that Spark has begun."""
 
     @property
     def holds(self) -> bool:
-        """Whether no epoch may begin any more: there is something to write, and then the job is suspended."""
+        """Whether epochs are held back: a checkpoint has to be written, then the job is suspended."""
         return self.wanted is not None and self.wanted.hold and self._commits.committed is not None
 
     def want(self, event: TakeCheckpoint) -> None:
-        """At the next boundary. Another one replaces what was not begun."""
+        """Request a checkpoint at the next boundary. It replaces a request that has not begun."""
         if self.under_way is None or event.hold:
             self.wanted = event
             if not self._driver.rules.boundary:
                 self.begin()
 
     def epoch_begun(self) -> None:
-        """The last committed epoch is final, and nothing of the next one done."""
+        """The last committed epoch is final, and the next one has done nothing."""
         self._final = self._commits.committed
         self.begin()
 
     def begin(self) -> None:
-        """Have it written, if somebody wants that, and this is the moment."""
+        """Begin the requested checkpoint, if now is the time."""
         committed, view = self._commits.committed, self._journaling.view
         if self.wanted is None or self.under_way is not None or committed is None:
             return
@@ -93,12 +94,13 @@ class Checkpointing:
             self._driver.send(i, m.Freeze(number, version, committed.step.epoch, self.wanted.anew))
 
     def written(self, event: m.Checkpointed) -> None:
-        """A leader has written its part; the last one makes it whole."""
+        """A leader has written its part; the last part completes the checkpoint."""
         now = self.under_way
         if now is None or not now.asked_for(event, self._driver.rules.written_for_it):
             return
         if not event.chains:
-            # It has not read all of what it leads yet, or has missed a table: while no epoch begins nothing else would tell.
+            # The leader has not read all of its state yet, or has missed a table: while no epoch begins no other
+            # message brings it.
             self._driver.send(event.instance, m.Install(self._journaling.table))
             self.under_way, self._again_at = None, self._driver.now + AGAIN_MS
             return
@@ -108,13 +110,13 @@ class Checkpointing:
             self._driver.do(Publish(now.number, now.commit_id, now.results, now.meta, tuple(now.chains)))
 
     def forget(self, instance: InstanceId) -> None:
-        """Its next life does not know what this one has written."""
+        """The instance's next life does not know the part that this life has written."""
         if self.under_way is not None and instance in self.under_way.waiting:
             self._driver.note("checkpoint-again", f"{self.under_way.number}: {instance} was lost")
             self.under_way = None
 
     def published(self, event: Published) -> None:
-        """It is one, or could not become one: somebody has to ask again."""
+        """The manifest is written, or cannot be: a new request has to come."""
         if self.under_way is not None and self.under_way.number == event.number:
             self.under_way = None
             if self.wanted is not None and self.wanted.number == event.number and not (event.reason and self.holds):

@@ -1,4 +1,5 @@
-"""What is committed, and the Commit that every member has to apply: nothing else can happen to that step any more."""
+"""The committed step, and the Commit that every member has to apply: no other outcome of that step is possible any
+more."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ferry.protocol.steps import step_of, successor
 
 
 class Commits:
-    """The last committed step, and who has applied the Commit under way."""
+    """The last committed step, and the members that have applied the Commit under way."""
 
     def __init__(self, driver: DriverState, journaling: Journaling, members: Membership) -> None:
         self._driver = driver
@@ -28,13 +29,13 @@ class Commits:
         """Of all operators, as of the committed step."""
         self.meta = b""
         self.readable = True
-        """Whether the rows that the committed epoch has fired are still there; a member may have given them up."""
+        """Whether the fired rows of the committed epoch still exist; a member may have released them."""
         self.under_way: m.Commit | None = None
         self._applied: dict[InstanceId, bool] = {}
-        """Who has applied it."""
+        """Instances that have applied it."""
 
     def adopt(self, commit_id: CommitId, source: m.Answer, applied: Iterable[InstanceId]) -> None:
-        """What somebody committed for the driver before is committed, and finished everywhere."""
+        """Adopt a step that was committed under the previous driver, and finish it everywhere."""
         self._applied = dict.fromkeys(applied, True)
         self.committed = commit_id
         self.results, self.meta = source.results, source.meta
@@ -43,7 +44,7 @@ class Commits:
         self.under_way = m.Commit(commit_id, self._driver.generation, source.results, source.meta)
 
     def restore(self, commit: m.Commit) -> None:
-        """The job begins with a checkpoint: its step is committed once everybody has loaded it."""
+        """The job begins with a checkpoint: its step is committed once all members have loaded it."""
         self._applied = {}
         self.committed, self.results, self.meta = commit.commit_id, commit.results, commit.meta
         self.under_way = commit
@@ -56,7 +57,8 @@ class Commits:
         self.send()
 
     def send_last(self) -> None:
-        """An epoch waits for copies: who makes one has to have committed what the leaders have, and hears of it only now."""
+        """An epoch waits for copies: learners need the leaders' committed step, and otherwise get it with the next
+        Commit."""
         assert self.committed is not None
         if self._driver.phase is Phase.HOLD:
             return
@@ -66,21 +68,21 @@ class Commits:
         self.send()
 
     def end(self) -> None:
-        """Nobody has to apply it any more: everybody has, or another step has begun."""
+        """No member has to apply it any more: all have, or another step has begun."""
         self.under_way = None
 
     def forget(self, instance: InstanceId) -> None:
-        """Its next life may be without its files."""
+        """The instance's next life may lack its files."""
         self._applied.pop(instance, None)
 
     def send(self) -> None:
-        """Tell everybody who has not applied it."""
+        """Send the Commit to every member that has not applied it."""
         if self.under_way is not None:
             for i in self._waited_for():
                 self._driver.send(i, self.under_way)
 
     def send_again(self) -> None:
-        """The same, and the table: one of both may be lost."""
+        """Send it again, and the table: either may be lost."""
         for i in self._waited_for():
             self._driver.send(i, m.Install(self._journaling.table))
         self.send()
@@ -100,14 +102,14 @@ class Commits:
             self._members.went_on(event.instance)
 
     def all_applied(self) -> bool:
-        """Whether every in-sync member has."""
+        """Whether every in-sync member has applied it."""
         if self.under_way is None:
             return True
         view = self._journaling.view
         return (view.held if self._driver.rules.all_committed else view.led).keys() <= self._applied.keys()
 
     def finish(self) -> None:
-        """Everybody has applied it: its step is the committed one."""
+        """All have applied it: its step is the committed one."""
         c = self.under_way
         assert c is not None
         if self.committed is not None and c.commit_id.step <= self.committed.step:
@@ -122,13 +124,13 @@ class Commits:
 
     @property
     def following(self) -> Step:
-        """The next one."""
+        """The step after the committed one."""
         return successor(self.at, self._driver.settings.operators)
 
-    # ---- what others are told
+    # ---- input of other parts
     @property
     def target(self) -> CommitId | None:
-        """What a member that comes back has to have committed, or must be able to commit."""
+        """The commit id that a returning member must have committed or logged."""
         commit = self._finishing()
         return commit.commit_id if commit is not None else self.committed
 
@@ -136,7 +138,7 @@ class Commits:
         return self.under_way if self._driver.phase in (Phase.COMMIT, Phase.FINISH) else None
 
     def tell(self, answer: m.Answer) -> None:
-        """Bring an instance that was admitted up to what is committed."""
+        """Bring an admitted instance up to the committed step."""
         i, is_held = answer.instance, answer.instance in self._journaling.view.held
         commit = self._finishing()
         if commit is not None:
@@ -145,7 +147,7 @@ class Commits:
             elif is_held:
                 self._driver.send(i, commit)
         elif self.committed is not None and answer.committed != self.committed and is_held:
-            # Nobody finishes that step any more: its files are of an older day, and its log has what they lack.
+            # No instance finishes that step any more: the member's files are older, and its log has the missing deltas.
             generation = self._driver.generation
             self._driver.send(i, m.Commit(self.committed, generation, self.results, self.meta))
 
@@ -156,11 +158,11 @@ class Commits:
 
     @property
     def watermark(self) -> int:
-        """The least watermark of all operators."""
+        """The lowest watermark of all operators."""
         return min(result.high for result in self.results)
 
     def rows(self) -> tuple[FiredRows, ...]:
-        """What has fired in the epoch of the committed step, by operator."""
+        """Rows fired in the epoch of the committed step, by operator."""
         assert self.committed is not None
         readers, generation = tuple(self._journaling.view.led.items()), self._driver.generation
         epoch, operator = self.committed.step

@@ -1,4 +1,4 @@
-"""The user's code that fails in the step under way: how often it was tried, when it is tried again, when the job stops.
+"""Failing user code in the step under way: number of tries, pauses between them, and the halt of the job.
 
 CodeFailed --> a few more attempts, each after a longer wait --> the step is committed, or the job halts with the reason
 """
@@ -11,7 +11,7 @@ from ferry.protocol.coordinator.state import DriverState
 
 
 class FailingCode:
-    """Counts attempts of one step that ended in the user's code."""
+    """Counts attempts of one step that failed in the user's code."""
 
     def __init__(self, driver: DriverState) -> None:
         self._driver = driver
@@ -24,7 +24,7 @@ class FailingCode:
         self._again_at: int | None = None
 
     def failed(self, event: m.CodeFailed, is_now: bool) -> None:
-        """An attempt of the step under way ended so; several instances may say it of the same one. May halt the job."""
+        """An attempt of the step under way failed; several instances may report the same one. May halt the job."""
         driver, commit_id = self._driver, CommitId(event.step, event.attempt)
         if event.final:
             return driver.halt("refused", event.reason)
@@ -41,7 +41,7 @@ class FailingCode:
             self._again_at = driver.now + waits[self._tries - 1]
 
     def waits(self, step: Step, attempt: Attempt) -> bool:
-        """Whether this attempt has ended in the user's code, and the next one waits."""
+        """Whether this attempt has failed in the user's code and the next one waits."""
         return self._again_at is not None and self._last == (step, attempt)
 
     def is_due(self) -> bool:
@@ -53,7 +53,7 @@ class FailingCode:
         self._again_at = None
 
     def over(self) -> None:
-        """The step is decided, or it is another one."""
+        """The step is decided, or a new one begins."""
         if self.reason:
             self._driver.note("mended", f"UserCode, after {(self._driver.now - self.since) / 1000:.1f} s")
         self.reason, self._last, self._tries, self._again_at = "", None, 0, None

@@ -3,8 +3,8 @@
     planned -> warming -> in sync -> switched -> cleaning -> done        (a move)
     lost member -> the chain closes over it; a lost leader -> the next in-sync member leads      (a recovery)
 
-`regroup` is one step towards the desired placement; scale out, scale in, rebalance, drain and the repair after a failure
-are the same steps (docs/design.md, section 5). It is called between two epochs. `without` closes groups over a lost member
+`regroup` is one step towards the desired placement; scale out, scale in, rebalance, drain and repair after a failure
+are the same steps (docs/design.md, section 5). It runs between two epochs. `without` removes a lost member from groups
 at any time.
 """
 
@@ -21,7 +21,7 @@ from ferry.protocol.rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What happened to one virtual node, for people and metrics."""
+    """A change of one virtual node, for people and metrics."""
 
     vnode: int
     kind: str
@@ -30,7 +30,7 @@ class GroupChange:
 
 
 Regrouped = tuple[list[Group], list[GroupChange]]
-"""All groups of the next table, and what changes with it."""
+"""All groups of the next table, and the changes."""
 
 
 def next_version(table: Table, generation: int) -> Version:
@@ -45,7 +45,7 @@ def next_term(group: Group, generation: int) -> Term:
 
 
 Losses = Mapping[InstanceId, Mapping[int, object] | None]
-"""Lost instances and the virtual nodes that they lost; None stands for all of them."""
+"""Lost instances and the virtual nodes that they lost; None: all of them."""
 
 
 def without(
@@ -53,8 +53,8 @@ def without(
 ) -> tuple[list[Group], list[GroupChange], list[int]]:
     """Groups after these losses: (groups, changes, orphans).
 
-    A virtual node of which no in-sync member would be left (with `proven`: none that is known to be a copy) is an orphan:
-    its group stays as it is, for only those members, should they come back with their files, still have the state.
+    A virtual node without a remaining in-sync member (with `proven`: without one known to be a copy) is an orphan: its
+    group does not change, because only those members, should they come back with their files, still have the state.
     """
 
     def stays(i: InstanceId, vnode: int) -> bool:
@@ -82,8 +82,8 @@ def without(
 def elsewhere(
     table: Table, orphans: Sequence[int], groups: Sequence[Group], there: Sequence[InstanceId], generation: int
 ) -> tuple[list[Group], list[GroupChange]]:
-    """These groups with the orphans on instances that are there, each on the one that leads the fewest: for a begin from a
-    checkpoint alone, which everybody can load."""
+    """These groups with each orphan on the living instance that leads the fewest: for a start from a checkpoint, which
+    every instance can load."""
     out, changes = list(groups), list[GroupChange]()
     leads = dict.fromkeys(sorted(there), 0)
     for vnode, group in enumerate(out):
@@ -98,9 +98,9 @@ def elsewhere(
 
 
 def completed(group: Group, first: Placement) -> Placement:
-    """Where a virtual node should be for which nobody has said it: its first members again, if some of them are missing.
+    """The placement of a virtual node without an explicit one: its first members again, if some are missing.
 
-    Who has put it elsewhere knows better.
+    An explicit placement wins.
     """
     short = len(group.in_sync) < len(first) and all(i in first for i in group.members)
     return first if short else group.members
@@ -119,15 +119,15 @@ def regroup(
 ) -> Regrouped:
     """One step from `table` towards `desired`, between two epochs.
 
-    `warm` says as of which commit id a learner holds a virtual node; it becomes in sync when that is the last committed one.
-    `refused` are (learner, virtual node) pairs that were given up: they are not begun again for the present.
+    `warm`: as of which commit id a learner holds a virtual node; it becomes in sync when that is the last committed
+    one. `refused`: abandoned (learner, virtual node) pairs, which are not begun again for now.
     """
     groups: list[Group] = []
     changes: list[GroupChange] = []
     for vnode, group in enumerate(table.groups):
         wanted = desired[vnode]
         want = tuple(i for i in wanted if i in alive)
-        # As it should be, as most are in every epoch, of which each may look at thousands.
+        # The usual case, checked for thousands of groups in every epoch: nothing to change.
         if not want or (want == wanted == group.in_sync and not group.learners):
             groups.append(group)
             continue
@@ -146,7 +146,7 @@ def regroup(
             learners = [i for i in learners if i != leader]
             changes.append(GroupChange(vnode, "switched", leader))
         elif all(i in in_sync for i in wanted):
-            # Only a group at its full desired strength lets its origin go: a target may die right after the switchover.
+            # Only a group at its full desired strength drops its origin: a target may die right after the switchover.
             # Its leader stays as long as the desired one may not lead.
             gone = [i for i in in_sync[1:] if i not in want]
             in_sync = [i for i in in_sync if i not in gone]
@@ -163,14 +163,15 @@ def regroup(
 
 
 def is_under_way(table: Table, changes: Sequence[GroupChange], vnodes: Collection[int]) -> bool:
-    """Whether a step of a plan is not over: something is left to do, or done, for these. Letting go may come later."""
+    """Whether a step of a plan goes on: these virtual nodes still need changes, or get some now. Removals may come
+    later."""
     return any(c.kind != "cleaned" and c.vnode in vnodes for c in changes) or any(
         table.groups[v].learners for v in vnodes
     )
 
 
 def settled(table: Table, desired: Sequence[Placement], alive: Mapping[InstanceId, object]) -> bool:
-    """Whether the table is what is desired, as far as the desired instances live."""
+    """Whether the table is as desired, as far as the desired instances are alive."""
 
     def right(group: Group, wanted: Placement) -> bool:
         want = [i for i in wanted if i in alive]

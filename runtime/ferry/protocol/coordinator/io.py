@@ -15,14 +15,15 @@ from ferry.protocol.io import Send, Tick
 
 
 class Phase:
-    """What a driver is at. Plain words: the members of an enum are looked up six times as slowly, several times an event."""
+    """Phases of a driver. Plain strings: members of an enum take six times as long to look up, several times an
+    event."""
 
     JOURNAL: Final = "journal"
     ASK: Final = "ask"
     FINISH: Final = "finish"
     IDLE: Final = "idle"
     HOLD: Final = "hold"
-    """An epoch is begun, and waits for copies."""
+    """An epoch has begun, and waits for copies."""
     INGEST: Final = "ingest"
     PREPARE: Final = "prepare"
     COMMIT: Final = "commit"
@@ -34,58 +35,58 @@ class Phase:
 
 @record
 class CoordinatorSettings:
-    """Bounds of the coordinator's patience, in milliseconds of its clock."""
+    """Deadlines and pauses of the coordinator, in milliseconds of its clock."""
 
     operators: int = 1
     attempt_ms: int = 10_000
-    """An attempt that is not logged everywhere by then is begun again, the second time without whoever keeps it waiting;
-    twice as long each time, and counted from the last sign that somebody works on it."""
+    """An attempt that is not logged everywhere by then is repeated, the second time without the instances that keep it
+    waiting; twice as long each time, counted from the last sign of work on it."""
     silence_ms: int = 10_000
-    """An instance that said nothing for this long stands still, and is lost."""
+    """An instance without a message for this long is at a standstill, and lost."""
     retry_ms: int = 60_000
-    """What could not be done is left alone for this long (two instances that cannot reach each other, a move); doubled
-    each time."""
+    """Pause after a failure (of two instances to reach each other, of a move); doubled each time."""
     retry_max_ms: int = 600_000
-    """No longer than this."""
+    """The longest of these pauses."""
     apart_ms: int = 300_000
-    """How long an epoch may be tried when two instances cannot reach each other and nothing helps."""
+    """Longest time to retry an epoch when two instances cannot reach each other and no workaround helps."""
     commit_ms: int = 2_000
-    """Commit is sent again to members that have not answered."""
+    """Interval at which Commit is repeated to members that have not answered."""
     grace_ms: int = 0
-    """A member whose connection closed may be back by then with all that it had: nothing is copied anew for a moment's
-    interruption."""
+    """A member whose connection closed may return within this time with all its state: a short interruption copies
+    nothing."""
     return_ms: int = 60_000
     """How long a job waits for the only holder of a virtual node."""
     backoff_ms: int = 1_000
-    """How long an instance that failed is left out, so that a full disk does not end every other attempt; doubled each
-    time that it fails again."""
+    """Time for which a failed instance is left out, so that a full disk does not end every other attempt; doubled with
+    each further failure."""
     backoff_max_ms: int = 60_000
-    """No longer than this; one that has not failed for as long begins anew."""
+    """The longest of these times; an instance that has not failed for as long starts from the first again."""
     code_waits_ms: tuple[int, ...] = (1_000, 4_000, 10_000)
-    """Between the attempts of a step in which the user's code fails: it may be the network. The job stops after the last."""
+    """Pauses between the attempts of a step with failing user code: the cause may be the network. The job stops after
+    the last."""
     start_ms: int = 15_000
     """How long a new driver waits for members of the journaled groups before it removes them."""
     acquaint_ms: int = 1_300
-    """Others find an instance that has just come within this time; a leader would wait that long for its fragments."""
+    """Time in which the other instances find a new one; a leader would wait this long for its fragments."""
     warm_ms: int = 600_000
-    """A learner to which nothing came for this long is dropped, its move given up for a while."""
+    """A learner that received nothing for this long is dropped, and its move abandoned for a while."""
     plan_ms: int = 1_800_000
-    """A plan that did not come forward for this long is rolled back."""
+    """A plan without progress for this long is rolled back."""
     ended: int = -1
-    """The last epoch in Spark's commit log when this driver began: state as of an older one is of an older day."""
+    """The last epoch in Spark's commit log when this driver began: state as of an earlier epoch is outdated."""
 
 
 # ---- events besides messages ---------------------------------------------------------------------------------------
 @record
 class Connected:
-    """An instance (a new life of it, too) can be talked to."""
+    """An instance (perhaps a new life of it) is connected."""
 
     instance: InstanceId
 
 
 @record
 class Lost:
-    """An instance is gone: its connection closed, or it was silent for too long."""
+    """An instance is lost: its connection closed, or it was silent for too long."""
 
     instance: InstanceId
     reason: str
@@ -93,7 +94,7 @@ class Lost:
 
 @record
 class ProcessEnded:
-    """Nobody listens any more where an instance did: if it was lost, it does not come back in a moment."""
+    """The address of an instance refuses connections: if the instance was lost, it does not return in a moment."""
 
     instance: InstanceId
 
@@ -105,11 +106,11 @@ class Journaled:
 
 @record
 class JournalRefused:
-    """The journal has another version than was expected: another driver's, or the last that the predecessor wrote."""
+    """The journal has another version than expected: another driver's, or the predecessor's last one."""
 
     reason: str
     journal: Table | None = None
-    """What it holds."""
+    """The journaled table."""
 
 
 @record
@@ -126,7 +127,7 @@ class EpochBegun:
 
 @record
 class Ingested:
-    """Spark's ingest job of this run ended: what won, and the operator's watermark after it."""
+    """Spark's ingest job of this run ended: the winning fragments, and the operator's watermark after it."""
 
     step: Step
     run: int
@@ -137,7 +138,7 @@ class Ingested:
 
 @record
 class IngestFailed:
-    """The ingest job could not read its rows or reach helpers: run it again with what is alive now."""
+    """The ingest job could not read its rows or reach helpers: repeat it with the instances alive now."""
 
     step: Step
     run: int
@@ -145,14 +146,14 @@ class IngestFailed:
 
 @record
 class ReadFailed:
-    """Rows could not be read from the readers given: ask for the present ones."""
+    """Rows could not be read from these readers: ask for the present ones."""
 
     step: Step
 
 
 @record
 class EpochEnded:
-    """The sink has the epoch."""
+    """The sinks have the epoch."""
 
     epoch: int
 
@@ -165,12 +166,12 @@ class TakeCheckpoint:
     hold: bool = False
     """Begin no further epoch: the job is to be suspended."""
     anew: bool = False
-    """Of all state, and not of what changed: the store has lost a file."""
+    """Write all state instead of the changes: the store has lost a file."""
 
 
 @record
 class Published:
-    """The manifest of a checkpoint is in the store; `reason`: why not."""
+    """The manifest of a checkpoint is in the store; `reason`: why it is not."""
 
     number: int
     reason: str = ""
@@ -207,7 +208,7 @@ class Journal:
 
 @record
 class Close:
-    """Close the connection to an instance: it is lost, whatever it still does."""
+    """Close the connection to an instance: it is lost, whatever it does."""
 
     instance: InstanceId
     reason: str
@@ -215,7 +216,7 @@ class Close:
 
 @record
 class FiredRows:
-    """Fired rows of a committed step, and who serves them."""
+    """Fired rows of a committed step, and the instances that serve them."""
 
     commit_id: CommitId
     generation: int
@@ -228,7 +229,7 @@ class FiredRows:
 
 @record
 class StartIngest:
-    """Run the ingest job of this step; it may read what the operators before it have fired in this epoch."""
+    """Run the ingest job of this step; it may read the rows that earlier operators have fired in this epoch."""
 
     step: Step
     run: int
@@ -241,10 +242,10 @@ class StartIngest:
 
 @record
 class Emit:
-    """Give the sinks the rows of this epoch, then tell EpochEnded."""
+    """Give the sinks the rows of this epoch, then post EpochEnded."""
 
     step: Step
-    """The last one of the epoch."""
+    """The last step of the epoch."""
     rows: tuple[FiredRows, ...]
     """By operator."""
     meta: bytes
@@ -268,7 +269,8 @@ class Ready:
     committed: CommitId | None
     meta: bytes
     final: bool
-    """A member has given up the rows of the committed epoch: it must not be emitted again, Spark had seen its end."""
+    """A member has released the rows of the committed epoch: Spark has seen its end, so it must not be emitted
+    again."""
 
 
 @record
@@ -276,13 +278,13 @@ class Halt:
     """The job cannot go on."""
 
     kind: str
-    """superseded | unavailable | unrestorable | lost-epoch | refused | user-code | away | failed | bug; another start may
-    mend the last three"""
+    """superseded | unavailable | unrestorable | lost-epoch | refused | user-code | away | failed | bug; a restart may
+    resolve the last three"""
     reason: str
 
     @property
     def text(self) -> str:
-        """For people. A reason that is of the user's code begins with that."""
+        """For people. A failure of the user's code begins with its line."""
         return self.reason if self.kind == "user-code" else f"{self.kind}: {self.reason}"
 
 

@@ -3,7 +3,7 @@
     write --> Journal ... Journaled --> written: the table is in force
                      '-- JournalRefused: claimed again, or another driver has taken over
 
-One writer at a time: while a changed table is on its way to the journal no other one is written.
+One write at a time: while a changed table is on its way to the journal, no other one is written.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ class Journaling:
         self.table: Table
         """In force: the journal has it."""
         self.plan: Plan | None
-        """In force, and how far it is: journaled with the next table, and so with whatever is done because of it."""
+        """In force, with its progress: journaled with the next table, before any change that follows from it."""
         self.prepared: Plan | None
-        """What was submitted since: it takes its place when it is due."""
+        """The submitted plan: it replaces the plan in force when it is due."""
         self.view: TableView
         self._begin(journal or initial)
         self.expected = journal.version if journal is not None else None
-        """What the journal has, as far as this driver knows."""
+        """The version in the journal, as far as this driver knows."""
         self.writing: Table | None = None
         self._changes: tuple[GroupChange, ...] = ()
-        """What `writing` changes."""
+        """Changes of `writing`."""
         self.up = True
         """Whether the journal can be reached."""
 
-    def _begin(self, found: Table) -> None:
-        """Go on from what was found. Learners of the last driver begin again: this one does not know what they missed."""
-        groups = tuple(replace(group, learners=()) for group in found.groups)
-        self.table = replace(found, version=Version(self._driver.generation, 0), groups=groups)
-        self.plan, self.prepared = found.plan, found.prepared
+    def _begin(self, journaled: Table) -> None:
+        """Go on from the journaled table. Learners of the last driver begin again: this driver does not know which
+        deltas they missed."""
+        groups = tuple(replace(group, learners=()) for group in journaled.groups)
+        self.table = replace(journaled, version=Version(self._driver.generation, 0), groups=groups)
+        self.plan, self.prepared = journaled.plan, journaled.prepared
         self.view = seen(self.table)
 
     def has_plans(self) -> bool:
-        """Whether the journal knows which plan is in force, how it ended if it has, and which one is prepared."""
+        """Whether the journal has the present plans: in force, with its outcome, and prepared."""
 
         def known(plan: Plan | None) -> tuple[int, str, bool, tuple[int, ...]] | None:
             return None if plan is None else (plan.number, plan.undone, bool(plan.before), plan.at_window)
@@ -60,19 +61,18 @@ class Journaling:
         """Write the first table of this generation: no older driver can write any more."""
         self._write(self.table, ())
 
-    def claim_again(self, found: Table | None) -> bool:
-        """A write was refused. Whether it is claimed again: the predecessor has written once more since this driver looked.
-
-        After the claim it cannot.
+    def claim_again(self, journaled: Table | None) -> bool:
+        """A write was refused. Returns whether the claim is repeated: the predecessor has written once more since this
+        driver read the journal. After the claim it cannot.
         """
         claims = self._driver.phase is Phase.JOURNAL and self.expected is not None and self._driver.rules.claim_again
-        if not claims or found is None or found.version.generation >= self._driver.generation:
+        if not claims or journaled is None or journaled.version.generation >= self._driver.generation:
             return False
         submitted = self.prepared
-        self._begin(found)
+        self._begin(journaled)
         if submitted is not None and all(p is None or p.number < submitted.number for p in (self.plan, self.prepared)):
             self.prepared = submitted
-        self.expected = found.version
+        self.expected = journaled.version
         self.writing = None
         self.claim()
         return True
@@ -83,9 +83,9 @@ class Journaling:
         self._write(replace(table, initial=self.table.initial), tuple(changes))
 
     def write_begun(self) -> None:
-        """Before the very first Commit, or after a restore: journal that from now on a member without state is no copy.
+        """Before the very first Commit, or after a restore: journal that a member without state is no copy from now on.
 
-        Without it a driver that finds only empty members could not tell a new job from a lost one.
+        Otherwise a driver that finds only empty members could not tell a new job from a lost one.
         """
         table = self.table.with_groups(next_version(self.table, self._driver.generation), self.table.groups)
         assert not table.initial
@@ -100,15 +100,15 @@ class Journaling:
         self._driver.do(Journal(table, self.expected))
 
     def reached(self, event: JournalReachable) -> None:
-        """It can be reached again, or not any more."""
+        """The journal became reachable or unreachable."""
         self.up = event.up
 
     def is_writing(self, version: Version) -> bool:
-        """Whether it is the table on its way."""
+        """Whether this table is on its way to the journal."""
         return self.writing is not None and self.writing.version == version
 
     def written(self) -> tuple[GroupChange, ...]:
-        """The journal has the table that was written: it is in force. What it has changed."""
+        """The journal has the written table: it is in force. Returns its changes."""
         assert self.writing is not None
         self.table, self.writing = self.writing, None
         self.expected = self.table.version

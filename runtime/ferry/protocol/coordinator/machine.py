@@ -5,14 +5,15 @@ journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle 
                               |        '----------+- lost fragments: ingest again; a changed table: a new attempt
                               '- between epochs: warm, switch over, clean (groups.regroup), which an epoch may wait for
 
-A coordinator has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
-answers. The coordinator alone takes events, has tables journaled, and decides what follows for the other parts.
+A coordinator has parts, each with fields of its own. A part knows the fields of the rows below it, never its
+neighbours, and answers. The coordinator alone takes events, has tables journaled, and decides the consequences for the
+other parts.
 
-    Takeover | Attempts | Moves     what the driver before left | how the step under way is tried | what is desired
-    Checkpointing                   what the store gets
-    Commits | Reachability          what is committed, who has applied it | who cannot reach whom
-    Membership                      who is there
-    Journaling | FailingCode        the table in force, and the next one | the code of the user that fails
+    Takeover | Attempts | Moves     state from the previous driver | the step under way | the desired placement
+    Checkpointing                   durable checkpoints
+    Commits | Reachability          the committed step and its members | pairs that cannot reach each other
+    Membership                      instances: connected, alive, lost
+    Journaling | FailingCode        the table in force, and the next one | failing user code
     DriverState                     settings, generation, time, phase, effects
 """
 
@@ -53,9 +54,9 @@ class Coordinator:
         rules: Rules | None = None,
         restore: m.Commit | None = None,
     ) -> None:
-        """`initial` is the table of a new job; `journal` what the journal holds, None for a new job.
+        """`initial` is the table of a new job; `journal` is the journaled table, None for a new job.
 
-        `restore`: what is committed first where the table has an origin; its `origin` and `generation` are given here.
+        `restore`: the first commit of a table with an origin; this driver fills in `origin` and `generation`.
         """
         generation = (journal.version.generation if journal else initial.version.generation) + 1
         first = tuple(group.in_sync for group in initial.groups)
@@ -70,20 +71,20 @@ class Coordinator:
         self.checkpoints = Checkpointing(driver, journaling, members, commits)
         self.story = Story()
 
-    # ---- what others may read
+    # ---- read access for other parts
     @property
     def generation(self) -> int:
-        """Of this driver."""
+        """Generation of this driver."""
         return self.driver.generation
 
     @property
     def phase(self) -> str:
-        """What it is at."""
+        """The present phase."""
         return self.driver.phase
 
     @property
     def now(self) -> int:
-        """When it looked at the clock last, in milliseconds."""
+        """The last time of the clock, in milliseconds."""
         return self.driver.now
 
     @property
@@ -96,7 +97,7 @@ class Coordinator:
         """Instances that obey this driver."""
         return self.members.alive
 
-    # ---- the one entrance
+    # ---- the only entrance
     def start(self) -> list[io.Effect]:
         """Claim the next generation in the journal."""
         self.journaling.claim()
@@ -124,9 +125,9 @@ class Coordinator:
         if driver.phase in (io.Phase.STOPPED, io.Phase.JOURNAL) or self.journaling.writing is not None:
             return
         if driver.phase is io.Phase.ASK:
-            if (found := self.takeover.found()) is not None:
+            if (survey := self.takeover.survey()) is not None:
                 driver.enter(io.Phase.FINISH)
-                self._journal(self.takeover.adopt(found))
+                self._journal(self.takeover.adopt(survey))
             return
         if not self._settle_members():
             return
@@ -145,7 +146,7 @@ class Coordinator:
                 else:
                     commits.begin(attempts.commit())
             case io.Phase.PREPARE if why := attempts.unusable():
-                # A lost helper may be no member of any group (a worker that was released): nothing else would tell.
+                # A lost helper may be no member of any group (a worker that was released): no other check sees it.
                 self._again(why)
             case io.Phase.PREPARE if not attempts.trying:
                 self._prepare()
@@ -157,12 +158,12 @@ class Coordinator:
                 self._begin_epoch()
 
     def _is_restored(self) -> bool:
-        """Whether the restore is over, and the journal does not say so yet."""
+        """Whether the restore is over and the journal does not say so yet."""
         return self.journaling.table.restoring and self.driver.rules.restore_begun
 
     # ---- the table: first in the journal, then in force
     def _journal(self, regrouped: Regrouped | None) -> bool:
-        """Journal the next table, if there is one; whether there is."""
+        """Journal the next table, if there is one; returns whether there is."""
         if regrouped is not None:
             self.journaling.write(*regrouped)
             self._journal_last()
@@ -177,7 +178,7 @@ class Coordinator:
             self._table_changed()
 
     def _table_changed(self) -> None:
-        """A table is in force: everybody hears of it, and the attempt under way begins anew under it."""
+        """A new table is in force: all instances get it, and the attempt under way begins again under it."""
         driver = self.driver
         changes = self.journaling.written()
         self.moves.table_changed(changes)
@@ -226,7 +227,7 @@ class Coordinator:
             self.takeover.heard(answer)
 
     def _settle_members(self) -> bool:
-        """Admit who answered, close groups over who is gone. False when nothing else may be done now."""
+        """Admit instances that answered, remove lost ones from groups. False: no other step may follow now."""
         members = self.members
         if members.answers:
             if diverged := self.takeover.diverged():
@@ -254,7 +255,7 @@ class Coordinator:
             self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        """Unless it has to wait."""
+        """Begin the epoch unless it has to wait."""
         if self.moves.holds_epochs():
             self.commits.send_last()
         elif not self.checkpoints.holds:
@@ -298,7 +299,7 @@ class Coordinator:
             self._ingest(self.commits.following)
 
     def _read(self) -> None:
-        """Give the sinks what fired."""
+        """Give the fired rows to the sinks."""
         assert self.commits.committed is not None
         self.driver.step = self.commits.committed.step
         self.driver.enter(io.Phase.READ)
@@ -344,13 +345,13 @@ class Coordinator:
             self.driver.wait_anew()
 
     def _attempt_failed(self) -> None:
-        """Try again; from the second time on without whoever keeps it waiting."""
+        """Try again; from the second time on without the instances that keep the attempt waiting."""
         if self.attempts.give_up() < 2 or not self.driver.rules.work_around or not self._work_around():
             self.members.install()
             self._prepare()
 
     def _work_around(self) -> bool:
-        """Whether something else was begun than the same attempt once more."""
+        """Whether a change was begun instead of the same attempt once more."""
         blamed = self.attempts.blamed()
         if blamed.apart and self.reachability.fails_for_long(blamed.apart):
             return True

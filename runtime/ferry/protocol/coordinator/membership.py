@@ -1,8 +1,8 @@
-"""Who is there: connected, asked, admitted, silent, failed, gone.
+"""Membership: instances connected, asked, admitted, silent, failed, gone.
 
     Connected -> Ask -> Answer -> admitted ... Lost, Failed or silent -> gone -> the groups close over it
 
-Knows instances, and what the table says of them; must never know an epoch.
+Knows instances, and their place in the table; must never know an epoch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ferry.protocol.coordinator.state import DriverState
 
 @dataclass(frozen=True, slots=True)
 class FailedMember:
-    """What an instance said when it could not go on."""
+    """The failure of an instance that could not go on."""
 
     reason: str
     backoff: Backoff
-    """Not admitted again before its end, unless it has what nobody else has."""
+    """No admission before its end, unless the instance holds state without another copy."""
     since: int | None
-    """The first time in a row; None when it has applied a Commit since."""
+    """The first failure in a row; None once it has applied a Commit since."""
 
 
 class Membership:
@@ -36,38 +36,38 @@ class Membership:
         self._driver = driver
         self._journaling = journaling
         self.asked: dict[InstanceId, int] = {}
-        """Connected instances, and when they were asked last."""
+        """Connected instances, and when the last question was sent."""
         self.answers: dict[InstanceId, m.Answer] = {}
         """Answers of instances that are not admitted yet."""
         self.alive: dict[InstanceId, bool] = {}
         """Admitted instances: they obey this driver."""
         self.admitted: dict[InstanceId, int] = {}
-        """Since when they do."""
+        """Admission times of alive instances."""
         self.forgotten = 0
-        """How often one was that was alive: as long as it stays, nobody who was there has gone."""
+        """Number of times a live member was forgotten; unchanged = no member has left."""
         self.leaving: dict[InstanceId, bool] = {}
-        """Those of them that were told to end: they help no more."""
+        """Alive instances that are about to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
-        """Instances that were lost, and since when."""
+        """Lost instances, and since when."""
         self.heard: dict[InstanceId, int] = {}
-        """When connected instances gave a sign of life last."""
+        """Last sign of life of connected instances."""
         self.busy: dict[InstanceId, int] = {}
-        """When an instance said last that it was at work all the time."""
+        """When an instance last reported that it was busy without a break."""
         self.in_code: dict[InstanceId, tuple[str, int]] = {}
-        """Instances in which the user's code runs: what it is, and since when."""
+        """Instances that run the user's code: which code, and since when."""
         self.failed: dict[InstanceId, FailedMember] = {}
-        """Instances that could not go on, be they back or not."""
+        """Failed instances, whether they are back or not."""
 
-    # ---- they come
+    # ---- arrival
     def connected(self, instance: InstanceId) -> None:
-        """It can be talked to. One that stands still from now on never answers."""
+        """A connection is open. The instance is asked, and counts as lost if it never answers."""
         self.forget(instance)
         self.asked[instance] = self.heard[instance] = self._driver.now
         if self._driver.phase is not Phase.JOURNAL:
             self._ask(instance)
 
     def ask_all(self) -> None:
-        """Ask everybody who is connected what it holds."""
+        """Ask every connected instance for its state."""
         for i in sorted(self.asked):
             self._ask(i)
 
@@ -76,7 +76,7 @@ class Membership:
         self._driver.send(instance, m.Ask(self._driver.generation))
 
     def ask_again(self) -> None:
-        """Questions and answers may be lost."""
+        """Ask again: questions and answers may be lost."""
         now, patience = self._driver.now, self._driver.settings.commit_ms
         for i in sorted(self.asked):
             silent = i not in self.alive and i not in self.answers
@@ -84,7 +84,7 @@ class Membership:
                 self._ask(i)
 
     def answered(self, answer: m.Answer) -> bool:
-        """Whether it is an answer to this driver, of an instance that waits for being admitted."""
+        """Whether this answers the present driver and comes from an instance that waits for admission."""
         mine = answer.generation == self._driver.generation and answer.instance in self.asked
         if not mine or answer.instance in self.alive:
             return False
@@ -92,7 +92,7 @@ class Membership:
         return True
 
     def admit(self, instance: InstanceId) -> None:
-        """It obeys this driver."""
+        """The instance obeys this driver."""
         self.answers.pop(instance, None)
         self.alive[instance] = True
         self.admitted[instance] = self._driver.now
@@ -100,22 +100,22 @@ class Membership:
         self.heard[instance] = self._driver.now
 
     def backs_off(self, instance: InstanceId) -> bool:
-        """Whether an instance that answered is left out, because it failed: it is no member of any group any more."""
+        """Whether an instance that answered is left out after a failure: it is no member of any group any more."""
         failure = self.failed.get(instance)
         left_out = failure is not None and self._driver.now < failure.backoff.until
         return left_out and instance not in self._journaling.view.held
 
     @property
     def failing(self) -> dict[InstanceId, None]:
-        """Who could not go on when it last tried."""
+        """Instances that failed at their last try."""
         return {i: None for i, failure in self.failed.items() if failure.since is not None}
 
     def install(self) -> None:
-        """Tell everybody of the table in force."""
+        """Send the table in force to every instance."""
         for i in sorted(self.alive):
             self._driver.send(i, m.Install(self._journaling.table))
 
-    # ---- they live
+    # ---- life
     def pulsed(self, pulse: m.Pulse) -> None:
         """A sign of life."""
         if pulse.instance in self.asked:
@@ -128,55 +128,55 @@ class Membership:
                 self.in_code.pop(pulse.instance, None)
 
     def left(self, instance: InstanceId) -> None:
-        """It was told to end."""
+        """The instance is about to end."""
         if instance in self.alive:
             self.leaving[instance] = True
 
     def went_on(self, instance: InstanceId) -> None:
-        """It has applied a Commit: if it had failed, that row of failures is over."""
+        """The instance has applied a Commit: its failures in a row are over."""
         if (failure := self.failed.get(instance)) is not None:
             self.failed[instance] = replace(failure, since=None)
 
     def is_at_work(self, instance: InstanceId) -> bool:
-        """Whether an instance is connected, and has no time to answer: slow is not gone."""
+        """Whether an instance is connected and too busy to answer: slow is not lost."""
         since = self._driver.now - self.busy.get(instance, -1 << 60)
         return self._driver.rules.slow_lives and since <= self._driver.settings.silence_ms
 
     def helpers(self) -> tuple[InstanceId, ...]:
-        """Who may take fragments: whoever stays, if anybody does; of these whom others know already, if there are any."""
+        """Instances that may take fragments: staying ones if any; among them those known to others already, if any."""
         staying = self.alive.keys() - self.leaving.keys() or self.alive.keys()
         recent = self._driver.now - self._driver.settings.acquaint_ms
         known = [i for i in staying if self.admitted[i] <= recent]
         return tuple(sorted(known or staying))
 
-    # ---- they go
+    # ---- loss
     def forget(self, instance: InstanceId) -> None:
-        """What was known of this life of it."""
+        """Forget this life of the instance."""
         self.forgotten += instance in self.alive
         mine = self.asked, self.answers, self.alive, self.admitted, self.leaving, self.heard, self.busy, self.in_code
         for known in mine:
             known.pop(instance, None)
 
     def lost(self, instance: InstanceId, reason: str) -> None:
-        """Its connection closed, or it was silent for too long."""
+        """The connection closed, or the instance was silent for too long."""
         if instance in self.alive:
             self._driver.note("lost", f"{instance}: {reason}")
         self.forget(instance)
         self.gone.setdefault(instance, self._driver.now)
 
     def ended(self, instance: InstanceId) -> None:
-        """The process of one that was lost has ended, unless another one has come in its place already."""
+        """The process of a lost instance has ended, unless a new one has already connected."""
         if instance in self.gone and instance not in self.asked:
             self._lost_at_once(instance, self.gone[instance])
 
     def _lost_at_once(self, instance: InstanceId, since: int) -> None:
-        """Nobody waits for its connection: it is not back in a moment."""
+        """No grace period for this instance: it does not return in a moment."""
         self.gone[instance] = min(since, self._driver.now - self._driver.settings.grace_ms)
 
     def lose_silent(self, before: int) -> list[InstanceId]:
-        """Lose instances whose process stands still: the connection to one, and its parent's heartbeats, go on.
+        """Lose instances at a standstill: their connection and their parent's heartbeat go on.
 
-        `before` is when this driver looked last: perhaps it stood still itself.
+        `before`: when this driver looked last; it may have been at a standstill itself.
         """
         now, silence_ms = self._driver.now, self._driver.settings.silence_ms
         if now - before > silence_ms // 2:
@@ -185,14 +185,14 @@ class Membership:
         if not self._driver.rules.silent_lost:
             return []
         for i in silent:
-            reason = f"it stands still: nothing heard for {silence_ms / 1000:g} s"
+            reason = f"it stands still: no message for {silence_ms / 1000:g} s"
             self.lost(i, reason)
             self._lost_at_once(i, self.gone[i])
             self._driver.do(Close(i, reason))
         return silent
 
     def could_not_go_on(self, event: m.Failed) -> None:
-        """An instance that cannot go on is a lost one; it stays away for a while, the longer the oftener it fails."""
+        """A failed instance counts as lost; it stays out for a while, longer with every failure."""
         i, now, settings = event.instance, self._driver.now, self._driver.settings
         before = self.failed.get(i)
         backoff = Backoff.after(before.backoff if before else None, now, settings.backoff_ms, settings.backoff_max_ms)
@@ -202,24 +202,24 @@ class Membership:
         connected = i in self.asked
         self.forget(i)
         if connected:
-            self.asked[i] = now  # One that does not end after all is asked again.
+            self.asked[i] = now  # If it does not end it is asked again.
         self._lost_at_once(i, since)
 
     def cannot_send(self, event: m.Unsendable) -> None:
-        """A message can never be sent: the job stops."""
+        """A message is too large for any connection: the job stops."""
         self._driver.halt("failed", f"instance {event.instance} cannot send to {event.peer}: {event.reason}")
 
-    # ---- groups close over who is gone
+    # ---- groups without lost members
     def away(self) -> list[InstanceId]:
-        """Members that were lost, be it a moment ago, and are not back."""
-        # Looked at after every event: it must not cost more with every member.
+        """Members that were lost, even a moment ago, and are not back."""
+        # Runs after every event: its cost must not grow with the number of members.
         view, away = self._journaling.view, sorted(i for i in self.gone if i not in self.alive)
         return [i for i in away if i in view.held or i in view.learned]
 
     def closed_groups(self) -> g.Regrouped | None:
-        """Groups without the members that are gone; None when they stay as they are.
+        """Groups without the lost members; None when they do not change.
 
-        Halts the job when all holders of something are away for longer than anybody waits for one.
+        Halts the job when all holders of some state are lost for longer than the deadline.
         """
         driver, table = self._driver, self._journaling.table
         lost: g.Losses = {i: None for i in self.away() if driver.now - self.gone[i] >= driver.settings.grace_ms}
@@ -234,7 +234,7 @@ class Membership:
         return None
 
     def _give_up(self, vnodes: list[int]) -> None:
-        """Stop the job: nobody has come back who holds these."""
+        """Stop the job: no holder of these has come back."""
         groups = self._journaling.table.groups
         holders = sorted({i: True for v in vnodes for i in groups[v].in_sync})
         seconds = f"{self._driver.settings.return_ms / 1000:.0f} s"
@@ -246,7 +246,7 @@ class Membership:
             self._driver.halt("away", f"{where}: start the worker again with its state directory")
 
     def _is_overdue(self, instance: InstanceId) -> bool:
-        """Whether a holder of state is gone for longer than anybody waits for one."""
+        """Whether a holder of state is lost for longer than the deadline."""
         away = instance not in self.alive and not self.is_at_work(instance)
         now = self._driver.now
         return away and now - self.gone.get(instance, now) >= self._driver.settings.return_ms

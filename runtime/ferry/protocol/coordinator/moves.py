@@ -1,4 +1,4 @@
-"""Moves: one step of the groups towards where the plan wants them, between two epochs.
+"""Moves: one step of the groups towards the plan, between two epochs.
 
 Plan --> joined --> Warm --> in sync --> switched --> cleaned        (groups.regroup decides, the journal makes it so)
 """
@@ -23,23 +23,23 @@ from ferry.protocol.coordinator.reachability import Reachability
 from ferry.protocol.coordinator.state import DriverState
 
 Copy = tuple[InstanceId, int]
-"""An instance, and the virtual node that it learns."""
+"""An instance, and a virtual node that it learns."""
 
 
 PLAN_DEADLINES = 3
-"""A plan may stand still for as long as so many copies, one after the other, to which nothing comes."""
+"""A plan may make no progress for this many times the deadline of a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A copy that was given up, and why."""
+    """An abandoned copy, and why."""
 
     backoff: Backoff
     reason: str
 
 
 class Moves:
-    """What is desired, and how far it is."""
+    """The desired placement, and the progress towards it."""
 
     def __init__(
         self,
@@ -56,25 +56,25 @@ class Moves:
         self._reachability = reachability
         self._commits = commits
         self._first = first
-        """Where the virtual nodes of a new job are."""
+        """Placement of the virtual nodes of a new job."""
         self._wanted: tuple[Plan | None, Sequence[Placement]] = None, ()
-        """A plan, and where it wants all now: worked out once."""
+        """Cache: a plan, and its present placements."""
         self.switched_at: int | None = None
-        """The last committed epoch when a virtual node was switched to another leader last."""
+        """The last committed epoch at the time of the last switchover."""
         self.refused: dict[Copy, GivenUp] = {}
         self._warm: dict[Copy, CommitId | None] = {}
-        """Copies that are whole, and as of which committed step."""
+        """Complete copies, and as of which committed step."""
         self._learning: dict[Copy, tuple[InstanceId, Version]] = {}
-        """The present leader of a copy that is learned, and the table since which it is learned from that one."""
+        """The present leader of a copy under way, and the table since which the copy is learned from that leader."""
         self._joined: dict[Copy, int] = {}
-        """When a copy was begun, or came along last."""
+        """When a copy began, or last made progress."""
         self._forward: int | None = None
-        """When the plan in force came forward last: a step begun, a copy whole or on its way, another leader. None: nobody
-        has looked yet, and the clock of a driver is set after it was made."""
+        """When the plan in force last made progress: a step begun, a copy complete or begun, a new leader. None: not
+        checked yet, because the driver's clock is set after construction."""
 
-    # ---- what is told
+    # ---- input
     def submitted(self, plan: Plan) -> None:
-        """Somebody says where every virtual node should be."""
+        """Take a submitted plan."""
         if self.plan is None or plan.number > self.plan.number:
             if len(plan.placements) != (virtual_nodes := self._journaling.table.virtual_nodes):
                 raise Bug(f"{len(plan.placements)} placements for {virtual_nodes} virtual nodes")
@@ -82,11 +82,11 @@ class Moves:
 
     @property
     def plan(self) -> Plan | None:
-        """The newest one: in force, or to be when it is due."""
+        """The newest plan: in force, or prepared."""
         return self._journaling.prepared or self._journaling.plan
 
     def came_along(self, event: m.Learned) -> None:
-        """A move that comes along has the time that it needs, and so have those that wait for it."""
+        """A move with progress gets more time, and so do the moves that wait for it."""
         for v, leader in self._journaling.view.learned.get(event.instance, {}).items():
             key = event.instance, v
             if leader == event.leader and key in self._joined:
@@ -95,7 +95,7 @@ class Moves:
                     self._forward = self._driver.now
 
     def is_warm(self, event: m.Warm) -> None:
-        """Copies are whole, if they are still learned from that leader."""
+        """Copies are complete, if they are still learned from that leader."""
         any_version = not self._driver.rules.warm_version
         for key in [(event.instance, v) for v in event.vnodes]:
             present = key in self._learning and (event.version >= self._learning[key][1] or any_version)
@@ -103,24 +103,24 @@ class Moves:
                 self._warm[key] = event.commit_id
 
     def forget(self, instance: InstanceId) -> None:
-        """Its next life may be without its files."""
+        """The instance's next life may lack its files."""
         for key in [k for k in self._warm if k[0] == instance]:
             del self._warm[key]
 
     def refuse(self, instance: InstanceId, vnodes: Sequence[int], reason: str) -> None:
-        """Leave these moves alone for a while."""
+        """Abandon these moves for a while."""
         settings = self._driver.settings
         for key in [(instance, v) for v in vnodes]:
             before = self.refused[key].backoff if key in self.refused else None
             backoff = Backoff.after(before, self._driver.now, settings.retry_ms, settings.retry_max_ms)
             self.refused[key] = GivenUp(backoff, reason)
         text = (
-            f"{len(vnodes)} copies on {instance} are given up, and begun again in {backoff.wait / 1000:g} s: {reason}"
+            f"{len(vnodes)} copies on {instance} are abandoned, and begin again in {backoff.wait / 1000:g} s: {reason}"
         )
         self._driver.note("given-up", text)
 
     def refuse_removed(self, changes: Sequence[g.GroupChange], reason: str) -> None:
-        """Leave the copies alone for a while that these changes remove."""
+        """Abandon for a while the copies that these changes remove."""
         removed: dict[InstanceId, list[int]] = {}
         for c in changes:
             if c.kind == "removed":
@@ -129,13 +129,13 @@ class Moves:
             self.refuse(i, removed[i], reason)
 
     def given_up(self) -> dict[Copy, GivenUp]:
-        """Moves that are left alone for a while."""
+        """Moves that are abandoned for a while."""
         now = self._driver.now
         return {key: refusal for key, refusal in self.refused.items() if now < refusal.backoff.until}
 
     # ---- a table is in force
     def table_changed(self, changes: Sequence[g.GroupChange]) -> None:
-        """What learners have told counts only for the leader that they still learn from."""
+        """Reports of learners count only for the leader from which they still learn."""
         before, self._learning = self._learning, {}
         view = self._journaling.view
         for i, learned in view.learned.items():
@@ -155,22 +155,21 @@ class Moves:
 
     # ---- one step
     def placements(self) -> Sequence[Placement]:
-        """Where every virtual node should be now."""
+        """The present placement of every virtual node."""
         return self._wanted_by(self._begun())
 
     def _wanted_by(self, plan: Plan | None) -> Sequence[Placement]:
-        """As long as nobody has said it, where it is, and groups that lack some of their first members have them again: an
-        instance may have been too late for the first table, or be back without its files.
-        """
+        """Without a plan: present placements, with the first members again in groups that lack some: an instance may
+        have been too late for the first table, or be back without its files."""
         if plan is None:
             return tuple(map(g.completed, self._journaling.table.groups, self._first))
-        known = self._wanted  # Threads that only ask do this, too.
+        known = self._wanted  # Other threads read it, too.
         if known[0] is not plan:
             self._wanted = known = plan, plan.wanted()
         return known[1]
 
     def _begun(self) -> Plan | None:
-        """The plan in force; or the one that is due, as it begins: all stay where they are until their step."""
+        """The plan in force; or the due one at its begin: virtual nodes stay in place until their step."""
         journaling, commits = self._journaling, self._commits
         due = journaling.prepared
         if due is None or not due.is_due(commits.following.epoch, commits.watermark):
@@ -178,9 +177,9 @@ class Moves:
         return replace(due, before=tuple(group.in_sync for group in journaling.table.groups), reached=0)
 
     def regrouped(self, epoch_begins: bool = True) -> g.Regrouped | None:
-        """What is done next, between two epochs; None when that is nothing, or not now.
+        """The next change between two epochs; None if there is none, or not now.
 
-        Only when an epoch begins another step may begin: while epochs are held back the one under way is done alone.
+        A further step begins only when an epoch begins: while epochs are held back, only the step under way goes on.
         """
         if self._may_not_change() or self._members.away():
             self._forward = self._driver.now
@@ -195,7 +194,7 @@ class Moves:
             if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
         if plan is not None:
-            plan = plan.hurried(lambda v: groups[v].in_sync)
+            plan = plan.with_needed_boundaries(lambda v: groups[v].in_sync)
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
@@ -210,7 +209,7 @@ class Moves:
         return (groups, changes) if changes or not journaling.has_plans() else None
 
     def _roll_back(self) -> None:
-        """Let go of a plan that has not come forward for long, where going back leaves no virtual node with fewer copies."""
+        """Roll back a plan without progress for long, unless virtual nodes would lose copies by it."""
         plan, now, limit = self._journaling.plan, self._driver.now, self._deadlines()[1]
         if self._forward is None:
             self._forward = now
@@ -218,26 +217,25 @@ class Moves:
             return
         self._forward = now
         reasons = sorted({given_up.reason for given_up in self.refused.values()})
-        why = f"it has not come forward for {limit / 1000:g} s" + (f": {reasons[0]}" if reasons else "")
+        why = f"no progress for {limit / 1000:g} s" + (f": {reasons[0]}" if reasons else "")
         back = plan.rolled_back(self._members.alive, why)
         if back.placements != plan.placements:
             self._journaling.plan, self.refused = back, {}
             self._driver.note("rolled-back", f"plan {plan.number} is rolled back: {why}")
 
     def _is_over(self, plan: Plan | None) -> bool:
-        """Whether it has just come to its end: what fails later is none of its business."""
+        """Whether the plan has just ended: later failures do not concern it."""
         if plan is None or not plan.before or plan.reached < len(plan.steps) or self._journaling.view.learned:
             return False
         pairs = zip(self._journaling.table.groups, plan.placements, strict=True)
         return all(group.leader == to[0] and all(i in group.in_sync for i in to) for group, to in pairs)
 
     def holds_epochs(self) -> bool:
-        """Whether no epoch may begin before virtual nodes are copied that get another leader. What keeps the copies from
-        it ends the waiting, too, and those that were given up are made while epochs go on.
-        """
+        """Whether no epoch may begin until copies for new leaders are complete. Failures that stop the copies end the
+        waiting, too, and abandoned copies are made while epochs go on."""
         plan, journaling, commits = self._journaling.plan, self._journaling, self._commits
         if plan is None or plan.warm or commits.committed is None or not commits.readable:
-            # A copy of an epoch whose rows are gone would not know that they are.
+            # A copy of an epoch whose rows were released would not know that.
             return False
         if not journaling.up or self._members.away():
             return False
@@ -246,26 +244,27 @@ class Moves:
         return any(key not in self.refused and key[1] not in plan.at_window for key in moving)
 
     def pending(self) -> bool:
-        """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
+        """Whether group changes wait for an epoch, perhaps for the gap to pass: without data, a tick has to begin
+        one."""
         if self._driver.phase is not Phase.IDLE or self._may_not_change():
             return False
         view = self._journaling.view
-        # An epoch without data brings no window to its end.
+        # An epoch without data ends no window.
         copied = any((v, i) not in view.at_window for i, learned in view.learned.items() for v in learned)
         return copied or bool(self._next(None)[2]) or self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Whether the next step of the plan can begin, or it is not written yet what was submitted."""
+        """Whether the next step of the plan can begin, or a submitted plan is not journaled yet."""
         plan = self._begun()
         has_steps = plan is not None and plan.reached < len(plan.steps) and self._can_begin(plan)
         return has_steps or not self._journaling.has_plans()
 
     def _can_begin(self, plan: Plan) -> bool:
-        """Whether all are there that get something by the next step. The steps after it wait, too: they have an order."""
+        """Whether all targets of the next step are alive. Later steps wait, too: steps are ordered."""
         return all(i in self._members.alive for i in plan.next_targets())
 
     def _next(self, epoch: int | None) -> tuple[Plan | None, list[Group], list[g.GroupChange]]:
-        """The plan after its next step, if one begins, and what that changes; None: no further step begins."""
+        """The plan after its next step, if one begins, and the resulting changes; None: no further step begins."""
         plan = self._begun()
         groups, changes = self._regrouped_by(plan)
         if plan is None or plan.reached >= len(plan.steps) or epoch is None or not self._can_begin(plan):
@@ -279,7 +278,7 @@ class Moves:
         return plan, *self._regrouped_by(plan)
 
     def _deadlines(self) -> tuple[int, int]:
-        """Milliseconds without a sign: of a copy, and of a plan."""
+        """Milliseconds without progress: of a copy, and of a plan."""
         settings, plan = self._driver.settings, self._journaling.plan
         if plan is None or not plan.deadline:
             return settings.warm_ms, settings.plan_ms
@@ -290,14 +289,14 @@ class Moves:
         return journaling.writing is not None or not journaling.up or self._nothing_wanted()
 
     def _nothing_wanted(self) -> bool:
-        """Whether groups may stay as they are, without looking at each."""
+        """Whether groups may stay unchanged, without checking each."""
         if self.plan is not None or self._journaling.view.learned:
             return False
         pairs = zip(self._journaling.table.groups, self._first, strict=True)
         return all(len(group.in_sync) >= len(first) for group, first in pairs)
 
     def _refuse_stuck(self) -> None:
-        """Give up moves to which nothing has come for long."""
+        """Abandon moves without data for long."""
         learned, settings = self._journaling.view.learned, self._driver.settings
         held = self._driver.phase is Phase.HOLD
         warm_ms = min(self._deadlines()[0], settings.attempt_ms) if held else self._deadlines()[0]
@@ -309,7 +308,7 @@ class Moves:
                 stuck.setdefault(i, []).append(v)
         for i in sorted(stuck):
             leaders = sorted({learned[i][v]: True for v in stuck[i]})
-            self.refuse(i, stuck[i], f"nothing has come from {', '.join(leaders[:4])} for {warm_ms / 1000:g} s")
+            self.refuse(i, stuck[i], f"no data from {', '.join(leaders[:4])} for {warm_ms / 1000:g} s")
 
     def _regrouped_by(self, plan: Plan | None) -> g.Regrouped:
         return g.regroup(

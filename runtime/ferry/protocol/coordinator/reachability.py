@@ -1,4 +1,4 @@
-"""Which instances cannot reach each other, as far as attempts have shown: they are kept apart for a while."""
+"""Pairs of instances that cannot reach each other, according to failed attempts: they are kept apart for a while."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Reachability:
         self.apart: dict[Pair, Backoff] = {}
         """Pairs that could not reach each other; they are kept apart for a while."""
         self._failing_since: int | None = None
-        """Since when the step under way fails because of instances that are apart, and no other pair is found."""
+        """Since when the step under way fails because of the same pairs."""
         self._failing_pairs: set[Pair] = set()
-        """The pairs that it has failed because of."""
+        """The pairs because of which it has failed."""
 
     def are_apart(self, a: InstanceId, b: InstanceId) -> bool:
         """Whether these two are kept apart now."""
@@ -34,7 +34,7 @@ class Reachability:
         return backoff is not None and self._driver.now < backoff.until
 
     def helpers(self) -> tuple[InstanceId, ...]:
-        """Those that no leader is apart from, if there are any."""
+        """Helpers that every leader can reach, if there are any."""
         every = self._members.helpers()
         if not self.apart:
             return every
@@ -42,12 +42,12 @@ class Reachability:
         return tuple(h for h in every if not any(self.are_apart(h, i) for i in leaders)) or every
 
     def may_lead(self, instance: InstanceId) -> bool:
-        """Whether an instance may be made a leader: not as long as one that others could not reach is kept apart."""
+        """Whether an instance may become a leader: not while it is kept apart from others."""
         now = self._driver.now
         return not any(instance in found and now < backoff.until for found, backoff in self.apart.items())
 
     def unusable(self, helping: Iterable[InstanceId]) -> str:
-        """Which of these helpers a leader cannot hear; empty when none."""
+        """Which of these helpers a leader cannot hear; empty: none."""
         if not self.apart:
             return ""
         usable = self.helpers()
@@ -55,7 +55,7 @@ class Reachability:
         return f"{', '.join(f'{h} and {i}' for h, i in deaf[:4])} cannot reach each other" if deaf else ""
 
     def keep_apart(self, pairs: Iterable[Pair]) -> None:
-        """An attempt has failed because of them."""
+        """An attempt has failed because of these pairs."""
         settings = self._driver.settings
         for a, b in pairs:
             if not self.are_apart(a, b):
@@ -66,14 +66,14 @@ class Reachability:
                 self._driver.note("apart", text)
 
     def fails_for_long(self, pairs: Iterable[Pair]) -> bool:
-        """An attempt fails because of these pairs. Whether the step has for so long that the job is stopped."""
-        found, driver = set(pairs), self._driver
-        if self._failing_since is None or not self._failing_pairs.issuperset(found):
+        """An attempt fails because of these pairs. Returns whether it is time to stop the job."""
+        failing, driver = set(pairs), self._driver
+        if self._failing_since is None or not self._failing_pairs.issuperset(failing):
             self._failing_since = driver.now
-            self._failing_pairs.update(found)
+            self._failing_pairs.update(failing)
         if driver.now - self._failing_since < driver.settings.apart_ms:
             return False
-        names = ", ".join(f"{a} and {b}" for a, b in sorted(found))
+        names = ", ".join(f"{a} and {b}" for a, b in sorted(failing))
         driver.halt(
             "failed",
             f"{names} cannot reach each other, and no other leader or helper has helped for "
@@ -82,12 +82,12 @@ class Reachability:
         return True
 
     def worked_around(self, slow: Mapping[Chain, InstanceId]) -> Regrouped:
-        """Groups that make do without whoever is apart, or slow."""
+        """Groups that work around instances that are apart, or slow."""
         table, members = self._journaling.table, self._members
         helpers, generation = members.helpers(), self._driver.generation
         return around(table.groups, helpers, members.alive, self.are_apart, slow, generation)
 
     def step_committed(self) -> None:
-        """Something has helped: the patience with the next step begins anew."""
+        """The step succeeded: the deadline of the next step begins again."""
         self._failing_since = None
         self._failing_pairs.clear()

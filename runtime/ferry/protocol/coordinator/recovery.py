@@ -1,7 +1,7 @@
-"""What a driver makes of the answers: pure functions.
+"""Recovery: what a new driver concludes from the members' answers; pure functions.
 
-Every in-sync member of the newest journaled groups says what it committed. The highest step that any of them committed
-is final: the others have its deltas in their logs. A member that has neither the step nor its deltas is not a copy any more
+Every in-sync member of the newest journaled groups answers with its committed step. The highest one is final: the other
+members have its deltas in their logs. A member that has neither the step nor its deltas is no copy any more
 (docs/design.md, section 6).
 """
 
@@ -21,19 +21,19 @@ from ferry.protocol.view import TableView
 
 @dataclass(slots=True)
 class Survey:
-    """What the answers say."""
+    """The conclusion from the answers."""
 
     best: CommitId | None
-    """The last one that anybody has committed."""
+    """The highest committed step."""
     source: m.Answer | None
-    """Somebody who committed it."""
+    """The answer of a member that committed it."""
     groups: list[Group] = field(default_factory=list)
-    """Groups of those that are copies."""
+    """Groups of the members that are copies."""
     changes: list[GroupChange] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     """Virtual nodes that only silent members may hold."""
     dead: list[int] = field(default_factory=list)
-    """Virtual nodes that nobody holds: all have answered, none has them."""
+    """Virtual nodes without a holder: all members have answered without them."""
 
 
 def agrees(answer: m.Answer, target: CommitId | None, operators: int, rules: Rules) -> bool:
@@ -49,10 +49,10 @@ def agrees(answer: m.Answer, target: CommitId | None, operators: int, rules: Rul
 def lacking(
     answer: m.Answer, view: TableView, target: CommitId | None, operators: int, rules: Rules
 ) -> dict[int, object] | None:
-    """What of its groups' state an instance that answered does not have: some virtual nodes, or all (None)."""
+    """The state of its groups that an instance lacks: some virtual nodes, or all (None)."""
     held = view.held.get(answer.instance, ())
     if not held or view.table.restoring:
-        return {}  # What a restore begins with is loaded, whatever was held before.
+        return {}  # A restore loads all state, whatever was held before.
     if not agrees(answer, target, operators, rules):
         return None
     if view.table.initial or not rules.whole_flag:
@@ -62,7 +62,7 @@ def lacking(
 
 
 def needed(view: TableView, rules: Rules) -> list[InstanceId]:
-    """Whose answers decide what is committed."""
+    """Members whose answers decide which step is committed."""
     return list(view.held) if rules.ask_all else list(view.led)
 
 
@@ -86,15 +86,15 @@ def survey(
 ) -> Survey:
     """Weigh the answers of the in-sync members of `table`; members that did not answer count as lost.
 
-    `heard` is the newest of those answers and of what members had said that are lost since: a step that was committed once
-    is not begun anew, also when all come back with files of an older day.
+    `heard` is the newest answer, also of members that are lost by now: a step that was committed once is not repeated,
+    even when all members come back with older files.
     """
-    found = [answers[i] for i in view.held if i in answers]
-    commit_ids = [a.committed for a in found if a.committed is not None]
+    present = [answers[i] for i in view.held if i in answers]
+    commit_ids = [a.committed for a in present if a.committed is not None]
     source = heard
     if not rules.adopt and commit_ids:
-        oldest = min(commit_ids) if len(commit_ids) == len(found) else None
-        source = next((a for a in found if a.committed == oldest), None)
+        oldest = min(commit_ids) if len(commit_ids) == len(present) else None
+        source = next((a for a in present if a.committed == oldest), None)
     best = source.committed if source is not None else None
     out = Survey(best, source)
     must = dict.fromkeys(needed(view, rules))
@@ -105,7 +105,7 @@ def survey(
         elif not agrees(answers[i], best, operators, rules):
             whole[i] = {}
         else:
-            # In the first table of a job everybody holds everything there is: nothing. None stands for all.
+            # In the first table of a job all state is empty, so every member holds all of it. None stands for all.
             whole[i] = None if table.initial or not rules.whole_flag else dict.fromkeys(answers[i].holds)
     for vnode, group in enumerate(table.groups):
         keep = tuple(i for i in group.in_sync if (has := whole[i]) is None or vnode in has)

@@ -1,6 +1,6 @@
-"""What the parts of a coordinator have in common: its settings, its generation, the time, its phase, and its effects.
+"""The common state of a coordinator's parts: settings, generation, time, phase, effects.
 
-Must never decide anything, nor know a part.
+Must never decide, nor know a part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ferry.protocol.rules import Rules
 
 
 class DriverState:
-    """One driver, in the eyes of every part."""
+    """One driver, as every part sees it."""
 
     def __init__(self, settings: CoordinatorSettings, rules: Rules, generation: int) -> None:
         self.settings = settings
@@ -29,7 +29,7 @@ class DriverState:
 
     @property
     def waited(self) -> int:
-        """How long this phase lasts, or its patience since it began anew."""
+        """Milliseconds since this phase or its deadline began."""
         return self.now - self.phase_since
 
     def enter(self, phase: str) -> None:
@@ -38,7 +38,7 @@ class DriverState:
         self.phase_since = self.now
 
     def wait_anew(self) -> None:
-        """The patience with this phase begins anew."""
+        """The deadline of this phase begins again."""
         self.phase_since = self.now
 
     def do(self, effect: Effect) -> None:
@@ -46,15 +46,15 @@ class DriverState:
         self._effects.append(effect)
 
     def send(self, to: InstanceId, message: m.Message) -> None:
-        """A message for an instance."""
+        """Send a message to an instance."""
         self._effects.append(Send(to, message))
 
     def note(self, kind: str, text: str = "", changes: tuple[GroupChange, ...] = ()) -> None:
-        """A fact about the step under way."""
+        """Note a fact about the step under way."""
         self._effects.append(Note(kind, self.step, changes, text))
 
     def halt(self, kind: str, reason: str) -> None:
-        """The job cannot go on: nothing is taken any more."""
+        """The job cannot go on: no event is taken any more."""
         self._effects.append(Halt(kind, reason))
         self.phase = Phase.STOPPED
 

@@ -1,5 +1,5 @@
 """An instance's side of the protocol: what it computes, logs, applies and learns.
 
-`machine` has the one entrance; the order of the parts is drawn at its head. Must never know the coordinator from within:
-what it knows of the driver is what its messages say.
+`machine` has the only entrance and draws the order of the parts at its head. Must never know the inside of the
+coordinator, only its messages.
 """

@@ -1,10 +1,11 @@
 """An instance's part in durable checkpoints, and in a restore from one.
 
-    leader:  Install --> Archive ... Freeze --> WriteCheckpoint ... Checkpointed (said by whoever has written it)
-    member:  Install (with an origin) --> nothing is held, LoadAhead --> Commit (with it) --> Restore --> Restored
+    leader:  Install --> Archive ... Freeze --> WriteCheckpoint ... Checkpointed (sent by the writer)
+    member:  Install (with an origin) --> holds nothing, LoadAhead --> Commit (with it) --> Restore --> Restored
                  --> Committed
 
-Of a life of the job that is over nothing counts, whatever its label says: the epochs after a restore have its numbers.
+State of an earlier life of the job counts for nothing, whatever its label: epochs after a restore have the same
+numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ferry.protocol.instance.state import InstanceState
 
 
 class Archiving:
-    """What is written for checkpoints here, and what is loaded from one."""
+    """What is written here for checkpoints, and loaded from one."""
 
     def __init__(self, state: InstanceState, log: LoggedDeltas) -> None:
         self._state = state
@@ -28,7 +29,8 @@ class Archiving:
 
     # ---- writing
     def follow(self) -> None:
-        """Another table is in force: write what is led now. What is still to be loaded is not written yet."""
+        """Another table is in force: write the virtual nodes led now. State that is still to be loaded is not written
+        yet."""
         view = self._state.view
         assert view is not None
         led = () if view.table.restoring and self._state.rules.archive_loaded else view.led.get(self._state.me, ())
@@ -37,7 +39,7 @@ class Archiving:
             self._state.do(Archive(led))
 
     def on_checkpoint(self, message: m.Freeze) -> None:
-        """Write, if this is where the driver believes it to be."""
+        """Write, if the epoch and the table are the ones that the driver names."""
         state = self._state
         saved, view, last = state.saved, state.view, Step(message.epoch, state.operators - 1)
         here = saved.committed is not None and saved.committed.step == last and saved.committing is None
@@ -49,14 +51,14 @@ class Archiving:
 
     # ---- restoring
     def begins_anew(self) -> bool:
-        """Whether a table is of another life of the job: what is here is no copy then, and is given up."""
+        """Whether a table is of another life of the job: the state here is no copy then, and is dropped."""
         state = self._state
         assert state.view is not None
         origin = state.view.table.origin
         if origin == state.saved.origin or not state.rules.origin_new:
             return False
         self._loading = ""
-        # What it will hold is written now: the process may be another one behind Erase.
+        # The future virtual nodes are recorded now: after Erase the process may be a new one.
         holds = state.view.held.get(state.me, ()) if state.view.table.restoring else ()
         state.begin_anew(origin=origin, holds=holds)
         state.do(Erase())
@@ -64,13 +66,13 @@ class Archiving:
         return True
 
     def load_ahead(self) -> None:
-        """A Commit will ask for what is held: the driver that sends it may have to start first."""
+        """A Commit will ask for these virtual nodes; its driver may have to start first."""
         saved = self._state.saved
         if saved.origin and saved.holds and saved.committed is None and saved.committing is None:
             self._state.do(LoadAhead(saved.origin, saved.holds))
 
     def load(self, commit: m.Commit) -> None:
-        """What a Commit with an origin asks for, once."""
+        """Load the state for a Commit with an origin, once."""
         state, view = self._state, self._state.view
         if view is None or view.table.origin != commit.origin:
             return
@@ -81,13 +83,13 @@ class Archiving:
             state.do(Restore(commit, view.held.get(state.me, ())))
 
     def on_restored(self, event: Restored) -> None:
-        """It is loaded: this is the committed step."""
+        """The state is loaded: this is the committed step."""
         state, commit = self._state, event.commit
         if self._loading != commit.origin:
             return
         self._loading = ""
         if state.view is None or not state.view.table.restoring or state.view.table.origin != commit.origin:
-            return  # The others have begun without it.
+            return  # The job has begun without this member.
         if event.reason:
             state.tell(m.Unrestorable(state.me, commit.origin, event.reason))
         else:

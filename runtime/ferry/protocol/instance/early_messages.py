@@ -6,33 +6,33 @@ from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
 
 WAITING = 256
-"""So many wait; a lost one is sent again with the next attempt."""
+"""Largest number of waiting messages; a lost one is sent again with the next attempt."""
 
 
 class EarlyMessages:
-    """In the order in which they came."""
+    """Messages in the order in which they came."""
 
     def __init__(self) -> None:
         self._waiting: list[m.Prepare | m.Delta | m.Fetch] = []
 
     def keep(self, message: m.Prepare | m.Delta) -> None:
-        """It waits for its table, and what is of an older one waits no more."""
+        """Keep a message until its table comes, and drop messages of older tables."""
         newer = [w for w in self._waiting if w.version >= message.version]
         self._waiting = [*newer, message][-WAITING:]
 
     def keep_fetch(self, fetch: m.Fetch) -> None:
-        """It waits for its table."""
+        """Keep a request until its table comes."""
         self._waiting = [*self._waiting, fetch][-WAITING:]
 
     def take(self) -> list[m.Prepare | m.Delta | m.Fetch]:
-        """A table has come: all of them are looked at again."""
+        """A table has come: take all messages, to be handled again."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def step_committed(self, step: Step) -> None:
-        """The bodies of its deltas are forgotten with the log: a learner's copy that still waits comes as a gap."""
+        """The bodies of its deltas are deleted with the log: a waiting copy for a learner then shows as a gap."""
         self._waiting = [w for w in self._waiting if not isinstance(w, m.Delta) or w.step > step]
 
     def peer_lost(self, peer: InstanceId) -> None:
-        """Its next life asks anew."""
+        """The peer's next life asks again."""
         self._waiting = [w for w in self._waiting if not isinstance(w, m.Fetch) or w.learner != peer]

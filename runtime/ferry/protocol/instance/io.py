@@ -1,6 +1,6 @@
-"""Events and effects of an instance's state machine, and the commit record it leaves for its next life.
+"""Events and effects of an instance's state machine, and the commit record for its next life.
 
-Names and positions only: whoever executes an effect has the bytes that belong to it.
+Names and positions only: the executor of an effect has the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferry.contract.routing import Version
 from ferry.protocol.io import Send, Tick
 
 DRIVER = InstanceId("driver")
-"""The peer name of the driver on every channel."""
+"""The driver's peer name on every channel."""
 
 
 # ---- events besides messages -------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class Staged:
 
 @record
 class Computed:
-    """The deltas of an attempt were computed: per chain (vnodes, late records, about how many rows fire)."""
+    """The deltas of an attempt were computed: per chain (vnodes, late records, approximate number of fired rows)."""
 
     step: Step
     attempt: Attempt
@@ -38,7 +38,7 @@ class Computed:
 
 @record
 class ComputeFailed:
-    """The user's code raised while an attempt was computed; `final`: it says that another try is of no use."""
+    """The user's code raised while an attempt was computed; `final`: a retry is of no use."""
 
     step: Step
     attempt: Attempt
@@ -48,14 +48,14 @@ class ComputeFailed:
 
 @record
 class PeerLost:
-    """The connection to another instance is gone."""
+    """The connection to another instance closed."""
 
     peer: InstanceId
 
 
 @record
 class TooLarge:
-    """A message to a peer is larger than any may be."""
+    """A message to a peer exceeds the size limit."""
 
     peer: str
     reason: str
@@ -63,7 +63,7 @@ class TooLarge:
 
 @record
 class Restored:
-    """What is held was loaded; `reason`: why not."""
+    """The state was loaded; `reason`: why not."""
 
     commit: m.Commit
     reason: str = ""
@@ -93,7 +93,7 @@ class Compute:
 
 @record
 class SendDelta:
-    """Send the body that belongs to `delta` (computed here, or just received) with it."""
+    """Send `delta` with its body (computed here, or just received)."""
 
     to: InstanceId
     delta: m.Delta
@@ -113,9 +113,9 @@ class Apply:
 
 @record
 class Save:
-    """Replace the commit record: what this instance is, should it crash now."""
+    """Replace the commit record: the state of this instance after a crash."""
 
-    saved: Saved
+    saved: InstanceRecord
 
 
 @record
@@ -134,11 +134,12 @@ class ForgetAttempt:
 
 @record
 class Forget:
-    """Fragments and rows of epochs up to this one may go, and slices that are final at their operator's watermark."""
+    """Fragments and rows of epochs up to this one may be deleted, and slices that are final at their operator's
+    watermark."""
 
     epoch: int
     watermarks: tuple[int, ...]
-    """By operator; none before the first commit."""
+    """By operator; empty before the first commit."""
 
 
 @record
@@ -150,9 +151,9 @@ class Drop:
 
 @record
 class Erase:
-    """Remove all that is here, logged deltas too, and what is known to be final: it is of a life of the job that is over.
+    """Remove all state, logged deltas and knowledge of final slices: they are of an earlier life of the job.
 
-    What is being loaded, scanned or archived comes to nothing. Bodies of messages that wait for their table stay.
+    Loads, scans and archives under way are dropped. Bodies of messages that wait for their table stay.
     """
 
 
@@ -172,12 +173,13 @@ class BeginSnapshot:
     vnodes: tuple[int, ...]
     base: CommitId | None
     at_window: bool = False
-    """Send nothing; say that it is whole once all that is there now is over, or was written again and so came as a delta."""
+    """Send no rows; report the copy as complete once all present state has expired, or was written again and so sent as
+    a delta."""
 
 
 @record
 class StopScan:
-    """The learner does not want this snapshot any more."""
+    """The learner does not need this snapshot any more."""
 
     learner: InstanceId
     session: int
@@ -185,27 +187,28 @@ class StopScan:
 
 @record
 class Archive:
-    """From here on what changes in these virtual nodes, and in no others, is written for checkpoints."""
+    """From now on write the changes of these virtual nodes, and of no others, for checkpoints."""
 
     vnodes: tuple[int, ...]
 
 
 @record
 class WriteCheckpoint:
-    """Write what changed until now, and tell the driver when it is in the store, with this number, version and epoch."""
+    """Write all changes until now, and report to the driver, with this number, version and epoch, once they are in the
+    store."""
 
     number: int
     version: Version
     epoch: int
     watermarks: tuple[int, ...]
-    """By operator: slices that are final there are not needed."""
+    """By operator: slices that are final there are left out."""
     anew: bool = False
     """A file that was written before is lost: begin with a scan."""
 
 
 @record
 class LoadAhead:
-    """A Restore for this origin, and of these virtual nodes, is to be expected: what it loads may be loaded now."""
+    """A Restore for this origin and these virtual nodes will come: its state may be loaded now."""
 
     origin: str
     vnodes: tuple[int, ...]
@@ -243,8 +246,9 @@ Effect = (
 
 
 @dataclass(unsafe_hash=True)
-class Saved:
-    """The commit record of an instance: who it is after a crash. Written after what it describes, or before (committing)."""
+class InstanceRecord:
+    """The commit record of an instance: its state after a crash. Written after the changes that it describes, or before
+    (committing)."""
 
     generation: int = 0
     committed: CommitId | None = None
@@ -253,23 +257,24 @@ class Saved:
     meta: bytes = b""
     holds: tuple[int, ...] = ()
     released: int = -1
-    """Fired rows of epochs up to this one may be gone."""
+    """Fired rows of epochs up to this one may have been deleted."""
     committing: m.Commit | None = None
-    """An Apply was begun: it has to be done again."""
+    """An Apply was begun: it has to be repeated."""
     learned: tuple[int, ...] = ()
-    """Learned whole as of `committed`: the journal may have this instance in sync for them before it is told."""
+    """Complete copies as of `committed`: the journal may have this instance in sync for them before it gets the
+    table."""
     origin: str = ""
-    """The restore that all this goes back to; empty: none."""
+    """The restore that all state goes back to; empty: none."""
 
     def has_rows_of(self, commit_id: CommitId) -> bool:
-        """Whether what fired in this step is still here: it is of the committed epoch, and that was not released."""
+        """Whether the rows fired in this step still exist: it is of the committed epoch, which was not released."""
         step = commit_id.step
         if self.committed is None or step.epoch <= self.released or step.epoch != self.committed.step.epoch:
             return False
         return step <= self.committed.step and self.results[step.operator].attempt == commit_id.attempt
 
     def floors(self) -> tuple[int, ...]:
-        """By operator, the watermark up to which slices are final and may not be read any more."""
+        """By operator, the watermark up to which slices are final and must not be read any more."""
         if self.committed is None:
             return ()
         epoch, last = self.committed.step
@@ -279,8 +284,8 @@ class Saved:
             for operator, result in enumerate(self.results)
         )
 
-    def changed(self, **changes: Any) -> Saved:
-        """A copy with some fields changed: written several times a step."""
-        new = object.__new__(Saved)
+    def changed(self, **changes: Any) -> InstanceRecord:
+        """A copy with some fields changed; written several times a step."""
+        new = object.__new__(InstanceRecord)
         new.__dict__.update(self.__dict__, **changes)
         return new

@@ -4,13 +4,13 @@
                 ^                     | gap, stall, lost leader
                 '---------------------'  (begin again, from nothing)
 
-What is learned of a leader is cut into sessions of a few virtual nodes each, one after the other, so that what has come
-stays: a move of hours loses minutes when a connection breaks.
+The copy from one leader is cut into sessions of a few virtual nodes each, one after the other, so that finished
+sessions stay: a move of hours loses minutes when a connection breaks.
 
-A snapshot is a scan begun when the leader had committed `base`. It is as of the learner's commit id once every delta
-after `base` was applied here, without a gap, and none up to `base`: rows are appended, so a step that came by both ways
-would count twice. Hence a learner drops what it applied before the first chunk, and takes no chunk of a leader that has
-committed another step.
+A snapshot is a scan begun when the leader had committed `base`. It reaches the learner's commit id once every delta
+after `base` was applied here, without a gap, and none up to `base`: rows are appended, so a step that came both ways
+would count twice. Hence a learner drops the rows that it applied before the first chunk, and takes no chunk of a leader
+with another committed step.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from ferry.protocol.io import Send
 from ferry.protocol.steps import step_of, successor
 
 LEARN_STALL_MS = 10_000
-"""A snapshot that made no progress for this long is asked for again."""
+"""A snapshot without progress for this long is requested again."""
 
 SESSION_VNODES = 32
-"""Virtual nodes that come by one snapshot: what has to begin again together."""
+"""Virtual nodes per snapshot: they have to begin again together."""
 
 SESSIONS_AT_ONCE = 2
-"""Snapshots that are asked of one leader at one time: while one ends the next one is on its way."""
+"""Number of snapshots requested from one leader at a time: while one ends the next one is on its way."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One snapshot being received."""
+    """One snapshot that is being received."""
 
     number: int
-    """0 while it is not asked for: those before it come first."""
+    """0 until it is requested: earlier sessions come first."""
     leader: InstanceId
     vnodes: tuple[int, ...]
     version: Version
-    """The table under which it was begun."""
+    """The table under which it began."""
     progress: int
     """When the last chunk came."""
     next_chunk: int = 0
     base: CommitId | None = None
     complete: bool = False
     warm: bool = False
-    """Whole as of the committed step of this instance."""
+    """Complete as of the committed step of this instance."""
     since: Step | None = None
     applied: Step | None = None
-    """Deltas of the steps `since`..`applied`, without a gap, were applied here."""
+    """Deltas of the steps `since`..`applied` were applied here, without a gap."""
     early: Step | None = None
-    """The last step of which something was applied here before the first chunk."""
+    """The last step with changes applied here before the first chunk."""
     ahead: Step | None = None
     """The leader had committed this step, and this instance had not: begin again once it has."""
     at_window: bool = False
-    """No rows come with it: it ends when what the leader had at `base` is over."""
+    """It carries no rows: it ends when the leader's state as of `base` has expired."""
 
     def anew(self, version: Version, now: int) -> Session:
-        """The same, from nothing."""
+        """The same session, from the beginning."""
         return Session(0, self.leader, self.vnodes, version, now, at_window=self.at_window)
 
 
@@ -81,27 +81,27 @@ class Learning:
         self._version = Version(0, 0)
         self._count = 0
         self._announced: dict[InstanceId, int] = {}
-        """How many chunks of each leader the driver was told of."""
+        """Number of chunks of each leader that the driver knows of."""
 
     def vnodes(self, complete: bool = False) -> dict[int, bool]:
-        """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
+        """Virtual nodes being learned; with `complete` only those with a complete snapshot."""
         return {v: True for s in self._sessions if s.complete or not complete for v in s.vnodes}
 
     @property
     def warm(self) -> dict[int, bool]:
-        """Virtual nodes that are held whole as of the committed step."""
+        """Virtual nodes held completely as of the committed step."""
         return {v: True for s in self._sessions if s.warm for v in s.vnodes}
 
     def keep(self, wanted: Mapping[int, InstanceId], version: Version) -> list[int]:
-        """A new table: go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
+        """A new table: continue copies from the same leader; returns the virtual nodes that have to begin."""
         self._version = version
         kept = []
         for s in self._sessions:
-            # What is whole stays, however it came: the driver may have heard of it.
+            # Complete copies stay, from whichever leader: the driver may know of them.
             still = tuple(
                 v for v in s.vnodes if wanted.get(v) == s.leader and (s.complete or self._at_window(v) == s.at_window)
             )
-            # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
+            # A snapshot under way brings all its virtual nodes: with fewer wanted it has to begin again.
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
                 kept.append(s)
@@ -113,7 +113,7 @@ class Learning:
         return [v for v in wanted if v not in covered]
 
     def begin(self, leader: InstanceId, vnodes: tuple[int, ...]) -> None:
-        """Ask the leader for snapshots, one after the other; what comes at the boundary of a window holds none up."""
+        """Request snapshots from the leader, one after the other; copies at the boundary of a window delay none."""
         for kind in (False, True):
             mine = tuple(v for v in vnodes if self._at_window(v) == kind)
             for at in range(0, len(mine), self._session_vnodes):
@@ -139,21 +139,21 @@ class Learning:
 
     def _again(self, s: Session) -> None:
         self._sessions.remove(s)
-        if s.at_window:  # Its chunks are signs of life, and no part of anything.
+        if s.at_window:  # Its chunks are signs of life without rows.
             self._goes(s)
         if self._state.rules.drop_stale:
             self._state.do(Drop(s.vnodes))
-        # Before those that were not asked for yet.
+        # Before sessions that were not requested yet.
         self._sessions.insert(0, s.anew(self._version, self._state.now))
         self._ask_next()
 
     def _goes(self, s: Session) -> None:
-        """What goes is no measure of what still comes."""
+        """A removed session must not count as progress of later ones."""
         if s.leader in self._announced:
             self._announced[s.leader] = max(0, self._announced[s.leader] - s.next_chunk)
 
     def on_chunk(self, chunk: m.Chunk) -> None:
-        """Load the next chunk; a gap begins the snapshot again."""
+        """Load the next chunk; after a gap the snapshot begins again."""
         s = next((x for x in self._sessions if x.number == chunk.session and x.leader == chunk.leader), None)
         if s is None or s.complete or s.ahead is not None or chunk.number < s.next_chunk:
             return
@@ -171,7 +171,7 @@ class Learning:
             self.report()
 
     def _made_apart(self, s: Session, chunk: m.Chunk) -> bool:
-        """Whether the snapshot that begins and the deltas that were applied here have nothing in common, or are made so."""
+        """Whether the new snapshot and the deltas applied here are disjoint, or are made so."""
         base, now = (
             step_of(chunk.base, self._state.operators),
             step_of(self._state.saved.committed, self._state.operators),
@@ -179,7 +179,7 @@ class Learning:
         if base > now:
             s.ahead = base
             return False
-        # With the leader behind, what lies between was applied here before this session, and would be missed at its end.
+        # If the leader is behind, this session lacks the deltas in between, which were applied here before it began.
         if (base < now and self._state.rules.missed_delta) or (s.early is not None and s.early > base):
             self._again(s)
             return False
@@ -188,22 +188,22 @@ class Learning:
         return True
 
     def applied(self, step: Step, deltas: Sequence[m.Delta]) -> None:
-        """A step was applied; which sessions had its delta?"""
+        """A step was applied: update the sessions that had its delta."""
         for s in self._sessions:
             s.warm = False
             if s.next_chunk == 0 and any(not set(s.vnodes).isdisjoint(d.vnodes) for d in deltas):
                 s.early = step
             if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
-                continue  # It may come late; a gap shows with the next one.
+                continue  # Its delta may come late; a gap shows with the next one.
             if s.applied is None or successor(s.applied, self._state.operators) != step:
                 s.since = step
             s.applied = step
 
     def wants(self, late: m.Delta) -> bool:
-        """Whether the delta of the committed step is still missing here, for all that it brings.
+        """Whether all virtual nodes of the delta of the committed step still miss it here.
 
-        A snapshot begun after that step has it. It is applied as a whole or not at all: since it was sent, one of its
-        virtual nodes may have another leader, and come by another snapshot, or be held.
+        A snapshot begun after that step includes it. The delta is applied as a whole or not at all: since it was sent,
+        one of its virtual nodes may have got another leader, and come by another snapshot, or be held.
         """
         mine = [s for s in self._sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
         if self._state.rules.once and any(
@@ -214,14 +214,15 @@ class Learning:
         return bool(missing) and _covers(tuple(v for s in missing for v in s.vnodes), late.vnodes)
 
     def report(self) -> None:
-        """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
+        """Report complete snapshots as of the committed step to the driver; restart snapshots that cannot become
+        complete."""
         now = step_of(self._state.saved.committed, self._state.operators)
         for s in [x for x in self._sessions if x.ahead is not None and x.ahead <= now]:
             self._again(s)
         for s in [x for x in self._sessions if x.complete or (x.at_window and x.next_chunk)]:
             base = step_of(s.base, self._state.operators)
             if now < base:
-                continue  # Only without the rule `once`: whole as soon as this instance commits that step, too.
+                continue  # Only without the rule `once`: complete as soon as this instance commits that step, too.
             gapless = s.since is not None and s.since <= successor(base, self._state.operators)
             reached = s.applied if gapless and s.applied is not None else base
             if reached < now and self._state.rules.missed_delta:
@@ -229,13 +230,14 @@ class Learning:
                     self._again(s)
                 continue  # Else the delta of the committed step is on its way.
             if not s.complete:
-                continue  # Looked at all the same: what is missing now would have to be waited for once more.
+                continue  # Checked early: a delta that is missing now delays the end.
             s.warm = True
             self._save_learned()
             self._state.tell(m.Warm(self._state.me, self._state.saved.committed, s.vnodes, s.version))
 
     def _save_learned(self) -> None:
-        """Before the driver hears of it: this instance may be made a member, and crash, before it is told."""
+        """Recorded before the report: the driver may make this instance a member, and it may crash before it gets the
+        table."""
         learned = tuple(sorted(self.warm))
         if learned != self._state.saved.learned:
             self._state.save(learned=learned)
@@ -247,7 +249,7 @@ class Learning:
             self._again(s)
 
     def tick(self) -> None:
-        """Begin snapshots again that do not move; tell the driver of those that do."""
+        """Restart snapshots without progress; report progress to the driver."""
         now = self._state.now
         for s in [x for x in self._sessions if x.number and not x.complete and now - x.progress > self._stall_ms]:
             self._again(s)
@@ -267,10 +269,11 @@ class Teaching:
         self._state = state
         self._scans: dict[tuple[InstanceId, int], tuple[int, ...]] = {}
         self._heard: dict[InstanceId, int] = {}
-        """The last session that a learner has asked for, while it is connected."""
+        """The last session that a connected learner has requested."""
 
     def begin(self, fetch: m.Fetch) -> None:
-        """A new request replaces those for the same virtual nodes; one that came twice would mix two scans in a session."""
+        """Start a scan. It replaces scans of the same virtual nodes; a repeated request would mix two scans in a
+        session."""
         if fetch.session <= self._heard.get(fetch.learner, 0):
             return
         self._heard[fetch.learner] = fetch.session
@@ -282,17 +285,17 @@ class Teaching:
         self._state.do(BeginSnapshot(fetch.learner, fetch.session, fetch.vnodes, committed, at_window))
 
     def keep(self, taught: Mapping[InstanceId, Sequence[int]]) -> None:
-        """A new table: end the scans that nobody needs any more."""
+        """A new table: end scans that no learner needs any more."""
         wanted = {learner: dict.fromkeys(vnodes) for learner, vnodes in taught.items()}
         self._stop(lambda learner, vnodes: not all(v in wanted.get(learner, {}) for v in vnodes))
 
     def peer_lost(self, peer: InstanceId) -> None:
-        """Its next life counts its sessions anew."""
+        """The peer's next life numbers its sessions from the start."""
         self._heard.pop(peer, None)
         self._stop(lambda learner, _: learner == peer)
 
     def _stop(self, unwanted: Callable[[InstanceId, tuple[int, ...]], bool]) -> None:
-        """End the scans for which `unwanted` (learner, vnodes) holds."""
+        """End the scans for which `unwanted` (learner, vnodes) is true."""
         for key in [k for k, v in self._scans.items() if unwanted(k[0], v)]:
             del self._scans[key]
             self._state.do(StopScan(*key))

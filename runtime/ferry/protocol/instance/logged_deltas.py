@@ -1,4 +1,4 @@
-"""The log of deltas: what an instance has of steps that are not committed yet, by attempt."""
+"""The log of deltas: deltas of uncommitted steps, by attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ferry.protocol.instance.state import InstanceState
 
 
 class LoggedDeltas:
-    """Deltas by commit id; their bodies are on the disk."""
+    """Deltas by commit id; their bodies are on disk."""
 
     def __init__(self, state: InstanceState, logged: tuple[m.Delta, ...]) -> None:
         self._state = state
@@ -18,7 +18,7 @@ class LoggedDeltas:
             self.by_commit_id.setdefault(CommitId(delta.step, delta.attempt), []).append(delta)
 
     def add(self, delta: m.Delta) -> None:
-        """Log it, once."""
+        """Log a delta, once."""
         commit_id = CommitId(delta.step, delta.attempt)
         if not self._state.rules.logs_kept:
             for other in [lb for lb in self.by_commit_id if lb.step == delta.step and lb != commit_id]:
@@ -37,7 +37,7 @@ class LoggedDeltas:
         self._state.do(ForgetLog(step))
 
     def forget_all(self) -> None:
-        """What is here is of a life of the job that is over."""
+        """All deltas are of an earlier life of the job."""
         self.by_commit_id = {}
 
     def of(self, commit_id: CommitId) -> list[m.Delta]:
@@ -45,7 +45,7 @@ class LoggedDeltas:
         return self.by_commit_id.get(commit_id, [])
 
     def has_later(self, step: Step, attempt: Attempt) -> bool:
-        """Whether a delta of a higher attempt of this step is here."""
+        """Whether a delta of a higher attempt of this step is logged."""
         return any(commit_id.step == step and commit_id.attempt > attempt for commit_id in self.by_commit_id)
 
     def vnodes(self) -> dict[CommitId, dict[int, bool]]:
@@ -55,6 +55,6 @@ class LoggedDeltas:
         }
 
     def prepared(self) -> tuple[CommitId, ...]:
-        """Commit ids with a delta here for everything that is held: files of an older day may have some chains' only."""
+        """Commit ids with a delta for every held virtual node: older files may have the deltas of some chains only."""
         holds = self._state.saved.holds
         return tuple(sorted(commit_id for commit_id, has in self.vnodes().items() if all(v in has for v in holds)))

@@ -1,18 +1,18 @@
-"""What one instance does about every message: the sidecar side of the protocol, without its data.
+"""An instance's reaction to every message: the sidecar's side of the protocol, without its data.
 
     Prepare --> contribute (helper) --> partials of all helpers --> compute (leader) --> log, down the chain
             --> tail: Prepared --> Commit --> committing record, Apply, committed record --> Committed
 
     learner:  Install --> Fetch --> Chunk ... Chunk(last) + every delta --> Warm --> Install (in sync)
 
-An instance has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
-answers. The instance alone takes events, follows tables, and commits.
+An instance has parts, each with fields of its own. A part knows the fields of the rows below it, never its neighbours,
+and answers. The instance alone takes events, follows tables, and commits.
 
     Participation | Archiving                              the attempt under way, before it is committed | the store
-    LoggedDeltas | Learning, Teaching | EarlyMessages      what is logged | snapshots at both ends | what came too early
+    LoggedDeltas | Learning, Teaching | EarlyMessages      the log | snapshots at both ends | messages of newer tables
     InstanceState                                          commit record, fences, table, time, effects
 
-Effects are executed in order by the process; what an effect finds out comes back as an event (`Computed`).
+Effects are executed in order by the process; their results come back as events (`Computed`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from ferry.protocol.instance.io import (
     Forget,
     ForgetAttempt,
     ForgetLog,
+    InstanceRecord,
     LoadAhead,
     LoadChunk,
     LogDelta,
@@ -48,7 +49,6 @@ from ferry.protocol.instance.io import (
     Restore,
     Restored,
     Save,
-    Saved,
     SendDelta,
     Staged,
     StopScan,
@@ -72,7 +72,7 @@ class Instance:
         self,
         me: InstanceId,
         operators: int,
-        saved: Saved,
+        saved: InstanceRecord,
         logged: tuple[m.Delta, ...] = (),
         rules: Rules | None = None,
         learn_stall_ms: int = LEARN_STALL_MS,
@@ -88,14 +88,14 @@ class Instance:
         self.checkpoints = Archiving(state, self.log)
         self.story = Story()
 
-    # ---- what others may read
+    # ---- read access for others
     @property
     def me(self) -> InstanceId:
         """Its name."""
         return self.state.me
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> InstanceRecord:
         """Its commit record."""
         return self.state.saved
 
@@ -109,9 +109,9 @@ class Instance:
         held = dict.fromkeys(saved.holds)
         return saved.has_rows_of(commit_id) and all(v in held for v in vnodes)
 
-    # ---- the one entrance
+    # ---- the only entrance
     def start(self) -> list[Effect]:
-        """Effects of coming (back) to life: an Apply that was cut short is done again, or what is not whole is no copy."""
+        """Effects of a (re)start: an interrupted Apply is repeated, or incomplete state is dropped."""
         saved, rules = self.state.saved, self.state.rules
         commit = saved.committing
         if commit is not None and rules.redo_apply:
@@ -146,8 +146,8 @@ class Instance:
             self._obey(ask.generation)
         s = self.state.saved
         prepared, deltas = self.log.prepared(), self.log.vnodes()
-        # A learner may have become in sync by the journal before it is told. What was prepared since has its deltas, too,
-        # unless files are of an older day.
+        # The journal may have made a learner in sync before it knows. It has the deltas prepared since, too, unless its
+        # files are older.
         learned = self.learning.warm if self.state.rules.whole_flag else self.learning.vnodes()
         whole = [v for v in (*s.learned, *learned) if all(v in deltas[commit_id] for commit_id in prepared)]
         holds = tuple(sorted({**dict.fromkeys(s.holds), **dict.fromkeys(whole)}))
@@ -195,11 +195,12 @@ class Instance:
             _HANDLERS[type(message)](self, message)
 
     def _leave_and_learn(self, mine: tuple[int, ...], view: TableView, anew: bool) -> None:
-        """Drop what is not held any more, so that it is never found later; begin to learn what is new.
+        """Drop virtual nodes that are not held any more, so that stale state is never found later; begin to learn new
+        ones.
 
-        `anew`: the table is the first one of its driver here. The driver before may have died while it told of a commit,
-        and an attempt that no in-sync member heard of is given up. An instance that is none forgets what it has committed,
-        and what it has learned by that.
+        `anew`: the table is the first one of its driver here. The previous driver may have died while it sent a Commit,
+        and an attempt unknown to every in-sync member is abandoned. An instance outside all groups forgets what it has
+        committed and learned by it.
         """
         state, wanted = self.state, view.learned.get(self.me, {})
         before = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes()}
@@ -219,9 +220,9 @@ class Instance:
             self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader))
 
     def _is_current(self, message: m.Prepare | m.Delta) -> bool:
-        """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older.
+        """True when the message belongs to the installed table; one of a newer table waits, one of an older is dropped.
 
-        Dropping saves work only: attempts are never numbered twice, so nobody counts an answer to an older one.
+        Dropping only saves work: attempts are never numbered twice, so no answer to an older one counts.
         """
         view = self.state.view
         if view is not None and message.version == view.version:
@@ -244,7 +245,7 @@ class Instance:
         self.participation.begin(p)
 
     def _release_before(self, step: Step) -> None:
-        """The first Prepare of an epoch proves that the one before is final."""
+        """The first Prepare of an epoch proves that the previous one is final."""
         if step.operator == 0 and step.epoch - 1 > self.saved.released:
             self._release(step.epoch - 1)
 
@@ -266,7 +267,7 @@ class Instance:
             self.state.do(SendDelta(learner, copy))
 
     def _forward(self, delta: m.Delta) -> None:
-        """To the next one of the chain; its tail acknowledges."""
+        """Send it to the next member of the chain; the tail acknowledges."""
         at = delta.chain.index(self.me)
         last = at + 1 == len(delta.chain)
         if not last:
@@ -291,7 +292,7 @@ class Instance:
             self._forward(delta)
 
     def _apply_late(self, delta: m.Delta) -> bool:
-        """Whether a learner's delta came after its Commit, for which nobody has waited; it is applied now."""
+        """Whether a learner's delta came after its Commit, which does not wait for learners; it is applied now."""
         commit_id = CommitId(delta.step, delta.attempt)
         if delta.chain or commit_id != self.saved.committed:
             return False
@@ -343,7 +344,7 @@ class Instance:
             self._release(commit_id.step.epoch)
 
     def _begin_anew(self, upto: Step) -> None:
-        """Hold nothing: this step was applied in parts, and what is missing is not in the log (files of different days)."""
+        """Hold nothing: this step was applied in parts, and the log lacks the rest (files of different ages)."""
         held = self.saved.holds
         self.state.begin_anew()
         self.state.do(Drop(held))
@@ -393,6 +394,6 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
 __all__ = [
     "DRIVER", "Apply", "Archive", "Compute", "Computed", "ComputeFailed", "Contribute", "Drop", "Effect", "Erase", "Event",
     "ForgetAttempt", "ForgetLog", "Instance", "LoadAhead", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore",
-    "Restored", "Save", "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge",
+    "Restored", "Save", "InstanceRecord", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge",
     "WriteCheckpoint",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an instance does for the attempt under way before it is committed: as a helper, a leader, the tail of chains.
+"""An instance's part in the attempt under way before its commit: as a helper, a leader, the tail of chains.
 
 Prepare --> contribute (helper) --> partials of all helpers --> compute (leader) ... Prepared (tail)
 """
@@ -14,7 +14,7 @@ from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
 SLOW_MS = 1_000
-"""An attempt that is not committed here by then takes long: the driver is told how far it is, and again after as long."""
+"""An attempt that is not committed here by then takes long: its progress is reported to the driver, repeatedly."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Acks:
 
 
 class Participation:
-    """What is staged here, which attempt is under way, and what the driver was told of it."""
+    """Staged fragments, the attempt under way, and the reports to the driver."""
 
     def __init__(self, state: InstanceState, log: LoggedDeltas, slow_ms: int) -> None:
         self._state = state
@@ -51,23 +51,23 @@ class Participation:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Nothing is under way."""
+        """No attempt is under way."""
         self._staged: dict[m.Fragment, bool] = {}
         self._in_progress: AttemptInProgress | None = None
         self._early: dict[CommitId, dict[InstanceId, bool]] = {}
         """Helpers whose partials came before the Prepare."""
         self._acks: Acks | None = None
         self._reported: tuple[CommitId, int] | None = None
-        """The attempt that is not committed yet, and when it was seen first, or told of last."""
+        """The uncommitted attempt, and when it was first seen or last reported."""
 
     # ---- the attempt under way
     def is_now(self, step: Step, attempt: Attempt) -> bool:
-        """Whether it is the attempt under way."""
+        """Whether this is the attempt under way."""
         return self._in_progress is not None and self._in_progress.commit_id == (step, attempt)
 
     @property
     def prepare(self) -> m.Prepare | None:
-        """What the driver said of the attempt under way."""
+        """The Prepare of the attempt under way."""
         return self._in_progress.prepare if self._in_progress is not None else None
 
     def is_outdone(self, step: Step, attempt: Attempt) -> bool:
@@ -83,7 +83,7 @@ class Participation:
         self._in_progress = None
 
     def give_up_before(self, generation: int) -> None:
-        """What is being computed for an older driver must not be logged after the answer to this one."""
+        """A result computed for an older driver must not be logged after the answer to this one."""
         if self._in_progress is not None and self._in_progress.prepare.attempt.generation < generation:
             self._in_progress = None
 
@@ -94,11 +94,11 @@ class Participation:
 
     # ---- helper
     def stage(self, fragment: m.Fragment) -> None:
-        """A task has streamed it."""
+        """A task has streamed this fragment."""
         self._staged[fragment] = True
 
     def release(self, epoch: int) -> None:
-        """Fragments of epochs up to this one are of no use any more."""
+        """Fragments of epochs up to this one are not needed any more."""
         self._staged = {f: True for f in self._staged if f.step.epoch > epoch}
 
     def begin(self, p: m.Prepare) -> None:
@@ -137,7 +137,7 @@ class Participation:
         at, view = self._in_progress, self._state.view
         if at is None or at.computing or view is None or not self._state.leads:
             return
-        # To look who is missing takes time by the number of helpers, and each of them comes by here.
+        # Finding missing helpers takes time by the number of helpers, and each message of a helper passes here.
         if len(at.heard) < len(at.prepare.winners) or self._unheard():
             return
         at.computing = True
@@ -145,7 +145,7 @@ class Participation:
         self._state.do(Compute(at.prepare, tuple(h for h, _ in at.prepare.winners), chains))
 
     def code_failed(self, failed: ComputeFailed) -> None:
-        """The driver says whether there is another attempt; nothing is left of this one."""
+        """The driver decides about another attempt; all of this one is dropped."""
         if self.is_now(failed.step, failed.attempt):
             me = self._state.me
             self._state.tell(m.CodeFailed(me, failed.step, failed.attempt, failed.reason, failed.final))
@@ -156,7 +156,8 @@ class Participation:
 
     # ---- tail
     def acknowledge(self, delta: m.Delta) -> None:
-        """Tell the driver, at once with what else ends here; what is not all there by the next tick goes alone."""
+        """Acknowledge to the driver, together with other chains that end here; incomplete sets are acknowledged at the
+        next tick."""
         commit_id, view = CommitId(delta.step, delta.attempt), self._state.view
         if view is None or (self._acks is not None and self._acks.commit_id > commit_id):
             return
@@ -176,7 +177,7 @@ class Participation:
 
     # ---- patience
     def tick(self) -> None:
-        """Acknowledge what has logged its delta; say how far an attempt is that takes long."""
+        """Acknowledge logged chains; report the progress of an attempt that takes long."""
         self._say_acks()
         at, now = self._in_progress, self._state.now
         commit_id = max([*self._log.by_commit_id, *([at.commit_id] if at is not None else [])], default=None)

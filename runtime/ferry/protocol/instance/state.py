@@ -1,6 +1,6 @@
-"""What the parts of an instance have in common: its commit record, whom it obeys, its table, the time, and its effects.
+"""The common state of an instance's parts: commit record, generation, table, time, effects.
 
-Must never decide what is committed, nor know a part.
+Must never decide which step is committed, nor know a part.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
-from ferry.protocol.instance.io import DRIVER, Effect, Save, Saved
+from ferry.protocol.instance.io import DRIVER, Effect, InstanceRecord, Save
 from ferry.protocol.io import Send
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import successor
@@ -17,25 +17,25 @@ from ferry.protocol.view import TableView
 
 
 class InstanceState:
-    """One instance, in the eyes of every part."""
+    """One instance, as every part sees it."""
 
-    def __init__(self, me: InstanceId, operators: int, saved: Saved, rules: Rules) -> None:
+    def __init__(self, me: InstanceId, operators: int, saved: InstanceRecord, rules: Rules) -> None:
         self.me = me
         self.operators = operators
         self.rules = rules
         self.saved = saved
         self.view: TableView | None = None
-        """The table that is installed here."""
+        """The installed table."""
         self.now = 0
         self._effects: list[Effect] = []
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader of something."""
+        """Whether it leads a virtual node."""
         return self.view is not None and self.me in self.view.led
 
     def follows(self, step: Step) -> bool:
-        """A step is prepared and applied only on top of the one before it."""
+        """A step is prepared and applied only directly after the previous one."""
         committed = self.saved.committed
         return committed is None or successor(committed.step, self.operators) == step
 
@@ -45,7 +45,7 @@ class InstanceState:
         self._effects.append(effect)
 
     def tell(self, message: m.Message) -> None:
-        """A message for the driver."""
+        """Send a message to the driver."""
         self._effects.append(Send(DRIVER, message))
 
     def take_effects(self) -> list[Effect]:
@@ -55,16 +55,16 @@ class InstanceState:
 
     # ---- the commit record
     def save(self, **changes: Any) -> None:
-        """Change the commit record, and what will be found after a crash."""
+        """Change the commit record, which is read after a crash."""
         self.saved = self.saved.changed(**changes)
         self.do(Save(self.saved))
 
     def begin_anew(self, released: int = -1, origin: str | None = None, holds: tuple[int, ...] = ()) -> None:
-        """Be no copy of anything; whom it obeys it knows all the same, and in which life of the job it is.
+        """Hold no copy; the generation that it obeys stays, and the life of the job.
 
-        `holds`: what will be loaded.
+        `holds`: virtual nodes that will be loaded.
         """
-        self.saved = Saved(
+        self.saved = InstanceRecord(
             self.saved.generation,
             released=released,
             origin=self.saved.origin if origin is None else origin,
@@ -81,7 +81,7 @@ class InstanceState:
         return False
 
     def obeys_newer(self, generation: int) -> bool:
-        """Remember a higher generation; whether it is one."""
+        """Remember a higher generation; returns whether it is one."""
         if generation > self.saved.generation:
             self.save(generation=generation)
             return True

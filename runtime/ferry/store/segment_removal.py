@@ -1,8 +1,8 @@
-"""Files of segments that are not needed any more, removed one at a time: by a thread, for the loop has other things to do.
+"""Removal of obsolete segment files, one at a time, on a thread: the loop has other work.
 
-To unlink a file waits for the file system's journal, a tenth of a second on a busy disk; to let go of one that is unlinked
-already takes as long as it is large. The order is that in which they were given up: a segment replaces those it was made of,
-and says so, as long as it is there. What is left when a process ends is removed by the next.
+An unlink waits for the file system's journal, a tenth of a second on a busy disk; freeing an unlinked file takes time
+by its size. Files are removed in the order in which they became obsolete: a segment names the segments that it replaces
+as long as it exists. Files left at the end of a process are removed by the next one.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from ferry.store.segments import Segment
 LOOK_AT_ONCE = 256
 
 WAIT_SECONDS = 0.001
-"""For a file to go when there is nothing else to do."""
+"""Wait for a file removal when there is no other work."""
 
 
 def unlink(path: Path) -> None:
-    """Remove a file that may be gone."""
+    """Remove a file that may not exist."""
     path.unlink(missing_ok=True)
 
 
 def finish() -> None:
-    """Wait for what other states of this process have begun to remove: whoever opens their files looks at all of them."""
+    """Wait for removals of other states in this process: a state that is opened lists all of its files."""
     mapped.DISK.submit(lambda: None).result()
 
 
-class Removals:
-    """What one state has given up."""
+class SegmentRemoval:
+    """The obsolete segments of one state."""
 
     def __init__(self) -> None:
         self._given_up: deque[Segment] = deque()
         self._read: deque[Segment] = deque()
-        """By readers that are done. The last reference to a removed one frees its bytes: they are let go one at a time."""
+        """Segments of finished readers. The last reference to a removed one frees its bytes: they are dropped one at a
+        time."""
         self._under_way: Future[None] | None = None
 
     def add(self, segment: Segment) -> None:
-        """Its file has to go; whoever looks into it may go on."""
+        """Remove the file of this segment; readers may go on."""
         self._given_up.append(segment)
 
     def keep(self, segments: list[Segment], reader: Iterator[pa.RecordBatch]) -> None:
-        """Until the reader is gone, however it ends, and until a later `step` has let go of each."""
+        """Keep the segments until the reader has ended, however it ends, and a later `step` has dropped each."""
         weakref.finalize(reader, self._read.extend, segments).atexit = False
 
     def step(self, used: set[int]) -> bool:
-        """Begin to remove a file, or let go of one; False when there was none. `used`: sequences of the state's segments."""
+        """Begin to remove a file, or drop a segment; False when there was none. `used`: sequences of the state's
+        segments."""
         for _ in range(min(LOOK_AT_ONCE, len(self._read))):
             if self._read.popleft().sequence not in used:
                 return True
@@ -64,11 +66,11 @@ class Removals:
 
     def _end(self) -> None:
         if self._under_way is not None:
-            self._under_way.result()  # raises what the thread could not do
+            self._under_way.result()  # raises the thread's error
             self._under_way = None
 
     def wait(self) -> bool:
-        """A moment for the file that is being removed; False when there is nothing to remove."""
+        """Wait a moment for the file that is being removed; False when there is none."""
         if self._under_way is None:
             return False
         if not wait([self._under_way], WAIT_SECONDS).not_done:

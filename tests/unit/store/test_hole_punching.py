@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ferry.store import garbage, mapped
-from ferry.store.garbage import Garbage
+from ferry.store import hole_punching, mapped
+from ferry.store.hole_punching import HolePuncher
 
 PIECE = 64 * 1024
 
@@ -16,14 +16,14 @@ PIECE = 64 * 1024
 def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * 4 * PIECE)
-    goes, punch = threading.Event(), garbage.punch
+    goes, punch = threading.Event(), hole_punching.punch
 
     def slowly(descriptor: int, begin: int, end: int) -> None:
         goes.wait(20)
         punch(descriptor, begin, end)
 
-    monkeypatch.setattr(garbage, "punch", slowly)
-    some = Garbage()
+    monkeypatch.setattr(hole_punching, "punch", slowly)
+    some = HolePuncher()
     some.add([(file, 0, PIECE), (file, 2 * PIECE, 3 * PIECE)])
     assert some.give_back() and not some.give_back() and some.is_left
     file.unlink()
@@ -31,7 +31,7 @@ def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
     goes.set()
     while some.is_left:
         assert not some.give_back(), "all of it fitted into one piece"
-    assert file.read_bytes() == b"y" * 4 * PIECE, "what is new under that name is nobody's garbage"
+    assert file.read_bytes() == b"y" * 4 * PIECE, "what is new under that name is no garbage"
 
 
 @pytest.mark.parametrize("plenty", [True, False])
@@ -49,12 +49,12 @@ def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pyt
         def sleep(seconds: float) -> None:
             rested.append(seconds)
 
-    monkeypatch.setattr(garbage, "time", Clock)
-    monkeypatch.setattr(garbage, "REST_TIMES", 9)
-    monkeypatch.setattr(garbage, "PLENTY_BYTES", 1 if plenty else 1 << 62)
+    monkeypatch.setattr(hole_punching, "time", Clock)
+    monkeypatch.setattr(hole_punching, "REST_TIMES", 9)
+    monkeypatch.setattr(hole_punching, "PLENTY_BYTES", 1 if plenty else 1 << 62)
     file = tmp_path / "file"
     file.write_bytes(b"x" * 4 * PIECE)
-    some = Garbage()
+    some = HolePuncher()
     some.add([(file, 0, PIECE), (file, 2 * PIECE, 3 * PIECE)])
     assert some.give_back()
     mapped.DISK.submit(lambda: None).result()
@@ -67,13 +67,13 @@ def test_few_files_are_open_for_it_however_many_tables_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes = threading.Event()
-    monkeypatch.setattr(garbage, "punch", lambda *_: goes.wait(20))
-    many = [Garbage() for _ in range(20)]
+    monkeypatch.setattr(hole_punching, "punch", lambda *_: goes.wait(20))
+    many = [HolePuncher() for _ in range(20)]
     for number, some in enumerate(many):
         file = tmp_path / str(number)
         file.write_bytes(b"x" * PIECE)
         some.add([(file, 0, PIECE)])
-    assert sum(some.give_back() for some in many) == garbage.FILES
+    assert sum(some.give_back() for some in many) == hole_punching.FILES
     goes.set()
     while any(some.is_left for some in many):
         for some in many:
@@ -86,11 +86,11 @@ def test_where_no_file_can_be_opened_it_waits(tmp_path: Path, monkeypatch: pytes
 
     file = tmp_path / "file"
     file.write_bytes(b"x" * 2 * PIECE)
-    some = Garbage()
+    some = HolePuncher()
     some.add([(file, 0, PIECE)])
     with monkeypatch.context() as patch:
-        patch.setattr(garbage.os, "open", refuse)
-        for _ in range(2 * garbage.FILES):
+        patch.setattr(hole_punching.os, "open", refuse)
+        for _ in range(2 * hole_punching.FILES):
             assert not some.give_back() and some.is_left
     assert some.give_back()
     mapped.DISK.submit(lambda: None).result()
@@ -102,10 +102,10 @@ def test_neighbours_are_given_back_together_and_parts_of_pages_never(
 ) -> None:
     """A table that loses half of its virtual nodes leaves a thousand regions, of which most are neighbours, or small."""
     punched: list[tuple[int, int]] = []
-    monkeypatch.setattr(garbage, "punch", lambda _, begin, end: punched.append((begin, end)))
+    monkeypatch.setattr(hole_punching, "punch", lambda _, begin, end: punched.append((begin, end)))
     file, page = tmp_path / "file", mapped.PAGE_BYTES
     file.touch()
-    some = Garbage()
+    some = HolePuncher()
     some.add((file, at, at + 384) for at in range(100, 100 + 384 * 100, 384))
     some.add(
         [(file, 20 * page, 20 * page + 384), (file, 30 * page + 1, 32 * page - 1), (file, 40 * page + 7, 42 * page)]

@@ -1,7 +1,7 @@
-"""Bytes inside files that are never looked at again: given back to the file system a little at a time, on another thread.
+"""Unused byte ranges of files, given back to the file system a little at a time, on another thread (punched holes).
 
-It takes a disk long to forget: with one that was busy, half of the time that an instance's loop stood went there. Who looks
-at the file meanwhile may have to wait, so most of the time nothing is given back.
+Punching holes takes a disk long: on a busy disk it caused half of the time in which an instance's loop stood still.
+Other accesses to the file may wait meanwhile, so most of the time no hole is punched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from ferry.store import mapped
 
 PUNCH_BYTES = 1024 * 1024
-"""Are given back at a time: file systems write first what they then forget."""
+"""Bytes per step: file systems first write the pages that they then free."""
 PUNCHES = 4
-"""At a time, at most."""
+"""Holes per step, at most."""
 REST_TIMES = 9
-"""So many times as long as one took, nothing is given back,"""
+"""Rest 9 times as long as a punch took ..."""
 PLENTY_BYTES = 4 * mapped.RESERVE_BYTES
-"""as long as so much is free."""
+"""... unless less than this is free."""
 
 FILES = 4
-"""Of all tables of a process are open for that at a time."""
+"""Files open for this at a time, over all tables of a process."""
 
 Range = tuple[Path, int, int]
 """File, begin, end."""
@@ -39,19 +39,20 @@ _lock = threading.Lock()
 
 
 def is_busy() -> bool:
-    """Whether no table can begin to give something back now."""
+    """Whether no table can begin a step now."""
     return _open >= FILES
 
 
-class Garbage:
-    """Of one table."""
+class HolePuncher:
+    """The unused ranges of one table."""
 
     def __init__(self) -> None:
         self._ranges: deque[Range] = deque()
         self._giving: Future[None] | None = None
 
     def add(self, ranges: Iterable[Range]) -> None:
-        """They read as zeros from some time on, or as before: only whole pages are given back, of neighbours together."""
+        """Add unused ranges. They read as zeros at some time, or as before: only whole pages are freed, of neighbours
+        together."""
         for path, begin, end in ranges:
             if self._ranges and self._ranges[-1][0] == path and self._ranges[-1][2] == begin:
                 begin = self._ranges.pop()[1]
@@ -59,11 +60,11 @@ class Garbage:
 
     @property
     def is_left(self) -> bool:
-        """Whether something will be given back."""
+        """Whether ranges are left to punch."""
         return bool(self._ranges) or self._giving is not None
 
     def give_back(self) -> bool:
-        """Begin with a little of it; False when there is nothing, or it is too soon."""
+        """Begin a step; False when there is no range, or it is too soon."""
         if self._giving is not None:
             if not self._giving.done():
                 return False
@@ -77,17 +78,17 @@ class Garbage:
             return False
         path = self._ranges[0][0]
         try:
-            # Open from now on: another file may get its name.
+            # Open from now on, because another file may get this name.
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # Too many files are open: it can wait.
+        except OSError:  # Too many open files: try again later.
             return False
         _count(1)
         self._giving = mapped.DISK.submit(_give_back, descriptor, self._next(path))
         return True
 
     def _next(self, path: Path) -> list[tuple[int, int]]:
-        """Some ranges of this file."""
-        left, some = PUNCH_BYTES, []
+        """The next ranges of this file."""
+        left, ranges = PUNCH_BYTES, []
         while self._ranges and self._ranges[0][0] == path and left > 0:
             pages = _pages(*self._ranges.popleft()[1:])
             if pages is None:
@@ -96,13 +97,13 @@ class Garbage:
             if end - begin > left:
                 self._ranges.appendleft((path, begin + left, end))
                 end = begin + left
-            some.append((begin, end))
+            ranges.append((begin, end))
             left -= max(end - begin, PUNCH_BYTES // PUNCHES)
-        return some
+        return ranges
 
 
 def _pages(begin: int, end: int) -> tuple[int, int] | None:
-    """Those that are in between as a whole."""
+    """The whole pages within a range."""
     begin, end = -(-begin // mapped.PAGE_BYTES) * mapped.PAGE_BYTES, end // mapped.PAGE_BYTES * mapped.PAGE_BYTES
     return (begin, end) if begin < end else None
 
@@ -127,5 +128,5 @@ def _give_back(descriptor: int, ranges: list[tuple[int, int]]) -> None:
 
 
 def punch(descriptor: int, begin: int, end: int) -> None:
-    """Give these bytes back, where the file system can."""
+    """Free these bytes, if the file system supports it."""
     _LIBC.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(end - begin))

@@ -1,7 +1,7 @@
-"""Which virtual nodes were dropped when: a drop is one small file, however much state there is.
+"""Dropped virtual nodes: a drop is one small file, however large the state is.
 
-Files of state are numbered; what a file with a number up to `at[v]` holds of virtual node v is not there any more. Files
-are cleaned of it later, in pieces. Must be written before anything of what was dropped comes back.
+Files of state are numbered; rows of virtual node v in a file with a number up to `at[v]` do not count any more. Files
+are cleaned of them later, in pieces. Must be written before any state of a dropped virtual node comes back.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ferry.kernels.grouping import Ints
 from ferry.system import files
 
 
-class Drops:
-    """One file, replaced as a whole. `notes` are its owner's."""
+class DroppedVnodes:
+    """One file, replaced atomically. `notes` are its owner's."""
 
     def __init__(self, path: Path, virtual_nodes: int) -> None:
-        """Read the file, if there is one. Raises StateUnavailable when it is not what was written."""
+        """Read the file, if it exists. Raises StateUnavailable when it is damaged."""
         self._path = path
         self.at: Ints = np.full(virtual_nodes, -1, np.int64)
         self.last = -1
-        """the greatest of them"""
+        """the greatest number in `at`"""
         self.notes: dict[str, Any] = {}
         if path.exists():
             try:
@@ -41,7 +41,7 @@ class Drops:
                 raise StateUnavailable(f"{path}: cannot be read ({e}); warm this instance again") from e
 
     def drop(self, vnodes: Ints, number: int, notes: dict[str, Any]) -> None:
-        """Whatever is in files numbered up to `number` of these virtual nodes is gone."""
+        """Rows of these virtual nodes in files numbered up to `number` do not count any more."""
         at = self.at.copy()
         at[vnodes] = number
         try:
@@ -53,5 +53,5 @@ class Drops:
         self.at, self.notes, self.last = at, notes, int(at.max())
 
     def gone(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """bool[V]: what a file of that number holds in vain; None when it holds nothing so."""
+        """bool[V]: virtual nodes whose rows in a file of this number are dropped; None if there are none."""
         return self.at >= number if self.last >= number else None
