@@ -265,6 +265,8 @@ def touches_private_spark_in_one_file(source: Source) -> list[str]:
     names = {node.attr for node in nodes if node.attr in PRIVATE_ATTRIBUTES}
     modules = {module for module, _ in source.imports() if module in PRIVATE_MODULES}
     return [f"uses {name}: that belongs to ferry/spark/private.py" for name in sorted(names | modules)]
+
+
 PLACEHOLDERS = {"asked", "found", "given", "made", "one", "some", "what"}
 """Names that fit every value. A reader who sees the binding may be content with them; five lines later nobody knows."""
 
@@ -384,16 +386,19 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/kube": 19,
         "operator/ferry_operator/local": 15,
         "operator/ferry_operator/placement": 2,
+        "runtime/ferry/api": 18,
         "runtime/ferry/channel": 5,
+        "runtime/ferry/connectors": 47,
+        "runtime/ferry/contract": 1,
         "runtime/ferry/driver": 19,
         "runtime/ferry/durable": 5,
         "runtime/ferry/environment.py": 1,
-        "runtime/ferry/kernels": 13,
+        "runtime/ferry/kernels": 15,
         "runtime/ferry/process": 34,
         "runtime/ferry/reading": 2,
         "runtime/ferry/registry": 7,
         "runtime/ferry/sidecar": 3,
-        "runtime/ferry/spark": 85,
+        "runtime/ferry/spark": 12,
         "runtime/ferry/testing": 5,
         "runtime/ferry/worker": 1,
     },
@@ -406,8 +411,10 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/kube": 59,
         "operator/ferry_operator/local": 37,
         "operator/ferry_operator/placement": 3,
+        "runtime/ferry/api": 32,
         "runtime/ferry/channel": 73,
-        "runtime/ferry/driver": 81,
+        "runtime/ferry/connectors": 135,
+        "runtime/ferry/driver": 77,
         "runtime/ferry/durable": 21,
         "runtime/ferry/environment.py": 3,
         "runtime/ferry/kernels": 43,
@@ -415,7 +422,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "runtime/ferry/reading": 5,
         "runtime/ferry/registry": 24,
         "runtime/ferry/sidecar": 68,
-        "runtime/ferry/spark": 208,
+        "runtime/ferry/spark": 44,
         "runtime/ferry/system": 17,
         "runtime/ferry/testing": 6,
         "runtime/ferry/worker": 1,
@@ -423,7 +430,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""
 
-HARD_DOCUMENTS = {"README.md": 18, "docs": 219}
+HARD_DOCUMENTS = {"README.md": 18, "docs": 218}
 """How many hard phrases documents still have. Numbers only go down."""
 
 
