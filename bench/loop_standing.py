@@ -24,7 +24,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import InstanceId
 from ferry.kernels.columns import empty
 from ferry.kernels.schemas import state_schema
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 
 LEADER, LEARNER = InstanceId("0.0"), InstanceId("1.0")
 VNODES = 1024

@@ -17,7 +17,7 @@ from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Si
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import InstanceId
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.spark.tasks.fragment import Fragmenter
 

@@ -12,8 +12,8 @@ from ferry.contract.names import CommitId, InstanceId, Step, Term
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
+from ferry.protocol import instance as icore
 from ferry.protocol.coordinator.groups import GroupChange
-from ferry.protocol.instance import machine as icore
 from tests.sim import data, spark
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
 from tests.sim import data

@@ -10,7 +10,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.protocol import coordinator as dcore
-from ferry.protocol.instance import machine as icore
+from ferry.protocol import instance as icore
 from tests.sim.checks import Checks
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Link, Net

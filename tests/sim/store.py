@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from tests.sim import data
 
 if TYPE_CHECKING:

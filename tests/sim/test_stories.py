@@ -23,7 +23,7 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, vnod
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
 from ferry.kernels.schemas import state_schema
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from tests.sim.data import SIZE
 from tests.sim.world import World

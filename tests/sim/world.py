@@ -12,7 +12,7 @@ from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
-from ferry.protocol.instance import machine as icore
+from ferry.protocol import instance as icore
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import short
 from tests.sim import checks, faults

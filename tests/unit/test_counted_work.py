@@ -23,8 +23,8 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.coordinator.loop import initial_table
-from ferry.protocol.instance import machine as i
-from ferry.protocol.instance.machine import Tick
+from ferry.protocol import instance as i
+from ferry.protocol.io import Tick
 from tests.unit.protocol.table_top import Top
 from tests.unit.sidecar.leaders import OPERATORS, Cluster
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from bench.parts.scale.driver import Driver
 from bench.parts.scale.instance import NAME, Member
 from bench.shared.results import Panel, Results, draw, show
-from ferry.protocol.instance.machine import Tick
+from ferry.protocol.io import Tick
 
 Cost = tuple[float, int, int]
 """CPU seconds, bytes sent, messages."""

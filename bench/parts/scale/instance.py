@@ -13,7 +13,7 @@ from typing import Any
 from bench.parts.scale.driver import Driver
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, driver_name
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.protocol.view import seen
 from ferry.sidecar.drivers import Drivers
 

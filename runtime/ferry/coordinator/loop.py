@@ -27,7 +27,7 @@ from ferry.coordinator.members import Members
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
-from ferry.protocol.instance.machine import Tick
+from ferry.protocol.io import Tick
 from ferry.registry import JobRegistry, JournalStore
 
 log = logging.getLogger("ferry.coordinator")

@@ -31,7 +31,7 @@ from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, ta
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.process.users import calls_users
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar.archive import Archiver
 from ferry.sidecar.loading import Loader
 from ferry.sidecar.metrics import LoadCounter

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from ferry.channel.base import BY_PRIORITY, DeferredCredit, Lane
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 
 STARVED_SECONDS = 0.1
 """A lane that waited so long gets a turn, else an instance that is always busy would never learn anything."""

@@ -32,7 +32,7 @@ from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.contract.user_code import USER_CODE
 from ferry.environment import Environment
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE
 from ferry.sidecar.data import BeginsAnew, Data

@@ -14,7 +14,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar.signs import crashed
 from ferry.store import seal
 from ferry.store.commit_record import CommitRecord

@@ -20,7 +20,7 @@ from ferry.coordinator import loop
 from ferry.driver.ends import Stopped
 from ferry.driver.orders import next_order
 from ferry.protocol import coordinator as core
-from ferry.protocol.instance.machine import Tick
+from ferry.protocol.io import Tick
 from ferry.protocol.story import Story
 
 

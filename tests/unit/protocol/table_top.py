@@ -13,7 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 
 A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 

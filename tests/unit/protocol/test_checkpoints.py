@@ -13,8 +13,8 @@ from ferry.contract.names import Attempt, CommitId, Step, Term
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
+from ferry.protocol import instance as i
 from ferry.protocol.coordinator.checkpoints import AGAIN_MS
-from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 LABEL = CommitId(Step(3, 0), Attempt(2, 9))

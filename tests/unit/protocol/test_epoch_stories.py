@@ -11,7 +11,7 @@ from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 

@@ -7,7 +7,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, Top
 
 LINE = "user code: ZeroDivisionError: division by zero (job.py:12), operator 'w'"

@@ -10,7 +10,7 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Version
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, Top
 
 

@@ -7,7 +7,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.plans import Plan, PlanStep
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 

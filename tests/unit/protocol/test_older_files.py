@@ -7,7 +7,7 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 VERSION = Version(1, 1)

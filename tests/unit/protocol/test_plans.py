@@ -13,7 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Placement, Plan, PlanStep
 from ferry.protocol import coordinator as c
-from ferry.protocol.instance import machine as i
+from ferry.protocol import instance as i
 from ferry_operator.placement.strategies import HandoverPolicy, Name, steps
 from tests.unit.protocol.table_top import A, B, C, Top
 

@@ -8,7 +8,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
 from ferry.protocol import coordinator as core
-from ferry.protocol.instance import machine as instance
+from ferry.protocol import instance
 from ferry.protocol.story import LENGTH, LINE_MAX, Story, short
 from tests.unit.protocol.table_top import A, Top
 

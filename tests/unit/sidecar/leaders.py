@@ -24,7 +24,7 @@ from ferry.contract.routing import Version
 from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
 from ferry.process.shapes import shape_of
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.process import ProcessState

@@ -20,7 +20,7 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar import archive, loading, shadows, uploads
 from ferry.sidecar.data import Data
 from ferry.store.state import State

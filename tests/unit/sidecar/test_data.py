@@ -24,7 +24,7 @@ from ferry.contract.routing import Version
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.process.shapes import shape_of
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar import reads
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.signs import Signs, look, write_end

@@ -17,7 +17,7 @@ from ferry.contract.documents import SYNCING
 from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar import ALIVE, node
 from ferry.sidecar.data import BeginsAnew
 from ferry.sidecar.delay_control import DelayControl

@@ -21,7 +21,7 @@ from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import CommitId, Step
 from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
-from ferry.protocol.instance import machine as core
+from ferry.protocol import instance as core
 from ferry.sidecar import data
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.spark.tasks.fragment import Fragmenter

@@ -9,6 +9,7 @@ A coordinator has parts, each with fields of its own. A part knows the fields of
 neighbours, and answers. The coordinator alone takes events, has tables journaled, and decides the consequences for the
 other parts.
 
+    EpochSteps                      the steps of an epoch, one after the other
     Takeover | Attempts | Moves     state from the previous driver | the step under way | the desired placement
     Checkpointing                   durable checkpoints
     Commits | Reachability          the committed step and its members | pairs that cannot reach each other
@@ -24,13 +25,14 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import InstanceId, Step
+from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table
 from ferry.protocol.coordinator import io
 from ferry.protocol.coordinator.attempts import Attempts
 from ferry.protocol.coordinator.checkpoints import Checkpointing
 from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.epoch_steps import EpochSteps
 from ferry.protocol.coordinator.groups import Regrouped
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
@@ -69,6 +71,7 @@ class Coordinator:
         self.attempts = Attempts(driver, journaling, members, reachability, commits)
         self.moves = Moves(driver, journaling, members, reachability, commits, first)
         self.checkpoints = Checkpointing(driver, journaling, members, commits)
+        self.steps = EpochSteps(driver, commits, self.attempts, self.moves, self.checkpoints)
         self.story = Story()
 
     # ---- read access for other parts
@@ -147,15 +150,16 @@ class Coordinator:
                     commits.begin(attempts.commit())
             case io.Phase.PREPARE if why := attempts.unusable():
                 # A lost helper may be no member of any group (a worker that was released): no other check sees it.
-                self._again(why)
+                self.steps.again(why)
             case io.Phase.PREPARE if not attempts.trying:
-                self._prepare()
+                self.steps.prepare()
             case io.Phase.COMMIT if commits.all_applied():
-                self._step_committed()
+                self.reachability.step_committed()
+                self.steps.step_committed()
             case io.Phase.IDLE | io.Phase.HOLD if self.checkpoints.holds:
                 self.checkpoints.begin()
             case io.Phase.HOLD if not self._journal(self.moves.regrouped(epoch_begins=False)):
-                self._begin_epoch()
+                self.steps.begin()
 
     def _is_restored(self) -> bool:
         """Whether the restore is over and the journal does not say so yet."""
@@ -189,7 +193,7 @@ class Coordinator:
             driver.enter(io.Phase.ASK)
             self.members.ask_all()
         if self.attempts.is_running or (driver.phase is io.Phase.COMMIT and not driver.rules.commit_final):
-            self._prepare()
+            self.steps.prepare()
         elif driver.phase in (io.Phase.FINISH, io.Phase.HOLD):
             self.commits.send()
 
@@ -234,88 +238,15 @@ class Coordinator:
                 self._journal(self.takeover.without(diverged))
                 return False
             if self.takeover.admit() and self.attempts.is_running:
-                self._prepare()
+                self.steps.prepare()
         return not members.gone or not self._journal(members.closed_groups())
 
     # ---- one epoch
     def _on_epoch_begun(self, event: io.EpochBegun) -> None:
-        at, following, committed = self.commits.at, self.commits.following, self.commits.committed
-        if event.epoch == at.epoch and following.epoch != at.epoch and committed is not None:
-            self._read()
-        elif event.epoch != following.epoch:
-            where = f"Spark begins epoch {event.epoch}, the state is committed up to {at}: "
-            self.driver.halt(
-                "lost-epoch", where + "the checkpoint directory and the state directory do not belong together"
-            )
-        elif following.operator:
-            self._ingest(following)
-        else:
+        if self.steps.is_first_step(event.epoch):
             self.checkpoints.epoch_begun()
             self._journal(self.moves.regrouped())
-            self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        """Begin the epoch unless it has to wait."""
-        if self.moves.holds_epochs():
-            self.commits.send_last()
-        elif not self.checkpoints.holds:
-            self._ingest(self.commits.following)
-
-    def _ingest(self, step: Step) -> None:
-        self.commits.end()
-        self.attempts.ingest(step)
-
-    def _on_ingested(self, event: io.Ingested) -> None:
-        if self.attempts.is_ingesting(event.step, event.run):
-            self.attempts.was_ingested(event)
-
-    def _on_ingest_failed(self, event: io.IngestFailed) -> None:
-        if self.attempts.is_ingesting(event.step, event.run):
-            self._again("the ingest job failed")
-
-    def _again(self, why: str) -> None:
-        """Run the ingest of the step under way again."""
-        assert self.driver.step is not None
-        self.driver.note("ingest-again", why)
-        self._ingest(self.driver.step)
-
-    def _prepare(self) -> None:
-        """Begin an attempt under the present table."""
-        if why := self.attempts.unusable():
-            self._again(why)
-        else:
-            self.attempts.prepare()
-
-    def _on_fragments_gone(self, event: m.FragmentsGone) -> None:
-        if self.attempts.is_now(event.step, event.attempt):
-            self._again(f"{event.helper} does not have its fragments any more")
-
-    def _step_committed(self) -> None:
-        self.reachability.step_committed()
-        self.commits.finish()
-        if self.commits.following.operator == 0:
-            self._read()
-        else:
-            self._ingest(self.commits.following)
-
-    def _read(self) -> None:
-        """Give the fired rows to the sinks."""
-        assert self.commits.committed is not None
-        self.driver.step = self.commits.committed.step
-        self.driver.enter(io.Phase.READ)
-        self._emit(self.driver.step)
-
-    def _emit(self, step: Step) -> None:
-        self.driver.do(io.Emit(step, self.commits.rows(), self.commits.meta))
-
-    def _on_read_failed(self, event: io.ReadFailed) -> None:
-        if self.driver.phase is io.Phase.READ and event.step == self.driver.step:
-            self._emit(event.step)
-
-    def _on_epoch_ended(self, event: io.EpochEnded) -> None:
-        step = self.driver.step
-        if self.driver.phase is io.Phase.READ and step is not None and event.epoch == step.epoch:
-            self.driver.enter(io.Phase.IDLE)
+            self.steps.begin()
 
     def _on_warm(self, event: m.Warm) -> None:
         self.moves.is_warm(event)
@@ -348,7 +279,7 @@ class Coordinator:
         """Try again; from the second time on without the instances that keep the attempt waiting."""
         if self.attempts.give_up() < 2 or not self.driver.rules.work_around or not self._work_around():
             self.members.install()
-            self._prepare()
+            self.steps.prepare()
 
     def _work_around(self) -> bool:
         """Whether a change was begun instead of the same attempt once more."""
@@ -362,7 +293,7 @@ class Coordinator:
             self.driver.enter(io.Phase.PREPARE)
             return self._journal((groups, changes))
         if why := self.attempts.unusable():
-            self._again(why)
+            self.steps.again(why)
         return bool(why)
 
 
@@ -375,10 +306,10 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     io.JournalRefused: Coordinator._on_journal_refused,
     io.JournalReachable: lambda self, event: self.journaling.reached(event),
     io.EpochBegun: Coordinator._on_epoch_begun,
-    io.Ingested: Coordinator._on_ingested,
-    io.IngestFailed: Coordinator._on_ingest_failed,
-    io.ReadFailed: Coordinator._on_read_failed,
-    io.EpochEnded: Coordinator._on_epoch_ended,
+    io.Ingested: lambda self, event: self.steps.ingested(event),
+    io.IngestFailed: lambda self, event: self.steps.ingest_failed(event),
+    io.ReadFailed: lambda self, event: self.steps.read_failed(event),
+    io.EpochEnded: lambda self, event: self.steps.ended(event),
     Plan: lambda self, event: self.moves.submitted(event),
     io.TakeCheckpoint: lambda self, event: self.checkpoints.want(event),
     io.Published: lambda self, event: self.checkpoints.published(event),
@@ -389,7 +320,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Refused: lambda self, event: self.takeover.refused(event),
     m.Failed: Coordinator._on_failed,
     m.Prepared: lambda self, event: self.attempts.was_prepared(event),
-    m.FragmentsGone: Coordinator._on_fragments_gone,
+    m.FragmentsGone: lambda self, event: self.steps.fragments_gone(event),
     m.Committed: lambda self, event: self.commits.was_applied(event),
     m.Waiting: lambda self, event: self.attempts.says(event),
     m.Unsendable: lambda self, event: self.members.cannot_send(event),

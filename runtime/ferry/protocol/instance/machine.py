@@ -26,40 +26,25 @@ from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.protocol.instance.checkpoints import Archiving
 from ferry.protocol.instance.early_messages import EarlyMessages
 from ferry.protocol.instance.io import (
-    DRIVER,
     Apply,
-    Archive,
-    BeginSnapshot,
-    Compute,
     Computed,
     ComputeFailed,
-    Contribute,
     Drop,
     Effect,
-    Erase,
     Event,
     Forget,
-    ForgetAttempt,
-    ForgetLog,
     InstanceRecord,
-    LoadAhead,
-    LoadChunk,
-    LogDelta,
     PeerLost,
-    Restore,
     Restored,
-    Save,
     SendDelta,
     Staged,
-    StopScan,
     TooLarge,
-    WriteCheckpoint,
 )
 from ferry.protocol.instance.learning import LEARN_STALL_MS, SESSION_VNODES, Learning, Teaching
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.participation import SLOW_MS, Participation
 from ferry.protocol.instance.state import InstanceState
-from ferry.protocol.io import Send, Tick
+from ferry.protocol.io import Tick
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import Story
 from ferry.protocol.view import TableView, seen
@@ -390,10 +375,3 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     Restored: lambda self, event: self.checkpoints.on_restored(event),
     Tick: Instance._on_tick,
 }
-
-__all__ = [
-    "DRIVER", "Apply", "Archive", "Compute", "Computed", "ComputeFailed", "Contribute", "Drop", "Effect", "Erase", "Event",
-    "ForgetAttempt", "ForgetLog", "Instance", "LoadAhead", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore",
-    "Restored", "Save", "InstanceRecord", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge",
-    "WriteCheckpoint",
-]  # fmt: skip
