@@ -1,18 +1,13 @@
 """State of one windowed aggregate in one instance, for all its virtual nodes.
 
-One `SliceTable` per slice. Some are open: a job may have more slices than a process may open files. State changes by
-`apply` (and `apply_absent`, `release`, `drop`); `delta` only computes the changes. Forgotten entries are left out at
-once, and leave the disk later, in pieces (`work`). Iterators read the state again at every step, so deltas may be
-applied between two `next()`.
+One table per slice (`Slices`). State changes by `apply` (and `apply_absent`, `release`, `drop`); `delta` only computes the
+changes. Iterators read the state again at every step, so deltas may be applied between two `next()`.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +20,16 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, DataRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas, values
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
-from ferry.store import hole_punching, mapped
-from ferry.store.dropped_vnodes import DroppedVnodes
 from ferry.store.expiry import PriorSlices, PriorState, require_not_expired
-from ferry.store.inventory import Inventory
-from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
+from ferry.store.slice_table import BEGIN, Place, RowArrays, SliceTable
+from ferry.store.slices import Slices
 
 FIRED_ROWS_MAX = 65536
 FIRED_BYTES_MAX = 64 * 1024 * 1024
 
-OPEN_MAX = 512
-"""Largest number of open slices, each with at most two files: epochs write few, and a limit of 1,024 files is usual."""
-
 COUNT_SLICES_MAX = 256
 """Largest number of slices that are read, and maybe opened, to count fired rows; more slices are sampled."""
 
-EXPIRE_AT_ONCE = 64
-TIDY_AT_ONCE = 64
 SLICES_A_CHUNK = 256
 """Largest number of slices that one step reads."""
 
@@ -63,70 +51,8 @@ class AggregateState:
         self._by_bytes = not descriptor.int_key
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
-        self._drops = DroppedVnodes(directory / "drops", virtual_nodes)
-        self._inventory = Inventory(directory)
-        self._slices = sorted(self._inventory.digests)
-        self._open: dict[int, SliceTable] = {}
-        """by slice; least recently used first"""
-        self._opening = threading.Lock()
-        """Other threads read fired rows while a delta is computed, or a snapshot made."""
-        self._over: deque[SliceTable | int] = deque()
-        """Expired slices that are still on disk."""
-        self._untidy: dict[int, None] = {}
-        """Slices that may have space to give back."""
-        self._littered: set[int] = set()
-        """Closed slices that still have space to give back."""
-        self._entries = np.zeros(virtual_nodes, np.int64)
-        self._bytes = np.zeros(virtual_nodes, np.int64)
-        self._reopen()
-
-    def _reopen(self) -> None:
-        for kind in ("table", "heap"):
-            for stray in self._inventory.require_known(int(path.stem) for path in self.directory.glob(f"*.{kind}")):
-                (self.directory / f"{stray}.{kind}").unlink()
-        self._untidy, self._littered = dict.fromkeys(self._slices), set(self._slices)
-        for slice_start in self._slices:
-            self._open[slice_start] = self._opened(slice_start, verify=True)
-            self._count(self._table(slice_start).totals(), 1)
-            self._trim_memory(0)
-
-    def _has(self, slice_start: int) -> bool:
-        at = bisect_left(self._slices, slice_start)
-        return at < len(self._slices) and self._slices[at] == slice_start
-
-    def _table(self, slice_start: int) -> SliceTable:
-        """The open table of a slice, without dropped virtual nodes; moved to the end of the LRU order."""
-        with self._opening:
-            table = self._open.pop(slice_start, None) or self._opened(slice_start)
-            self._open[slice_start] = table
-            table.settle()
-            return table
-
-    def _opened(self, slice_start: int, verify: bool = False) -> SliceTable:
-        if len(self._open) >= OPEN_MAX:
-            self._close(1)
         width = CELLS + self._codes.size
-        while True:
-            try:
-                table = SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops, verify)
-                if slice_start in self._littered:
-                    self._littered.remove(slice_start)
-                    table.find_garbage()
-                return table
-            except mapped.TooManyFiles:
-                if not self._open:
-                    raise
-                self._close(-(-len(self._open) // 2))
-
-    def _close(self, count: int) -> None:
-        for slice_start in list(self._open)[:count]:
-            if self._open.pop(slice_start).is_littered:
-                self._littered.add(slice_start)
-                self._untidy[slice_start] = None
-
-    def _count(self, totals: tuple[Ints, Ints], sign: int) -> None:
-        self._entries += sign * totals[0]
-        self._bytes += sign * totals[1]
+        self._slices = Slices(directory, virtual_nodes, width, self._by_bytes, memory_bytes)
 
     # -- merging ----------------------------------------------------------------------------------------------------
 
@@ -171,8 +97,8 @@ class AggregateState:
             np.ascontiguousarray(rows[:, SLICE]), self.descriptor.window.pane_ms
         )
         for i, slice_start in enumerate(distinct.tolist()):
-            if self._has(slice_start):
-                chosen, table = order[bounds[i] : bounds[i + 1]], self._table(slice_start)
+            if self._slices.has(slice_start):
+                chosen, table = order[bounds[i] : bounds[i + 1]], self._slices.table(slice_start)
                 found = table.find(rows, chosen, offsets, data)
                 table.merge_stored(rows, chosen, self._valid(table, found, times), self._codes)
         return self._batch((rows, heap)), late
@@ -204,82 +130,27 @@ class AggregateState:
             if self.descriptor.window.last_end(s) > self.expired
         ]
         for s, chosen in live:
-            if not self._has(s):
-                self._inventory.begins(s)
-            table = self._table(s)
-            mapped.require_room(self.directory, table.room_for(chosen.size) + p.data.size)
-            if not self._has(s):
-                self._inventory.add(s)
-                insort(self._slices, s)
-            before = table.totals()
-            table.put(rows, chosen, absent)
-            self._count(before, -1)
-            self._count(table.totals(), 1)
-            self._untidy[s] = None
-        self._trim_memory(len(live))
-
-    def _trim_memory(self, hot: int) -> None:
-        # Not the tables just written: the next epoch writes them again.
-        excess = sum(t.mapped_bytes for t in self._open.values()) - self.memory_bytes
-        for table in list(self._open.values())[: max(0, len(self._open) - hot)]:
-            if excess <= 0:
-                return
-            table.page_out()
-            excess -= table.mapped_bytes
+            self._slices.put(s, rows, chosen, absent)
+        self._slices.trim_memory(len(live))
 
     def release(self, epoch: int, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        count = bisect_left(self._slices, True, key=lambda s: self.descriptor.window.last_end(s) > self.expired)
-        self._over.extend(self._slices[:count])
-        del self._slices[:count]
-        swept = 0
-        for _ in range(min(count, EXPIRE_AT_ONCE)):
-            if swept < CUT_BYTES:
-                swept += self._sweep()
-
-    def _sweep(self) -> int:
-        """Remove a piece of an expired slice; returns approximately the freed bytes."""
-        table = self._over.popleft()
-        if isinstance(table, int):
-            self._inventory.remove([table])
-            self._untidy.pop(table, None)
-            self._littered.discard(table)
-            table = self._open.pop(table, None) or self._opened(table)
-            self._count(table.totals(), -1)
-        if table.shrink():
-            self._over.append(table)
-        return min(table.mapped_bytes, CUT_BYTES)
+        starts = self._slices.starts
+        self._slices.expire(bisect_left(starts, True, key=lambda s: self.descriptor.window.last_end(s) > self.expired))
 
     def drop(self, vnodes: Ints) -> None:
         """Forget these virtual nodes. After an interruption, repeat it."""
-        vnodes = np.asarray(vnodes, np.int64)
-        if not self._entries[vnodes].any():
-            return
-        self._drops.drop(vnodes, self._drops.last + 1, {})
-        self._entries[vnodes] = self._bytes[vnodes] = 0
-        self._untidy.update(dict.fromkeys(self._slices))
+        self._slices.drop(np.asarray(vnodes, np.int64))
 
     def work(self) -> bool:
         """Free a little of the unneeded space; False when there was none, or not yet (`is_tidy`)."""
-        if self._over:
-            self._sweep()
-            return True
-        if hole_punching.is_busy():
-            return False
-        for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
-            table = self._table(slice_start) if self._has(slice_start) else None
-            if table is not None and table.tidy():
-                return True
-            del self._untidy[slice_start]
-            if table is not None and table.is_littered:
-                self._untidy[slice_start] = None  # Another slice is next: this one rests.
-        return len(self._untidy) > TIDY_AT_ONCE
+        return self._slices.work()
 
     @property
     def is_tidy(self) -> bool:
         """Whether no space is left to give back, now or later."""
-        return not self._over and not self._untidy
+        return self._slices.is_tidy
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -290,13 +161,13 @@ class AggregateState:
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         require_not_expired(self.descriptor.name, times.low, self.expired)
-        slices = np.array(self._slices, np.int64)
+        slices = np.array(self._slices.starts, np.int64)
         for start, members in panes.windows_between(self.descriptor.window, slices, times.low, times.high):
             pane_starts = slices[members].tolist()
             begin = 0
             while begin < vnodes.size:
                 require_not_expired(self.descriptor.name, times.low, self.expired)
-                totals = np.sum([self._table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
+                totals = np.sum([self._slices.table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
                 counts, size = np.cumsum(totals, axis=1)
                 end = int(
                     min(np.searchsorted(counts, max_rows, "right"), np.searchsorted(size, FIRED_BYTES_MAX, "right"))
@@ -311,7 +182,7 @@ class AggregateState:
     def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
         groups = Groups(self._codes, self._by_bytes)
         for s in pane_starts:
-            table = self._table(s)
+            table = self._slices.table(s)
             most = int(table.counts[vnodes].sum())
             if not most:
                 continue
@@ -350,13 +221,13 @@ class AggregateState:
 
     def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
         """Upper bound of the rows of `fired`, exact for tumbling windows; of many slices an estimate, never 0."""
-        slices = np.array(self._slices, np.int64)
+        slices = np.array(self._slices.starts, np.int64)
         windows = panes.windows_between(self.descriptor.window, slices, times.low, times.high)
         fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
         sample = fires[:: max(1, -(-fires.size // COUNT_SLICES_MAX))]
         rows = np.zeros(slices.size, np.int64)
         for position in sample.tolist():
-            rows[position] = self._table(int(slices[position])).counts[vnodes].sum()
+            rows[position] = self._slices.table(int(slices[position])).counts[vnodes].sum()
         counted = sum(int(rows[members].sum()) for _, members in windows)
         return counted if sample.size == fires.size else max(1, counted * fires.size // sample.size)
 
@@ -369,14 +240,14 @@ class AggregateState:
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         pending: list[pa.RecordBatch] = []
         room = chunk_bytes
-        for number, slice_start in enumerate(list(self._slices)):
+        for number, slice_start in enumerate(list(self._slices.starts)):
             if number % SLICES_A_CHUNK == SLICES_A_CHUNK - 1:
                 # Yielded even without rows of these virtual nodes: the caller has other work between chunks.
                 yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.descriptor))
                 pending, room = [], chunk_bytes
             at: Place | None = BEGIN
-            while at is not None and self._has(slice_start):
-                table = self._table(slice_start)
+            while at is not None and self._slices.has(slice_start):
+                table = self._slices.table(slice_start)
                 rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes + 8 * self._by_bytes)), max(1, room))
                 if rows.shape[0]:
                     rows[:, SLICE] = slice_start  # In a table this word is `used`; in a group it is the slice.
@@ -390,11 +261,15 @@ class AggregateState:
 
     def prior_state(self, vnodes: Ints) -> PriorState:
         """The present state of these virtual nodes: all windows up to the last one of their last slice."""
-        held = reversed(self._slices if self._entries[vnodes].any() else ())
-        newest = next((s for s in held if self._table(s).counts[vnodes].any()), None)
+        held = reversed(self._slices.starts if self._slices.entries[vnodes].any() else ())
+        newest = next((s for s in held if self._slices.table(s).counts[vnodes].any()), None)
         return PriorSlices(self.descriptor.window, newest, lambda: self.expired)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `slices`."""
         chosen = slice(None) if vnodes is None else vnodes
-        return {"entries": self._entries[chosen], "bytes": self._bytes[chosen], "slices": len(self._slices)}
+        return {
+            "entries": self._slices.entries[chosen],
+            "bytes": self._slices.bytes[chosen],
+            "slices": len(self._slices.starts),
+        }

@@ -153,8 +153,8 @@ class UnboundedAggregateState(AggregateState):
         self._released = max(self._released, epoch)
         if self._applied <= self._released:
             self._changed.clear()
-        if self._forgets and self._has(SLICE_START):
-            self._forget(self._table(SLICE_START))
+        if self._forgets and self._slices.has(SLICE_START):
+            self._forget(self._slices.table(SLICE_START))
 
     def _forget(self, table: SliceTable) -> None:
         """Remove expired rows of some virtual nodes. No reader exists: the last commit is final."""
@@ -166,9 +166,9 @@ class UnboundedAggregateState(AggregateState):
         # Without emitted changes there is no such word: the other one suffices.
         changed = (self._epoch_word, self._released) if self._emits_changes else (self._newest_word, until)
         table.remove(scanned, self._newest_word, until, *changed)
-        self._count(before, -1)
-        self._count(table.totals(), 1)
-        self._untidy[SLICE_START] = None
+        self._slices.count(before, -1)
+        self._slices.count(table.totals(), 1)
+        self._slices.may_be_tidied(SLICE_START)
         self._looked = int(scanned[-1]) + 1 if scanned.size else 0
         self._written = 0
 
@@ -181,7 +181,7 @@ class UnboundedAggregateState(AggregateState):
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         self._require_held(times)
-        if self._has(SLICE_START) and (self._emits_changes or self._ends(times)):
+        if self._slices.has(SLICE_START) and (self._emits_changes or self._ends(times)):
             if self._emits_changes and times.epoch == self._applied > self._partly:
                 yield from self._remembered(times, vnodes, max_rows)
             else:
@@ -208,7 +208,7 @@ class UnboundedAggregateState(AggregateState):
         while begin < vnodes.size:
             self._require_held(times)
             end = max(begin + 1, int(np.searchsorted(counts, taken + max_rows, "right")))
-            table, piece = self._table(SLICE_START), vnodes[begin:end]
+            table, piece = self._slices.table(SLICE_START), vnodes[begin:end]
             places = [
                 table.find(keys.rows, columns.range_indices(keys.bounds, piece), keys.offsets, keys.data)
                 for keys in self._changed
@@ -221,10 +221,10 @@ class UnboundedAggregateState(AggregateState):
 
     def _found(self, times: EpochTimes, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows that fire, in order of the table."""
-        regions, at = self._table(SLICE_START).regions(vnodes), (BEGIN if vnodes.size else None)
+        regions, at = self._slices.table(SLICE_START).regions(vnodes), (BEGIN if vnodes.size else None)
         while at is not None:
             self._require_held(times)
-            table = self._table(SLICE_START)
+            table = self._slices.table(SLICE_START)
             if not np.array_equal(table.regions(vnodes), regions):
                 raise RowsGone(f"operator {self.descriptor.name}: rows that were being read have changed")
             rows, at = table.scan(vnodes, at, max_rows, FIRED_BYTES_MAX)
@@ -235,7 +235,7 @@ class UnboundedAggregateState(AggregateState):
             rows = rows[rows[:, self._epoch_word] == times.epoch]
         elif self._forgets:
             rows = rows[rows[:, self._newest_word] > self._forgotten_until(times.low)]
-        bytes_each = 1 + int(self._bytes.sum()) // max(1, int(self._entries.sum()))
+        bytes_each = 1 + int(self._slices.bytes.sum()) // max(1, int(self._slices.entries.sum()))
         step = max(1, min(max_rows, FIRED_BYTES_MAX // bytes_each))
         begins = range(0, max(1, rows.shape[0]), step)
         return [self._results(rows[a : a + step], heap, SLICE_START) for a in begins]
@@ -244,4 +244,4 @@ class UnboundedAggregateState(AggregateState):
         """Approximate number of rows that `fired` will yield once this delta of these virtual nodes is applied."""
         if self._emits_changes:
             return delta.num_rows
-        return delta.num_rows + int(self._entries[vnodes].sum()) if self._ends(times) else 0
+        return delta.num_rows + int(self._slices.entries[vnodes].sum()) if self._ends(times) else 0

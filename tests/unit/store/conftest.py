@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ferry.store import hole_punching, slice_table
+from ferry.store import hole_punching, slice_files
 
 
 @pytest.fixture
 def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual nodes have one region each in tables that are made now: few rows make it large."""
-    monkeypatch.setattr(slice_table, "PARTS_MIN", 1)
+    monkeypatch.setattr(slice_files, "PARTS_MIN", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -26,9 +26,10 @@ from ferry.contract.errors import Exhausted, RowsGone
 from ferry.kernels import columns, hashing, row_codec, schemas, table
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import aggregate, hole_punching, mapped, slice_table
+from ferry.store import aggregate, hole_punching, mapped, slice_files, slice_table, slices, table_header
 from ferry.store.aggregate import AggregateState
 from ferry.store.inventory import Inventory
+from ferry.store.slices import Slices
 
 ALL = (
     Aggregate("n", "count"),
@@ -163,11 +164,11 @@ def directory() -> Iterator[Path]:
 def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window, virtual_nodes: int) -> None:
     descriptor = shape_of(key, window)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregate, "OPEN_MAX", 8)
-        patch.setattr(aggregate, "EXPIRE_AT_ONCE", 1000)
+        patch.setattr(slices, "OPEN_MAX", 8)
+        patch.setattr(slices, "EXPIRE_AT_ONCE", 1000)
         patch.setattr(slice_table, "KEYS_BYTES", 10)
-        patch.setattr(slice_table, "_HEAP_BYTES_MIN", 64)
-        patch.setattr(slice_table, "_ROWS_MIN", 8)
+        patch.setattr(slice_files, "_HEAP_BYTES_MIN", 64)
+        patch.setattr(slice_files, "_ROWS_MIN", 8)
         patch.setattr(slice_table, "GRANT_BYTES", 8)
         state = AggregateState(descriptor, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
@@ -263,11 +264,11 @@ def test_rows_that_growth_moves_back_behind_the_scan_come_out(directory: Path, p
     """Growth lets displaced rows go back towards their home, past the place where the scan stands."""
     state = AggregateState(COUNT, 1, directory)
     state.apply(counts(range(1400)))
-    bits = int(state._table(0).places[0]) & 63
+    bits = int(state._slices.table(0).places[0]) & 63
     scan = state.snapshot(np.arange(1), 32 * part)
     seen = set(next(scan)["key"].to_pylist())
     added = 1400
-    while int(state._table(0).places[0]) & 63 == bits:
+    while int(state._slices.table(0).places[0]) & 63 == bits:
         state.apply(counts(range(added, added + 50)))
         added += 50
     for chunk in scan:
@@ -279,9 +280,9 @@ def moved_by(state: AggregateState, keys: range) -> list[int]:
     """How many regions each of the puts moves that bring these keys."""
     moved = []
     for first in keys:
-        before = state._table(0).places.copy()
+        before = state._slices.table(0).places.copy()
         state.apply(counts(range(first, first + keys.step)))
-        moved.append(int(np.count_nonzero(state._table(0).places != before)))
+        moved.append(int(np.count_nonzero(state._slices.table(0).places != before)))
     return moved
 
 
@@ -366,14 +367,14 @@ def test_growth_that_was_torn_leaves_the_region_where_it_was(directory: Path) ->
     """The end is moved first, then the rows are copied, then the region's place is written."""
     state = AggregateState(COUNT, 1, directory)
     state.apply(counts(range(50)))
-    before, inside = contents(state), state._table(0)
-    place, end = int(inside.places[0]), int(inside._end[0])
-    inside._grant(256)
-    inside._end[0] += 128
+    before, inside = contents(state), state._slices.table(0)
+    place, end = int(inside.places[0]), int(inside.files.end[0])
+    inside.files.grant(256)
+    inside.files.end[0] += 128
     inside.slots[end : end + 100] = inside.slots[:100]
-    inside._header[slice_table.DIRTY] = 1
+    inside.files.header[table_header.DIRTY] = 1
     again = AggregateState(COUNT, 1, directory)
-    assert contents(again) == before and int(again._table(0).places[0]) == place
+    assert contents(again) == before and int(again._slices.table(0).places[0]) == place
     again.apply(counts(range(5000)))
     assert len(contents(AggregateState(COUNT, 1, directory))) == 5000
     Inventory(directory).begins(10)
@@ -385,11 +386,11 @@ def test_put_that_was_torn_inside_a_row_is_done_again(directory: Path) -> None:
     """Values, key and hash are written before the used word: without it the row is not there; the put is redone."""
     state = AggregateState(COUNT, 1, directory)
     state.apply(counts(range(20)))
-    inside = state._table(0)
+    inside = state._slices.table(0)
     rows = np.flatnonzero(inside.slots[:, table.USED])
     inside.slots[rows[:7], table.USED] = 0
     inside.slots[rows[9], table.COUNT] = 99
-    inside._header[slice_table.DIRTY] = 1
+    inside.files.header[table_header.DIRTY] = 1
     again = AggregateState(COUNT, 1, directory)
     assert again.statistics()["entries"].tolist() == [13]
     again.apply(counts(range(20)))
@@ -419,7 +420,7 @@ def test_full_disk_is_noticed_before_it_kills(directory: Path, monkeypatch: pyte
     with pytest.raises(Exhausted, match="kept in reserve"):
         state.apply(counts(range(100)))
     with pytest.raises(Exhausted, match="kept in reserve"):
-        state._table(0)._grant(1)
+        state._slices.table(0).files.grant(1)
     assert contents(state) == before
 
 
@@ -615,7 +616,7 @@ def test_what_expires_at_once_is_little_also_in_bytes(directory: Path, monkeypat
     state = AggregateState(COUNT, 1, directory)
     for s in range(20):
         state.apply(counts(list(range(100)), slice_start=10 * s))
-    monkeypatch.setattr(aggregate, "CUT_BYTES", 3 * state._table(0).mapped_bytes)
+    monkeypatch.setattr(slices, "CUT_BYTES", 3 * state._slices.table(0).mapped_bytes)
     state.release(0, 10_000)
     assert len(list(directory.glob("*.table"))) == 17 and state.statistics()["slices"] == 0
     upkeep(state)
@@ -631,8 +632,8 @@ def test_of_many_slices_some_are_counted(directory: Path, monkeypatch: pytest.Mo
     assert state.fired_count(*all_of_it) == 63
     monkeypatch.setattr(aggregate, "COUNT_SLICES_MAX", 8)
     opened: list[int] = []
-    table = AggregateState._table
-    monkeypatch.setattr(AggregateState, "_table", lambda self, s: (opened.append(s), table(self, s))[1])
+    table = Slices.table
+    monkeypatch.setattr(Slices, "table", lambda self, s: (opened.append(s), table(self, s))[1])
     assert state.fired_count(*all_of_it) == 63 and len(opened) <= 8
     state.drop(np.arange(1))
     assert state.fired_count(*all_of_it) == 1, "never nothing, where not all was looked at"
@@ -641,7 +642,7 @@ def test_of_many_slices_some_are_counted(directory: Path, monkeypatch: pytest.Mo
 def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system writes what it is to forget, and the loop stands as long."""
     monkeypatch.setattr(hole_punching, "PUNCH_BYTES", 64 * 1024)
-    monkeypatch.setattr(slice_table, "CUT_BYTES", 256 * 1024)
+    monkeypatch.setattr(slice_files, "CUT_BYTES", 256 * 1024)
     state = AggregateState(COUNT, 4, directory)
     state.apply(counts(range(40_000)))
     punched: list[int] = []
@@ -678,7 +679,10 @@ def test_keys_are_moved_while_something_is_given_back(directory: Path, monkeypat
         patch.setattr(hole_punching, "punch", lambda *_: goes.wait(20))
         while state.work():
             pass
-        assert state._table(0)._garbage.is_left and int(state._table(0)._header[slice_table.HEAP_BEGIN]) > 0
+        assert (
+            state._slices.table(0)._garbage.is_left
+            and int(state._slices.table(0).files.header[table_header.HEAP_BEGIN]) > 0
+        )
         goes.set()
         mapped.DISK.submit(lambda: None).result()
     assert contents(state) == kept
@@ -698,7 +702,7 @@ def test_no_table_is_opened_while_nothing_can_be_given_back(directory: Path, mon
         while state.work():
             looked += 1
         assert looked == hole_punching.FILES and hole_punching.is_busy() and not state.is_tidy
-        patch.setattr(state, "_table", None)
+        patch.setattr(state._slices, "table", None)
         assert not state.work()
         goes.set()
         mapped.DISK.submit(lambda: None).result()

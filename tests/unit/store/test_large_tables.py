@@ -17,7 +17,7 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Exhausted
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import mapped, slice_table
+from ferry.store import mapped, slice_files, slice_table
 from ferry.store.aggregate import AggregateState
 
 KEYS = {"int": (("k", "int"),), "text": (("k", "string"),)}
@@ -70,7 +70,7 @@ def test_a_table_in_parts_is_a_dictionary(key: str, vnodes: int, parts: int, ste
     """Also when it is opened by who would make other parts of it."""
     model: dict[int, int] = {}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slice_table, "PARTS_MIN", parts)
+        patch.setattr(slice_files, "PARTS_MIN", parts)
         patch.setattr(slice_table, "KEYS_BYTES", 256)
         state = AggregateState(descriptor_of(key), vnodes, Path(folder))
         for what, value in steps:
@@ -85,7 +85,7 @@ def test_a_table_in_parts_is_a_dictionary(key: str, vnodes: int, parts: int, ste
                     gone -= set(counted(state))
                     model = {k: n for k, n in model.items() if (k if key == "int" else text(k)) not in gone}
                 case "open":
-                    patch.setattr(slice_table, "PARTS_MIN", 1024)
+                    patch.setattr(slice_files, "PARTS_MIN", 1024)
                     state = AggregateState(state.descriptor, vnodes, Path(folder))
                 case "tidy":
                     while state.work():
@@ -98,9 +98,9 @@ def test_a_put_moves_few_rows_however_few_virtual_nodes_there_are(tmp_path: Path
     state = AggregateState(descriptor_of("int"), vnodes, tmp_path)
     most = 0
     for first in range(0, 400_000, 20_000):
-        before = state._table(0).places.copy() if first else np.zeros(0)
+        before = state._slices.table(0).places.copy() if first else np.zeros(0)
         add(state, list(range(first, first + 20_000)))
-        after = state._table(0).places
+        after = state._slices.table(0).places
         if first:
             moved = before[(before != after) & (before != 0)] & 63
             most = max(most, int((1 << moved).sum()))
@@ -132,7 +132,7 @@ def test_a_large_file_is_never_mapped_anew(tmp_path: Path, monkeypatch: pytest.M
     assert opened.count("0.table") <= 6 and opened.count("0.heap") <= 9
     assert mapped.allocated_bytes(tmp_path / "0.table") < 20 << 20
     again = AggregateState(descriptor_of("text"), 4, tmp_path)
-    assert again._table(0).heap.size < 1 << 21, "of the heap no more than has room on the disk"
+    assert again._slices.table(0).heap.size < 1 << 21, "of the heap no more than has room on the disk"
     add(again, list(range(60_000, 61_000)))
     assert len(counted(again)) == 61_000
     steps = 0
@@ -166,5 +166,5 @@ def test_a_heap_grows_only_where_there_is_room(tmp_path: Path, monkeypatch: pyte
     before = counted(state)
     monkeypatch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
     with pytest.raises(Exhausted, match="kept in reserve"):
-        state._table(0)._extend_heap(1 << 20)
+        state._slices.table(0).files.extend_heap(1 << 20)
     assert counted(state) == before

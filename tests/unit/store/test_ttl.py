@@ -18,7 +18,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels.table import FREE, HELD, PLACE_BITS, REMOVED, USED
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import mapped, slice_table, unbounded
+from ferry.store import mapped, slice_files, slice_table, table_header, unbounded
 from ferry.store.unbounded import UnboundedAggregateState
 from tests.unit.store.test_unbounded import COUNT, KEYS, SOME, every, fired, key_of, opened, shape_of
 
@@ -91,8 +91,8 @@ STEPS = st.lists(
 def test_any_history_equals_a_dictionary_that_forgets(steps: Any, key: str, virtual_nodes: int, emit: Emit) -> None:
     descriptor = with_ttl(key, emit)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slice_table, "_HEAP_BYTES_MIN", 64)
-        patch.setattr(slice_table, "_ROWS_MIN", 8)
+        patch.setattr(slice_files, "_HEAP_BYTES_MIN", 64)
+        patch.setattr(slice_files, "_ROWS_MIN", 8)
         patch.setattr(slice_table, "GRANT_BYTES", 8)
         patch.setattr(slice_table, "KEYS_BYTES", 64)
         patch.setattr(unbounded, "FORGET_ROWS", 1)
@@ -196,7 +196,7 @@ def test_keys_that_come_and_go_leave_the_table(tmp_path: Path, monkeypatch: pyte
     entries, size = (max(each) for each in zip(*most[30:], strict=True))
     assert 600 <= entries <= 3 * 10 * 100, "those of ten epochs, some texts alike, and what is on its way"
     assert size <= 2 * max(size for _, size in most[:30]) and mapped.allocated_bytes(files[1]) <= 80 * 1024
-    assert state._table(0).counts.sum() == state.statistics()["entries"].sum()
+    assert state._slices.table(0).counts.sum() == state.statistics()["entries"].sum()
     for epoch in range(200, 260):
         run(state, epoch, [], 1000, 1000)
     assert not state.statistics()["entries"].any()
@@ -217,7 +217,7 @@ def test_places_become_free_again_however_long_keys_come_and_go(tmp_path: Path) 
     free = []
     for epoch in range(80):
         run(state, epoch, [(epoch, k, 0) for k in range(700 * epoch, 700 * epoch + 700)], epoch - 1, epoch)
-        table = state._table(0)
+        table = state._slices.table(0)
         place = int(table.places[0])
         used = table.slots[place >> PLACE_BITS :, USED][: 1 << (place & 63)]
         free.append((used == FREE).mean())
@@ -240,9 +240,9 @@ def test_what_an_epoch_has_to_give_out_stays_until_it_is_final(tmp_path: Path) -
 def test_what_was_torn_while_it_was_forgotten_is_counted_again(tmp_path: Path) -> None:
     state = opened(with_ttl("text", "final", COUNT), 4, tmp_path)
     run(state, 0, [(t, k, 0) for t, k in enumerate(range(60))], WATERMARK_NONE, 0)
-    table = state._table(0)
-    table._counts[:] = 7
-    table._header[slice_table.DIRTY] = 1
+    table = state._slices.table(0)
+    table.files.counts[:] = 7
+    table.files.header[table_header.DIRTY] = 1
     state = opened(state.descriptor, 4, tmp_path)
     assert fired(state, EpochTimes(40, WATERMARK_END, 1)).keys() == {key_of(state.descriptor, k) for k in range(31, 60)}
 
@@ -251,14 +251,14 @@ def test_what_was_torn_while_it_was_forgotten_is_counted_again(tmp_path: Path) -
 def test_without_room_for_a_smaller_region_the_large_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = opened(with_ttl("int", "final", COUNT), 1, tmp_path)
     run(state, 0, [(k // 800, k, 0) for k in range(20_000)], WATERMARK_NONE, 0)
-    place = int(state._table(0).places[0])
+    place = int(state._slices.table(0).places[0])
     for room in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(mapped, "has_room", lambda *_, room=room: room)
             state.release(0, 33)
         assert state.statistics()["entries"].sum() == len(fired(state, EpochTimes(33, WATERMARK_END, 1))) == 800
-        assert (state._table(0).places[0] == place) is not room
-        assert (state._table(0).slots[:, USED] == REMOVED).sum() < 800, "nothing is searched behind the others"
+        assert (state._slices.table(0).places[0] == place) is not room
+        assert (state._slices.table(0).slots[:, USED] == REMOVED).sum() < 800, "nothing is searched behind the others"
         size = mapped.allocated_bytes(tmp_path / "0.table")
         while state.work() or not state.is_tidy:
             pass
@@ -271,7 +271,7 @@ def test_searches_go_on_behind_rows_that_were_removed(tmp_path: Path) -> None:
     state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)
     for epoch in range(3):
         run(state, epoch, [(epoch, k, 0) for k in range(epoch, epoch + 10)], WATERMARK_NONE, 0)
-    table = state._table(0)
+    table = state._slices.table(0)
     place = int(table.places[0])
     base, capacity = place >> PLACE_BITS, 1 << (place & 63)
     free = [i for i in range(base, base + capacity) if table.slots[i, USED] == FREE]

@@ -19,7 +19,7 @@ from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels import schemas
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.tasks.fragment import Fragmenter
-from ferry.store import slice_table, unbounded
+from ferry.store import slice_files, slice_table, unbounded
 from ferry.store.unbounded import UnboundedAggregateState
 
 SOME = (
@@ -108,8 +108,8 @@ def vnode_of(descriptor: OperatorDescriptor, number: int, virtual_nodes: int) ->
 def test_what_changed_is_found_by_leader_replica_and_learner(steps: list[Any], key: str, virtual_nodes: int) -> None:
     descriptor = shape_of(key, "changes")
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slice_table, "_HEAP_BYTES_MIN", 64)
-        patch.setattr(slice_table, "_ROWS_MIN", 8)
+        patch.setattr(slice_files, "_HEAP_BYTES_MIN", 64)
+        patch.setattr(slice_files, "_ROWS_MIN", 8)
         patch.setattr(slice_table, "GRANT_BYTES", 8)
         members = [opened(descriptor, virtual_nodes, Path(root, name)) for name in ("leader", "replica")]
         kept: dict[int, list[int]] = {}
