@@ -315,7 +315,7 @@ HARD_PHRASES = [
     r"the one (?:that|who|of)",
     r"of before",
     r"said aloud",
-    r"(?:is|are|was|were) told",
+    r"(?:is|are|was|were) told(?! to)",
     r"(?<=,) for (?:it|they|its|their|this|that|what|no|nothing|there|then)",
     r"(?<!soon )as it is(?=[.,;:)]|$)",
     r"heaps? up",
@@ -373,13 +373,11 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/placement": 2,
         "runtime/ferry/channel": 5,
         "runtime/ferry/driver": 19,
-        "runtime/ferry/durable": 5,
         "runtime/ferry/environment.py": 1,
         "runtime/ferry/kernels": 13,
         "runtime/ferry/process": 34,
         "runtime/ferry/reading": 2,
         "runtime/ferry/registry": 7,
-        "runtime/ferry/sidecar": 3,
         "runtime/ferry/spark": 85,
         "runtime/ferry/testing": 5,
         "runtime/ferry/worker": 1,
@@ -390,19 +388,17 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/control": 39,
         "operator/ferry_operator/crd": 4,
         "operator/ferry_operator/job": 26,
-        "operator/ferry_operator/kube": 59,
-        "operator/ferry_operator/local": 37,
+        "operator/ferry_operator/kube": 58,
+        "operator/ferry_operator/local": 36,
         "operator/ferry_operator/placement": 3,
         "runtime/ferry/channel": 73,
-        "runtime/ferry/driver": 81,
-        "runtime/ferry/durable": 21,
+        "runtime/ferry/driver": 80,
         "runtime/ferry/environment.py": 3,
         "runtime/ferry/kernels": 43,
         "runtime/ferry/process": 61,
         "runtime/ferry/reading": 5,
         "runtime/ferry/registry": 24,
-        "runtime/ferry/sidecar": 68,
-        "runtime/ferry/spark": 208,
+        "runtime/ferry/spark": 207,
         "runtime/ferry/system": 17,
         "runtime/ferry/testing": 6,
         "runtime/ferry/worker": 1,
@@ -410,7 +406,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""
 
-HARD_DOCUMENTS = {"README.md": 18, "docs": 219}
+HARD_DOCUMENTS = {"README.md": 18, "docs": 218}
 """How many hard phrases documents still have. Numbers only go down."""
 
 

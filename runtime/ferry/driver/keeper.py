@@ -21,8 +21,8 @@ from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry.protocol import coordinator as core
 
 log = logging.getLogger("ferry.driver")
@@ -55,7 +55,7 @@ class Keeper:
         self._settings = settings
         self._where = where
         self._operators = tuple(operators)
-        self.shelf = Shelf(Location(where.location, settings.job))
+        self.shelf = CheckpointCatalog(Location(where.location, settings.job))
         self.suspended = threading.Event()
         self._orders: queue.SimpleQueue[RequestedCheckpoint | core.Publish] = queue.SimpleQueue()
         self._wanted: RequestedCheckpoint | None = None

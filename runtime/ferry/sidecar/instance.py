@@ -1,4 +1,4 @@
-"""One life of an instance as a process: a fork of the server that its parent has, which ends with an `ExitCode`."""
+"""One life of an instance as a process: forked from its parent's fork server; ends with an `ExitCode`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ferry.system.parent import call_it, children_end_with_it, die_with_parent
 
 
 def live(run_json: str, worker: int, index: int, life: bytes) -> NoReturn:
-    """Be instance `index` of a worker until told to stop; `life` is given by the parent."""
+    """Be instance `index` of a worker until SIGTERM; `life` comes from the parent."""
     end_with(lambda: _live(run_json, worker, index, life))
 
 
 def end_with(run: Callable[[], int]) -> NoReturn:
-    """Do that, and end this process with the code that it returns."""
+    """Run this, and end this process with the returned code."""
     code: int = ExitCode.CRASHED
     try:
         code = run()
@@ -39,17 +39,17 @@ def end_with(run: Callable[[], int]) -> NoReturn:
         logging.getLogger("ferry.sidecar").critical("ends", exc_info=True)
         tell(error)
     finally:
-        # Not sys.exit: threads of Flight may keep a process alive whose loop has ended.
+        # Not sys.exit: threads of Flight may keep a process alive after its loop has ended.
         sys.stderr.flush()
         os._exit(code)
 
 
 _reason_files: list[Path] = []
-"""Where this process says why it ends, beside its log."""
+"""Files for the reason of this process's end, besides its log."""
 
 
 def tell(error: BaseException) -> None:
-    """Say why this process ends: in the last line of its log and, of an instance, to its parent."""
+    """Report why this process ends: in the last line of its log and, for an instance, to its parent."""
     print(line_of(words_of(error)), file=sys.stderr)
     with suppress(OSError):
         for file in _reason_files:
@@ -57,11 +57,11 @@ def tell(error: BaseException) -> None:
 
 
 def begin(settings: RunSettings, worker: int) -> None:
-    """What every process of a sidecar does first."""
+    """The first steps of every process of a sidecar."""
     logs.begin(f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s")
     sys.setswitchinterval(0.0005)
-    faulthandler.enable()  # what native code of the user's did last stands in the log
-    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
+    faulthandler.enable()  # a crash in native code of the user's is in the log
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes the stack of every thread to the log
 
 
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
@@ -87,7 +87,7 @@ def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
 
 
 def guard_exit() -> None:
-    """From now on `os._exit` in the user's code says where it is: nothing else of this process would."""
+    """From now on a call of `os._exit` in the user's code leaves its place in the log: nothing else would show it."""
     process, leave = os.getpid(), os._exit
 
     def guarded(status: int) -> NoReturn:
@@ -101,9 +101,9 @@ def guard_exit() -> None:
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
-    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files.
+    """A failed thread ends its instance: the parent starts it again, with its own files.
 
-    But for a thread that the user's code has started: that ends alone, as in any other process.
+    A thread of the user's code is an exception: it ends alone, as in any other process.
     """
     name = failed.thread.name if failed.thread is not None else "?"
     if (line := line_of_thread(failed.exc_value, name)) is not None:

@@ -50,8 +50,7 @@ HEAP_GRANT_BYTES = 32 * 1024 * 1024
 SHRINK_BYTES = 16 * 1024
 """Smaller regions are not shrunk: only whole pages are freed."""
 SHRINK_BITS = 2
-"""A region is replaced by one of a quarter of its size or less, not sooner, because an abandoned region is never
-reused."""
+"""A region is replaced by one of at most a quarter of its size, because an abandoned region is never reused."""
 SPARE_TIMES = 3.0
 """Places per row in the smaller region, at least."""
 KEYS_BYTES = 256 * 1024
@@ -363,8 +362,7 @@ class SliceTable:
             self.cold = True
 
     def shrink(self) -> bool:
-        """Free a piece of an expired slice, which is never read again; the files are deleted when this returns
-        False."""
+        """Free a piece of an expired slice, never read again; False when its files are deleted."""
         ends = (self._used_bytes, int(self._heap_end[0]))
         for path, end in zip((self.path, self.heap_path), ends, strict=True):
             size = min(end, path.stat().st_size) if path.exists() else 0
@@ -390,8 +388,7 @@ class SliceTable:
         return found
 
     def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place | None]:
-        """Copies of at most this many rows of these virtual nodes from `at` on; and where to continue, None at the
-        end."""
+        """Copies of at most this many rows of these virtual nodes from `at` on; and where to continue, or None."""
         parts = self._parts_of(vnodes)
         found, part, row, place = table.scan(
             self.slots, self.heap, self.places, self.by_bytes, parts, *at, rows_max, bytes_max

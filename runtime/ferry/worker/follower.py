@@ -38,10 +38,10 @@ STEADY_SECONDS = 30.0
 class Follower:
     """One worker's place for tasks."""
 
-    def __init__(self, settings: RunSettings, worker: int, surroundings: Environment) -> None:
+    def __init__(self, settings: RunSettings, worker: int, env: Environment) -> None:
         self._settings = settings
         self._worker = worker
-        self._surroundings = surroundings
+        self._env = env
         self._files = Files(settings.path / "executors" / str(worker))
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None
@@ -102,7 +102,7 @@ class Follower:
         with suppress(FileNotFoundError):
             files.work.rename(files.work_before)
         files.local.mkdir()
-        arguments = command(self._surroundings, files, environment.java(), home, driver)
+        arguments = command(self._env, files, environment.java(), home, driver)
         more = variables(self._settings, self._worker, files, home)
         self._process = subprocess.Popen(
             arguments,

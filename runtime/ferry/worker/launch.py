@@ -82,7 +82,7 @@ def configuration(settings: RunSettings) -> str:
     return CONFIGURATION + "".join(f"{key} {value}\n" for key, value in more.items())
 
 
-def command(surroundings: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
+def command(env: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
     """The command line. It holds no secret: everybody on the machine sees it."""
     return [
         java,
@@ -92,9 +92,9 @@ def command(surroundings: Environment, files: Files, java: str, home: Path, driv
         f"-Dlog4j2.configurationFile={files.logging}",
         "org.apache.spark.deploy.worker.Worker",
         "--host",
-        bracketed(surroundings.address),
+        bracketed(env.address),
         "--port",
-        str(ports.SPARK_WORKER if surroundings.fixed_ports else 0),
+        str(ports.SPARK_WORKER if env.fixed_ports else 0),
         "--webui-port",
         "0",
         "--cores",
