@@ -360,10 +360,7 @@ class Data:
             self._lock.release()
 
     def seal(self) -> None:
-        """At a clean end: sync all files, so that they are a copy after a reboot, too. No other call may follow.
-
-        Raises OSError when the disk fails.
-        """
+        """Sync all files at a clean end, so that they are a copy after a reboot; the last call. Raises OSError."""
         with self._lock:
             self._record.seal()
 

@@ -24,7 +24,7 @@ from ferry.channel.base import Channel, Endpoint, Lane
 from ferry.channel.dialling import Dialler
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 from ferry.contract.places import Registration
-from ferry.registry import JobRegistry, Roll
+from ferry.registry import JobRegistry, MemberCache
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -83,7 +83,7 @@ class Peers:
         """
         self._me = me
         self._registry = registry
-        self._roll = Roll(registry)
+        self._member_cache = MemberCache(registry)
         self._superseded = superseded
         self._on_refused = on_refused
         self._lock = threading.Lock()
@@ -168,10 +168,10 @@ class Peers:
 
     def _look(self, dialler: Dialler) -> bool:
         """Register again if needed, and dial missing peers; returns whether to look again soon."""
-        self._roll.look()
+        self._member_cache.look()
         self._sign()
         missing = False
-        for entry in self._roll.entries.values():
+        for entry in self._member_cache.entries.values():
             if entry.instance > self._me:
                 self._part_from_predecessor(dialler.life(entry.instance), entry)
                 if entry.instance not in self._open:
@@ -180,7 +180,7 @@ class Peers:
         return missing | self._anything_waits()
 
     def _sign(self) -> None:
-        there = self._roll.entries.get(self._me)
+        there = self._member_cache.entries.get(self._me)
         with self._signing:
             if self._entry is None:
                 return
