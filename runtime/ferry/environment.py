@@ -1,7 +1,8 @@
-"""What a process is told by its surroundings: its address, its ports, its worker, which Spark to use.
+"""The environment of a process: its address, its ports, its worker, which Spark to use.
 
-The only place of the runtime that reads the environment (`contract.variables`); everything else gets values. Nothing set =
-one machine, where everything listens on the loopback interface and tasks reach instances through unix sockets.
+The only reader of environment variables in the runtime (`contract.variables`); other code gets values. Without
+variables: one machine, where everything listens on the loopback interface and tasks reach instances through unix
+sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LOOPBACK = "127.0.0.1"
 HTTPS = 443
 
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""For a process that others are forks of. Without these NumPy and Arrow each begin a thread when they are imported."""
+"""For a process that is forked. Without these NumPy and Arrow each start a thread at their import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +45,21 @@ class Environment:
     journal: tuple[str, str] | None = None
     """Namespace and name of the object that holds the journal; None: Redis holds it."""
     api_server: str = ""
-    """URL of the API server, for a driver whose journal it holds."""
+    """URL of the API server, for a driver whose journal is there."""
     begun: bool = False
-    """The job has finished an epoch before this process was started."""
+    """The job finished an epoch before this process started."""
     standby: bool = False
     """Another driver runs the job."""
     spark_kept: bool = False
-    """What ran in this process before has left its Spark."""
+    """The predecessor in this process has left its Spark running."""
     program: str | None = None
-    """folder of the copy of the user's program; None: there is none"""
+    """folder with the copy of the user's program; None: there is no copy"""
     life: str | None = None
-    """of that Spark, as its workers know it"""
+    """life of that Spark, as its workers know it"""
 
     @property
     def address(self) -> str:
-        """Where this process listens."""
+        """The address on which this process listens."""
         return self.host or LOOPBACK
 
     def channel_port(self, instance: int) -> int:
@@ -76,42 +77,42 @@ class Environment:
 
 
 def read(variables: Mapping[str, str] | None = None) -> Environment:
-    """The environment of this process. Raises SpecRefused for what cannot be meant."""
-    given = os.environ if variables is None else variables
-    spark = given.get(names.SPARK, "")
+    """The environment of this process. Raises SpecRefused for invalid values."""
+    variables_set = os.environ if variables is None else variables
+    spark = variables_set.get(names.SPARK, "")
     if spark not in ("", names.STANDALONE):
         raise SpecRefused(f"{names.SPARK}: {spark!r} is unknown; it is {names.STANDALONE!r}, or not set")
-    which = given.get(names.PORTS, "")
+    which = variables_set.get(names.PORTS, "")
     if which not in ("", "0", names.FIXED):
         raise SpecRefused(f"{names.PORTS}: {which!r} is unknown; it is {names.FIXED!r}, '0', or not set")
-    namespace, _, journal = given.get(names.JOURNAL, "").partition("/")
-    api_host = given.get(names.API_HOST, "")
+    namespace, _, journal = variables_set.get(names.JOURNAL, "").partition("/")
+    api_host = variables_set.get(names.API_HOST, "")
     if namespace and not (journal and api_host):
         raise SpecRefused(f"{names.JOURNAL}: {namespace!r}: it is NAMESPACE/NAME, in a pod of Kubernetes")
-    worker, file = given.get(names.WORKER, ""), given.get(names.INSTANCES_FILE, "")
+    worker, file = variables_set.get(names.WORKER, ""), variables_set.get(names.INSTANCES_FILE, "")
     return Environment(
-        host=given.get(names.HOST) or None,
+        host=variables_set.get(names.HOST) or None,
         fixed_ports=which == names.FIXED,
-        control_port=_port(given, names.CONTROL_PORT),
-        master_port=_port(given, names.MASTER_PORT),
+        control_port=_port(variables_set, names.CONTROL_PORT),
+        master_port=_port(variables_set, names.MASTER_PORT),
         standalone=spark == names.STANDALONE,
         worker=int(worker) if worker.isdigit() else None,
         instances_file=Path(file) if file else None,
-        place=given.get(names.PLACE) or None,
-        metrics_token=given.get(names.METRICS_TOKEN) or None,
-        metrics_port=_port(given, names.METRICS_PORT) or (ports.METRICS if which == names.FIXED else 0),
+        place=variables_set.get(names.PLACE) or None,
+        metrics_token=variables_set.get(names.METRICS_TOKEN) or None,
+        metrics_port=_port(variables_set, names.METRICS_PORT) or (ports.METRICS if which == names.FIXED else 0),
         journal=(namespace, journal) if namespace else None,
-        api_server=f"https://{netloc(api_host, _port(given, names.API_PORT) or HTTPS)}" if namespace else "",
-        begun=given.get(names.BEGUN) == "yes",
-        standby=given.get(names.STANDBY) == "yes",
-        spark_kept=names.GATEWAY_PORT in given,
-        program=given.get(names.PROGRAM) or None,
-        life=given.get(names.LIFE) or None,
+        api_server=f"https://{netloc(api_host, _port(variables_set, names.API_PORT) or HTTPS)}" if namespace else "",
+        begun=variables_set.get(names.BEGUN) == "yes",
+        standby=variables_set.get(names.STANDBY) == "yes",
+        spark_kept=names.GATEWAY_PORT in variables_set,
+        program=variables_set.get(names.PROGRAM) or None,
+        life=variables_set.get(names.LIFE) or None,
     )
 
 
 def spark_home() -> Path:
-    """Where Spark is: `SPARK_HOME`, else the installed pyspark (which is not imported: that takes long)."""
+    """Spark's home: `SPARK_HOME`, else the installed pyspark (which is not imported, because that is slow)."""
     given = os.environ.get("SPARK_HOME")
     if given:
         return Path(given)
@@ -128,32 +129,33 @@ def java() -> str:
 
 
 def with_variables(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process to be started: this one's, and more."""
+    """The environment for a new process: this one's, and more."""
     return {**os.environ, **more}
 
 
 def give(more: Mapping[str, str]) -> None:
-    """Set variables for what this process will start by itself (Spark does)."""
+    """Set variables for processes that this one will start indirectly (as Spark does)."""
     os.environ.update(more)
 
 
 def forget(*variables: str) -> None:
-    """What this process will start need not know these."""
+    """Hide these variables from processes that this one will start."""
     for name in variables:
         os.environ.pop(name, None)
 
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""A variable of the user's, in what must not be written down."""
+"""A reference to a variable, for secrets of the user's that must not be written down."""
 
 
 def is_reference(value: object) -> bool:
-    """Whether a value is the name of a variable, and nothing else."""
+    """Whether a value is a reference to a variable, and nothing else."""
     return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
 def filled(value: Any) -> Any:
-    """A text with the variables that it names put in; anything else as it is. Raises SpecRefused when one is not set."""
+    """A text with its references replaced by their variables; any other value unchanged. Raises SpecRefused for an
+    unset variable."""
     if not isinstance(value, str):
         return value
 

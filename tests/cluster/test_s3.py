@@ -10,9 +10,9 @@ import pytest
 from ferry.contract.errors import Unreachable
 from ferry.durable import location as locations
 from ferry.durable import parts
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter, read_parts
-from ferry.durable.shelf import Shelf
 from tests.s3 import S3Server
 from tests.unit.durable.stores import (
     VIRTUAL_NODES,
@@ -59,7 +59,7 @@ class TestShelf(ShelfStories):
 def test_a_store_that_dies_during_an_upload_is_an_error_soon_and_keeps_what_it_had(url: str, server: S3Server) -> None:
     where = fresh(url)
     one = manifest(1, written(where, [rows(1000)]))
-    Shelf(where).publish(one)
+    CheckpointCatalog(where).publish(one)
     writer = PartWriter(where, "files/torn", 0, "scan", 1, VIRTUAL_NODES)
     for seed in range(8):
         writer.add(rows(100_000, seed))
@@ -71,20 +71,24 @@ def test_a_store_that_dies_during_an_upload_is_an_error_soon_and_keeps_what_it_h
                 writer.add(rows(100_000, seed))
             writer.finish()
         writer.abort()
-        for work in (Shelf(where).manifests, lambda: Shelf(where).publish(one), lambda: Shelf(where).check(one)):
+        for work in (
+            CheckpointCatalog(where).manifests,
+            lambda: CheckpointCatalog(where).publish(one),
+            lambda: CheckpointCatalog(where).check(one),
+        ):
             with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port}"):
                 work()
         assert time.monotonic() - began < 30
     finally:
         server.start()
     assert [entry.name for entry in where.names("files")] == [one.files[0].name]
-    assert Shelf(where).find("latest") == one
+    assert CheckpointCatalog(where).find("latest") == one
     assert sum(batch.num_rows for batch in read_parts(where, one.files[0], everything())) == 1000
     again = PartWriter(where, "files/again", 0, "scan", 1, VIRTUAL_NODES)
     for seed in range(8):
         again.add(rows(100_000, seed))
-    Shelf(where).publish(manifest(2, again.finish()))
-    Shelf(where).check(Shelf(where).find("latest"))
+    CheckpointCatalog(where).publish(manifest(2, again.finish()))
+    CheckpointCatalog(where).check(CheckpointCatalog(where).find("latest"))
 
 
 def test_a_store_that_says_nothing_is_an_error_in_time(
@@ -107,12 +111,12 @@ def test_a_store_that_says_nothing_is_an_error_in_time(
 def test_a_bucket_that_is_not_there_is_no_empty_shelf(url: str) -> None:
     where = Location(url.replace("//checkpoints/", "//another/"), "job")
     with pytest.raises(Unreachable, match="there is no bucket another"):
-        Shelf(where).find("latest")
+        CheckpointCatalog(where).find("latest")
 
 
 def test_who_may_not_is_told_by_the_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    for work in (Shelf(fresh(url)).manifests, lambda: stored(fresh(url))):
+    for work in (CheckpointCatalog(fresh(url)).manifests, lambda: stored(fresh(url))):
         with pytest.raises(Unreachable, match=r"cannot \w+ s3://checkpoints"):
             work()
 

@@ -81,7 +81,7 @@ def test_the_master_of_spark_is_told_its_address(host: str, spark: str, monkeypa
 )
 def test_where_instances_serve_tasks(host: str, uri: str) -> None:
     one: Any = object.__new__(Node)
-    one._surroundings, one._index = Environment(host=host, fixed_ports=True), 1
+    one._env, one._index = Environment(host=host, fixed_ports=True), 1
     one.settings = SimpleNamespace(encrypted=True)
     place = one._flight_place()
     assert place.location == place.uri(7201) == uri

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from ferry.contract.errors import Fault, Refusal
 from ferry.contract.manifest import Manifest
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry_operator.job.settings import absolute
 
 Record = dict[str, Any]
@@ -47,11 +47,11 @@ def table(records: list[Record], now: float) -> Table:
     return found
 
 
-def _shelf(location: str, job: str) -> Shelf:
-    return Shelf(Location(absolute(location), job))
+def _shelf(location: str, job: str) -> CheckpointCatalog:
+    return CheckpointCatalog(Location(absolute(location), job))
 
 
-def _record(shelf: Shelf, one: Manifest) -> Record:
+def _record(shelf: CheckpointCatalog, one: Manifest) -> Record:
     """`problem`: why nothing can be restored from it."""
     problem = None
     try:

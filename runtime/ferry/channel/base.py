@@ -1,13 +1,13 @@
-"""The contract of a channel: what it promises, whatever carries its bytes.
+"""The contract of a channel, whichever transport carries its bytes.
 
-It defines types and bounds only. It must never open a socket, start a thread or know a carrier.
+It defines types and bounds only. It must never open a socket, start a thread or know a transport.
 
-What a channel promises over every carrier:
+Guarantees of a channel over every transport:
 
-* messages of one lane of one connection arrive in order, whole, at most once; lanes are independent of each other;
+* messages of one lane of one connection arrive in order, complete, at most once; lanes are independent of each other;
 * a lane without credit never delays another lane, nor the credit that flows back (Slash section 6.2: credits of a channel);
-* a peer that is gone is reported exactly once by ``on_close``, and every blocked or later send raises ``Unreachable``;
-* nothing is delivered for a connection after its ``on_close``; nothing queued is kept: a new connection starts empty.
+* a lost peer is reported exactly once by ``on_close``, and every blocked or later send raises ``Unreachable``;
+* no message of a connection is delivered after its ``on_close``; no queue survives: a new connection starts empty.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFERRED_SLOTS_MAX = limits.SLOTS // 4
 """Most credits that the receiver of one message can defer: four large messages stop a lane."""
 
 CREDIT_BATCH = limits.SLOTS // 4
-"""Consumed slots that are reported at once, also when no frame goes the other way."""
+"""Consumed slots that are reported at once, even if no frame goes the other way."""
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that is not authenticated after this is closed."""
@@ -54,7 +54,7 @@ assert DEFERRED_SLOTS_MAX + CREDIT_BATCH <= limits.SLOTS
 class Lane(IntEnum):
     """Independent streams of one connection, each with its own credits. Control messages travel on DELTA.
 
-    A peer of an older release refuses a lane that it does not know, and the connection ends.
+    A peer of an older release refuses an unknown lane, and the connection ends.
     """
 
     FRAGMENT = 0
@@ -63,7 +63,7 @@ class Lane(IntEnum):
 
 
 BY_PRIORITY = (Lane.DELTA, Lane.FRAGMENT, Lane.BULK)
-"""Which lane comes first when several have something, sent or arrived: control messages travel on DELTA."""
+"""Order of lanes when several have messages, sent or received: control messages travel on DELTA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Message:
 
 
 class DeferredCredit:
-    """The credit of one message, not given back yet: a handler returns it, and calls `release` when it has room again.
+    """The unreturned credit of one message: a handler returns this object, and calls `release` when it has room again.
 
     `release` may be called from any thread, before or after the handler returned, and more than once.
     """
@@ -100,7 +100,7 @@ class DeferredCredit:
             give()
 
     def release(self) -> None:
-        """Return the credit to the sender; harmless when the connection is gone."""
+        """Return the credit to the sender; harmless after the connection has ended."""
         with self._lock:
             if self._released:
                 return
@@ -140,24 +140,24 @@ class ChannelStatistics:
     transport: str
     lanes: tuple[LaneStatistics, ...]
     closed: str | None
-    """why it is closed, or None"""
+    """reason of its close, or None"""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """Which carrier the messages of one channel use now."""
+    """The transport of one channel."""
 
     peer: str
     kind: str
     """memory, tcp or rdma"""
     reason: str
-    """why it is not RDMA, where RDMA was expected; else empty"""
+    """reason why it is not RDMA although RDMA was expected; else empty"""
 
 
 class Channel(ABC):
     """One connection to one peer; both sides may send. Every method may be called from any thread.
 
-    The buffers of a body belong to the channel until they are sent (`flush`): their owner must not change them.
+    The buffers of a body belong to the channel until they are sent (`flush`): the sender must not change them.
     """
 
     peer: str
@@ -174,25 +174,25 @@ class Channel(ABC):
     ) -> None:
         """Queue a message; waits only while the lane has no credit.
 
-        Raises Unreachable when the channel is or gets closed, Exhausted after `timeout` seconds without credit,
-        Refusal when the message is larger than MESSAGE_BYTES_MAX.
+        Raises Unreachable when the channel is or gets closed, Exhausted after `timeout` seconds without credit, Refusal
+        when the message is larger than MESSAGE_BYTES_MAX.
         """
 
     @abstractmethod
     def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> bool:
-        """Like `send`, but returns False and queues nothing where `send` would have to wait, or the queue is full."""
+        """Like `send`, but returns False and queues no message if `send` would wait, or the queue is full."""
 
     @abstractmethod
     def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
-        """Queue a message, also without credit; never waits. Raises Exhausted when the queue is full."""
+        """Queue a message, even without credit; never waits. Raises Exhausted when the queue is full."""
 
     @abstractmethod
     def flush(self, timeout: float) -> bool:
-        """Wait until everything queued is handed to the carrier; False when that took longer than `timeout` seconds."""
+        """Wait until all queued messages are handed to the transport; False after `timeout` seconds."""
 
     @abstractmethod
     def close(self, reason: str = "closed by this side") -> None:
-        """Close now; what is still queued is dropped. Harmless when closed."""
+        """Close now; queued messages are dropped. Harmless when closed."""
 
     @abstractmethod
     def statistics(self) -> ChannelStatistics:
@@ -202,8 +202,8 @@ class Channel(ABC):
 class Endpoint(ABC):
     """All channels of one process: at most one for each peer; a newer one replaces an older one (REPLACED).
 
-    ``on_open(peer, channel)`` is called before the first message, ``on_close(peer, reason)`` after the last one, and for
-    one peer they alternate. They are called on the endpoint's threads; they must not block, connect or close it.
+    ``on_open(peer, channel)`` is called before the first message, ``on_close(peer, reason)`` after the last one, and
+    for one peer they alternate. They run on the endpoint's threads; they must not block, connect or close it.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Endpoint(ABC):
     def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
         """Open a channel to the peer of that name. Each side proves that it knows the secret, the job and both names.
 
-        Raises Unreachable when nothing answers in time, Refusal when the other side is not who it should be.
+        Raises Unreachable when no process answers in time, Refusal when the other side cannot prove its name.
         """
 
     @abstractmethod
@@ -225,7 +225,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def links(self) -> tuple[LinkState, ...]:
-        """The carriers of the open channels, sorted by peer."""
+        """The transports of the open channels, sorted by peer."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""Makes the endpoint of an instance: over RDMA or TCP, by what the job says and which devices are here, with the reason.
+"""Makes the endpoint of an instance: over RDMA or TCP, by the job's settings and the available devices, with the
+reason.
 
-It must never fall back to TCP in silence where a device was asked for, nor look for a device where none was asked for.
+It must never fall back to TCP silently when a device was asked for, nor look for a device when none was.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Party:
     on_open: OnOpen
     on_close: OnClose
     life: bytes | None = None
-    """see TcpEndpoint"""
+    """as for TcpEndpoint"""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The endpoint, and what logs and metrics say about it."""
+    """The endpoint, and its description for logs and metrics."""
 
     endpoint: Endpoint
     expected: bool
@@ -57,21 +58,21 @@ class Choice:
     reason: str = ""
     """why this side offers TCP only"""
     lend_bytes: int = 0
-    """what `lend` may be given, at most"""
+    """largest size of a mapping for `lend`"""
 
     def lend(self, mapping: mmap.mmap) -> None:
-        """See RdmaEndpoint.lend; over TCP there is no device to lend to."""
+        """Lend memory as with RdmaEndpoint.lend; over TCP there is no device to lend to."""
         if isinstance(self.endpoint, RdmaEndpoint):
             self.endpoint.lend(mapping)
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that were sent from lent memory until now."""
+        """Bytes sent from lent memory so far."""
         return self.endpoint.lent_bytes if isinstance(self.endpoint, RdmaEndpoint) else 0
 
     @property
     def kind(self) -> str:
-        """What this side offers: rdma or tcp."""
+        """The transport that this side offers: rdma or tcp."""
         return "rdma" if self.device else "tcp"
 
 
@@ -96,7 +97,7 @@ def choose(transport: TransportSettings, own: Collection[str], party: Party) -> 
 
 
 def _addresses(own: Collection[str]) -> list[str]:
-    """Those that are addresses; others are names."""
+    """The values that are addresses; others are names."""
     found = []
     for one in own:
         with contextlib.suppress(ValueError):

@@ -1,7 +1,7 @@
 """Opens channels: several at a time, each peer with its own back-off; the caller never waits.
 
-It must never decide whom to dial: its caller calls `dial` again and again, as long as a channel is wanted. A peer that
-does not answer blocks only the thread of its own dial, for a moment, and so never delays another peer.
+It must never decide which peers to dial: its caller calls `dial` again and again, as long as a channel is wanted. A
+peer that does not answer blocks only the thread of its own dial, briefly, and so never delays another peer.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ DIALS_MAX = 32
 """Dials under way at one time."""
 
 REPEATS_MAX = 16
-"""Of these, dials of peers that did not answer before: so they never delay those of new peers."""
+"""Dials of peers that did not answer before, among these: they never delay dials of new peers."""
 
 CONNECT_SECONDS = 1.0
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.1, 2.0
 
 PROMPT_SECONDS, PROMPT_TRIES = 0.1, 5
-"""When a channel that lasted ends, what fails this early is tried again: a process that ends may listen for a moment longer
-than it talks."""
+"""Early failures after the end of an established channel are retried: an ending process may listen for a moment longer
+than it sends."""
 
 STEADY_SECONDS = 2.0
 """A channel that lasted this long is dialled again at once when it ends; a shorter one counts as a failure."""
 
 HOPEFUL_FAILURES = 5
-"""With fewer failures a peer may answer soon; after as many the back-off is near its longest."""
+"""With fewer failures a peer may answer soon; with more the back-off is near its longest."""
 
 assert REPEATS_MAX < DIALS_MAX
 assert back_off(HOPEFUL_FAILURES, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX) < BACK_OFF_SECONDS_MAX
@@ -53,7 +53,7 @@ class _Dial:
     under_way: bool = False
     opened_at: float = 0.0
     tries: int = 1
-    """in the next dial"""
+    """number of tries in the next dial"""
 
 
 class Dialler:
@@ -65,7 +65,7 @@ class Dialler:
         connect: Callable[[str, tuple[str, int], float], object],
         on_ended: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`on_ended` is told of a peer where nobody listens any more, on the thread of that dial."""
+        """`on_ended` gets a peer whose address refuses connections, on the thread of that dial."""
         self._me = me
         self._connect = connect
         self._on_ended = on_ended
@@ -74,7 +74,8 @@ class Dialler:
         self._under_way = self._repeats = 0
 
     def dial(self, entry: Registration) -> None:
-        """Dial this incarnation of a peer, unless it is dialled now, it is too early, or too many dials are under way."""
+        """Dial this incarnation of a peer, unless a dial is under way, it is too early, or too many dials are under
+        way."""
         with self._lock:
             dial = self._dials.get(entry.instance)
             if dial is not None and dial.under_way:
@@ -104,7 +105,7 @@ class Dialler:
             return dial is None or dial.incarnation != entry.incarnation or dial.failures < HOPEFUL_FAILURES
 
     def closed(self, peer: str) -> None:
-        """The channel to a peer is gone. It is dialled again at once only if the channel lasted."""
+        """The channel to a peer has closed. It is dialled again at once only if the channel lasted."""
         with self._lock:
             dial = self._dials.get(peer)
             if dial is None or not dial.opened_at:

@@ -1,4 +1,4 @@
-"""Flow control of one connection: queues, credits, sequences. One class for every carrier; a transport moves the bytes.
+"""Flow control of one connection: queues, credits, sequences. One class for every transport, which moves the bytes.
 
 Sending and receiving share nothing but one short lock: receiving never waits for sending, and a lane without credit is
 skipped. It must never do I/O or call a handler under the lock.
@@ -50,7 +50,8 @@ BATCH_FRAMES = 256
 
 
 class ChannelTransport(Protocol):
-    """What a carrier does for one FlowChannel: it sends what `collect` returns, and passes what arrives to `feed`.
+    """The part of a transport for one FlowChannel: it sends what `collect` returns, and passes received bytes to
+    `feed`.
 
     The channel calls these methods without its lock, from any thread.
     """
@@ -60,16 +61,16 @@ class ChannelTransport(Protocol):
 
     @property
     def link(self) -> LinkState:
-        """See Endpoint.links."""
+        """The transport in use now."""
 
     def queued(self, size: int) -> None:
         """A message of `size` bytes was queued; called by its sender. Must not block."""
 
     def wake(self) -> None:
-        """There may be something to send; called on a receiving thread. Must not block or send."""
+        """There may be bytes to send; called on a receiving thread. Must not block or send."""
 
     def flush(self, timeout: float) -> bool:
-        """See Channel.flush."""
+        """Wait until all queued bytes are handed over; False after `timeout` seconds."""
 
     def close(self, reason: str) -> None:
         """The channel was just closed: stop. Called once; must not wait for the peer."""
@@ -102,7 +103,6 @@ class FlowChannel(Channel):
         body: Sequence[Buffer] = (),
         timeout: float | None = None,
     ) -> None:
-        """See Channel.send."""
         message = Outgoing(lane, kind, generation, head, body)
         out = self._out[lane]
         with self._lock:
@@ -117,7 +117,6 @@ class FlowChannel(Channel):
         self.transport.queued(message.total)
 
     def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> bool:
-        """See Channel.send_nowait."""
         message = Outgoing(lane, kind, generation, head, body)
         out = self._out[lane]
         with self._lock:
@@ -128,7 +127,6 @@ class FlowChannel(Channel):
         return True
 
     def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
-        """See Channel.post."""
         message = Outgoing(lane, kind, generation, head, body)
         out = self._out[lane]
         with self._lock:
@@ -152,19 +150,18 @@ class FlowChannel(Channel):
         out.push(message)
 
     def flush(self, timeout: float) -> bool:
-        """See Channel.flush."""
         return self.transport.flush(timeout)
 
     # -- for the transport: what to send ------------------------------------------------------------------------------
 
     @property
     def sendable(self) -> bool:
-        """There is something that `collect` would return."""
+        """Whether `collect` would return bytes."""
         with self._lock:
             return any(o.sendable for o in self._out) or any(i.due for i in self._in)
 
     def collect(self) -> list[bytes | memoryview]:
-        """The next gather, in wire order; empty when nothing may go. One thread at a time; then `handed_over`."""
+        """The next gather, in wire order; empty without sendable bytes. One thread at a time; then `handed_over`."""
         plans: list[tuple[Planned, int]] = []
         size = 0
         with self._lock:
@@ -189,22 +186,22 @@ class FlowChannel(Channel):
 
     @property
     def in_hand(self) -> bool:
-        """Something was collected, or taken back, and is not handed over."""
+        """Whether a gather was collected, or taken back, and is not handed over."""
         return self._in_hand
 
     def handed_over(self) -> None:
-        """The last gather has left."""
+        """The last gather was sent."""
         with self._lock:
             self._in_hand = False
             self._progress.notify_all()
 
     def take_back(self) -> None:
-        """What has left may have to be sent again: it is in hand again, until `handed_over`."""
+        """Sent bytes may have to be sent again: they are in hand again, until `handed_over`."""
         with self._lock:
             self._in_hand = True
 
     def drop_queued(self) -> None:
-        """Nothing can be sent any more: forget what waits. The channel is about to close."""
+        """No byte can be sent any more: drop the queues. The channel is about to close."""
         with self._lock:
             self._clear_queues()
 
@@ -214,31 +211,31 @@ class FlowChannel(Channel):
             out.queued_bytes = out.queued_slots = 0
 
     def wait_handed_over(self, timeout: float) -> bool:
-        """Wait until everything queued is handed over; False when time is up or the channel is closed."""
+        """Wait until everything queued is handed over; False after the timeout or when the channel is closed."""
         return self.wait_for(lambda: not (self._in_hand or any(o.queue for o in self._out)), timeout)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until it is true, looking whenever `notify` is called; False when time is up or the channel is closed."""
+        """Wait until it is true, checked at each `notify`; False after the timeout or when the channel is closed."""
         with self._lock:
             done = self._progress.wait_for(lambda: self._closed is not None or condition(), timeout)
             return done and self._closed is None
 
     def notify(self) -> None:
-        """What `wait_for` waits for may be true now."""
+        """The condition of a `wait_for` may be true now."""
         with self._lock:
             self._progress.notify_all()
 
     def bye(self, reason: str) -> bytes:
-        """The frame that tells the peer why this side closes."""
+        """The frame with this side's reason for closing."""
         text = reason.encode()[:BYE_BYTES_MAX]
         return b"".join(encode((text,), lane=Lane.DELTA, flags=BYE, job=self._job))
 
     # -- for the transport: what arrived ------------------------------------------------------------------------------
 
     def feed(self, data: memoryview) -> int:
-        """Handle the whole frames at the start of `data`; returns the bytes used.
+        """Handle the complete frames at the start of `data`; returns the bytes used.
 
-        One thread at a time. Raises Refusal for bytes that this peer should not have sent, Unreachable for its BYE.
+        One thread at a time. Raises Refusal for bytes that this peer must not send, Unreachable for its BYE.
         """
         position, end = 0, len(data)
         while end - position >= HEADER_BYTES and self._closed is None:
@@ -278,7 +275,8 @@ class FlowChannel(Channel):
         if isinstance(deferred, DeferredCredit):
             slots = whole.slots
             deferred.bind(lambda: self._consumed(lane, slots))
-            # Nothing is consumed, but the sender has less credit left: reporting what was consumed before may be due.
+            # No slot is consumed, but the sender has less credit left: earlier consumed slots may now have to be
+            # reported.
             self._consumed(lane, 0)
         else:
             self._consumed(lane, whole.slots)
@@ -296,11 +294,10 @@ class FlowChannel(Channel):
 
     @property
     def closed(self) -> str | None:
-        """Why the channel is closed, or None."""
+        """The reason of the close, or None."""
         return self._closed
 
     def close(self, reason: str = "closed by this side") -> None:
-        """See Channel.close."""
         with self._lock:
             if self._closed is not None:
                 return
@@ -311,7 +308,6 @@ class FlowChannel(Channel):
         self.transport.close(reason)
 
     def statistics(self) -> ChannelStatistics:
-        """See Channel.statistics."""
         with self._lock:
             lanes = tuple(
                 LaneStatistics(
@@ -331,5 +327,5 @@ class FlowChannel(Channel):
 
 
 def reason_of(error: Exception) -> str:
-    """Why a channel closes after this error while receiving; an error that is not Ferry's is a handler's."""
+    """The reason of a close after this error while receiving; an error that is not Ferry's comes from a handler."""
     return str(error) if isinstance(error, FerryError) else f"the handler failed: {error!r}"

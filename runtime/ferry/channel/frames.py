@@ -2,10 +2,10 @@
 
 Pure functions on bytes; it must never keep the state of a connection, do I/O or start a thread.
 
-A frame is a header of 64 bytes and up to PAYLOAD_BYTES of payload. The payloads of the frames of one message, one after
-the other, are its head and then its body. Every header carries the whole length, so a receiver can allocate once.
-The checksum covers the header before it and the payload; it detects torn or corrupted frames, it authenticates nothing.
-It is the lower half of XXH3, which costs a tenth of a CRC: both ends would spend more on a CRC than on sending.
+A frame is a header of 64 bytes and up to PAYLOAD_BYTES of payload. The concatenated payloads of a message's frames are
+its head and then its body. Every header carries the whole length, so a receiver can allocate once. The checksum covers
+the header before it and the payload; it detects torn or corrupted frames, and authenticates nothing. It is the lower
+half of XXH3, which costs a tenth of a CRC: with a CRC both ends would spend more on the checksum than on sending.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBBxIIQQQQQII")
 HEADER_BYTES = HEADER.size
 PAYLOAD_BYTES = limits.SLOT_BYTES
-"""A slot holds this much of a message: one of exactly this size is one frame. The header comes on top."""
+"""Payload of a slot: a message of exactly this size is one frame. The header is extra."""
 
 FRAME_BYTES = HEADER_BYTES + PAYLOAD_BYTES
 """The largest frame."""
 
 FIRST, LAST, CREDIT, BYE = 1, 2, 4, 8
-"""Flags. CREDIT and BYE frames are not part of a lane's sequence and cost no credit; a BYE's payload says why."""
+"""Flags. CREDIT and BYE frames are not part of a lane's sequence and cost no credit; the payload of a BYE is the
+reason."""
 
 BYE_BYTES_MAX = 512
 COPY_BYTES = 4096
-"""Payloads up to this size are copied behind their header: cheaper than one more entry in a gather list."""
+"""Payloads up to this size are copied behind their header: cheaper than another entry in a gather list."""
 
 _CHECKED = HEADER_BYTES - 4
 _CHECKSUM = struct.Struct("<I")
@@ -79,7 +80,7 @@ def slots_of(total: int) -> int:
 
 
 class Outgoing:
-    """A message to be sent: gives out its payload piece by piece, without copying."""
+    """A message to be sent: returns its payload piece by piece, without copying."""
 
     __slots__ = ("_at", "_index", "_pieces", "generation", "head", "kind", "lane", "planned", "total")
 
@@ -100,7 +101,7 @@ class Outgoing:
                 f"({MESSAGE_BYTES_MAX}): cut it into several"
             )
         self.planned = 0
-        """bytes that already have a frame; the lane counts them"""
+        """bytes that already have a frame, as counted by the lane"""
         self._pieces = pieces
         self._index = 0
         self._at = 0
@@ -144,7 +145,7 @@ def encode(
 
 
 def checksum(header: Buffer, payload: Sequence[bytes | memoryview]) -> int:
-    """Of the header without its checksum, and of the payload, however it is cut into pieces."""
+    """The checksum of the header without its own field, and of the payload in pieces."""
     seed = xxhash.xxh3_64_intdigest(header)
     if len(payload) == 1:
         whole: int = xxhash.xxh3_64_intdigest(payload[0], seed)
@@ -157,9 +158,9 @@ def checksum(header: Buffer, payload: Sequence[bytes | memoryview]) -> int:
 
 
 def decode_header(data: memoryview, offset: int, job: int) -> Header:
-    """Read and check the header at `offset`; `verify` checks the checksum, when the whole frame is there.
+    """Read and check the header at `offset`; `verify` checks the checksum once the whole frame has arrived.
 
-    Raises Refusal for anything that this version of this job would not have sent.
+    Raises Refusal for any header that this version of this job cannot have sent.
     """
     magic, version, *rest = HEADER.unpack_from(data, offset)
     if magic != MAGIC:
@@ -181,7 +182,7 @@ def decode_header(data: memoryview, offset: int, job: int) -> Header:
 
 
 def verify(frame: memoryview, header: Header) -> None:
-    """Raises Refusal when the checksum of the whole frame is not the announced one."""
+    """Raises Refusal when the checksum of the whole frame differs from the announced one."""
     if checksum(frame[:_CHECKED], (frame[HEADER_BYTES:],)) != header.checksum:
         lane = Lane(header.lane).name
         raise Refusal(f"checksum of frame {header.sequence} of lane {lane} is wrong: it was corrupted on the way")

@@ -1,7 +1,7 @@
 """Mutual challenge and response on a new socket, before anything else is parsed.
 
-Messages of fixed size only, and one deadline for all of them. It must never tell a stranger why it was refused, nor send
-a name before the stranger has proved that it knows the secret.
+Messages of fixed size only, and one deadline for all of them. It must never reveal to a stranger why it was refused,
+nor send a name before the stranger has proved that it knows the secret.
 
     connecting side                                    accepting side
       magic, nonce            --------------------->
@@ -9,7 +9,7 @@ a name before the stranger has proved that it knows the secret.
       name, life, number, MAC --------------------->     checks the MAC; the endpoint decides
                               <---------------------   verdict, life, MAC
 
-Each side names the carriers it has besides TCP; both use those that the two have in common.
+Each side names its transports besides TCP; both use the common ones.
 Both MACs are HMAC-SHA256 with the job's secret over the role, the job, both names, both nonces and the message itself.
 A *life* is 16 bytes that identify one endpoint object; of two with the same name the greater one is later. The *number*
 counts the connections that the endpoint opened.
@@ -38,26 +38,26 @@ _PROOF = struct.Struct(f"<{NAME_BYTES_MAX}s{LIFE_BYTES}sQB")
 _VERDICT = struct.Struct(f"<B{LIFE_BYTES}sB")
 
 RDMA = 1
-"""A carrier."""
+"""A transport."""
 
 
 class Verdict(IntEnum):
-    """What the accepting side decides about a caller."""
+    """The accepting side's decision about a caller."""
 
     REFUSED = 0
-    """it did not prove itself"""
+    """it could not prove its identity"""
     ADMITTED = 1
     DUPLICATE = 2
     """another connection to the same life stays"""
     FORMER = 3
-    """a later life of the caller's name was here"""
+    """a later life of the caller's name has connected before"""
 
 
 MISMATCH = "the secret, the job or the names of the two sides differ"
 
 
 class Caller(NamedTuple):
-    """Who connected; it has proved that."""
+    """A caller that has proved its identity."""
 
     name: str
     life: bytes
@@ -67,13 +67,13 @@ class Caller(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """The answer of the accepting side, which has proved itself."""
+    """The answer of the accepting side, which has proved its identity."""
 
     admitted: bool
     """False: it keeps another connection to this side"""
     life: bytes
     carriers: int
-    """besides TCP, of those that both sides have"""
+    """besides TCP, common to both sides"""
 
 
 class _TimedSocket:
@@ -120,8 +120,8 @@ def _hello(data: bytes) -> bytes:
 def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, seconds: float) -> Admission:
     """The connecting side.
 
-    Raises Refusal when either side does not believe the other, Superseded when a later life of this one was there,
-    Unreachable when it breaks or takes too long.
+    Raises Refusal when either side cannot prove its identity, Superseded when a later life of this one has connected
+    before, Unreachable when the connection breaks or takes too long.
     """
     try:
         timed = _TimedSocket(sock, seconds)
@@ -138,7 +138,7 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
         raise Refusal(f"{peer} refused the handshake: {MISMATCH}")
     expected = _mac(secret, b"accepter", job, (me.name, peer), nonces, answer[: _VERDICT.size])
     if not hmac.compare_digest(expected, answer[_VERDICT.size :]):
-        raise Refusal(f"what answered for {peer} could not prove it: {MISMATCH}")
+        raise Refusal(f"the process that answered for {peer} could not prove its identity: {MISMATCH}")
     if verdict == Verdict.FORMER:
         raise Superseded(f"{peer} knows a later life of {me.name}")
     return Admission(verdict == Verdict.ADMITTED, life, carriers & me.carriers)
@@ -154,12 +154,13 @@ def welcome(
     carriers: int,
     decide: Callable[[Caller, Callable[[Verdict], None]], None],
 ) -> None:
-    """The accepting side, which has these carriers besides TCP.
+    """The accepting side, with these transports besides TCP.
 
-    `decide(caller, answer)` is called for a caller that proved itself, with the carriers that both have, and calls
+    `decide(caller, answer)` is called for a caller that has proved its identity, with the common transports, and calls
     `answer` once.
 
-    Raises Refusal when the caller could not prove itself, Unreachable when it breaks or takes too long.
+    Raises Refusal when the caller could not prove its identity, Unreachable when the connection breaks or takes too
+    long.
     """
     try:
         timed = _TimedSocket(sock, seconds)
@@ -174,7 +175,7 @@ def welcome(
         expected = _mac(secret, b"caller", job, (name, me), nonces, proof)
         if not hmac.compare_digest(expected, data[_PROOF.size :]) or not name or name == me:
             timed.put(_VERDICT.pack(Verdict.REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
-            raise Refusal(f"refused a caller that says it is {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
+            raise Refusal(f"refused a caller that claims to be {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
 
         def answer(verdict: Verdict) -> None:
             answer = _VERDICT.pack(verdict, life, carriers)

@@ -1,4 +1,4 @@
-"""The two halves of a lane: what the sender may still send, and what the receiver has received and given back.
+"""The two halves of a lane: the sender's credit, and the receiver's sequence and returned credit.
 
 Plain state without locks, clock or I/O: `flow` has the lock. It must never guess: a peer that breaks the sequence,
 exceeds its credit or contradicts the announced lengths is refused, because every later byte would be misread.
@@ -73,12 +73,12 @@ class SendLane:
 
     @property
     def room(self) -> bool:
-        """One more message would have credit for its first slot."""
+        """Whether one more message would have credit for its first slot."""
         return self.credits > self.queued_slots
 
     @property
     def sendable(self) -> bool:
-        """A frame is waiting and has credit."""
+        """Whether a frame waits and has credit."""
         return bool(self.queue) and self.credits > 0
 
     def push(self, message: Outgoing) -> None:
@@ -105,7 +105,7 @@ class SendLane:
         return Planned(message, count, flags, self.sequence)
 
     def credit(self, count: int) -> None:
-        """The peer has consumed `count` slots in all. Raises Refusal when that is impossible."""
+        """The peer has consumed `count` slots in total. Raises Refusal when that is impossible."""
         if not self.returned <= count <= self.sequence:
             raise Refusal(
                 f"impossible credit on lane {self.lane.name}: {count} slots consumed, "
@@ -115,7 +115,7 @@ class SendLane:
 
 
 class Whole(NamedTuple):
-    """A complete message; the credit of `slots` goes back when it is consumed."""
+    """A complete message; the credit of `slots` returns when it is consumed."""
 
     kind: int
     generation: int
@@ -152,7 +152,7 @@ class ReceiveLane:
 
     @property
     def due(self) -> bool:
-        """Credit must be reported now: a whole batch, or less when the sender may be running out."""
+        """Whether credit must be reported now: a whole batch, or less when the sender may be running out."""
         pending = self.consumed - self.reported
         return pending >= CREDIT_BATCH or (pending > 0 and self.sequence - self.reported >= limits.SLOTS // 2)
 
@@ -162,11 +162,11 @@ class ReceiveLane:
         return self.reported
 
     def accept(self, header: Header, payload: memoryview) -> Whole | int:
-        """Take one verified frame; returns the message that it completes, or how many slots are consumed already.
+        """Take one verified frame; returns the message that it completes, or the number of slots consumed already.
 
-        The credit of the first parts of a long message goes back at once, or a message larger than the credit could
-        never arrive; that of its last DEFERRED_SLOTS_MAX slots goes back when the message is consumed.
-        Needs no lock: only the receiving thread writes these fields. Raises Refusal for a frame out of order.
+        The credit of the first parts of a long message returns at once, otherwise a message larger than the credit
+        could never arrive; the credit of its last DEFERRED_SLOTS_MAX slots returns when the message is consumed. Needs
+        no lock: only the receiving thread writes these fields. Raises Refusal for a frame out of order.
         """
         if header.sequence != self.sequence + 1:
             raise Refusal(f"frame {header.sequence} of lane {self.lane.name} came after frame {self.sequence}")
@@ -176,7 +176,7 @@ class ReceiveLane:
         self.received_bytes += len(payload)
         first = self._first
         if bool(header.flags & FIRST) != (first is None):
-            raise Refusal(f"frame {header.sequence} of lane {self.lane.name} is not the part that should come")
+            raise Refusal(f"frame {header.sequence} of lane {self.lane.name} is not the expected part")
         if first is None and header.flags & LAST:
             if header.total != len(payload):
                 raise Refusal(f"message of {header.total} bytes with {len(payload)} bytes on lane {self.lane.name}")
@@ -190,7 +190,7 @@ class ReceiveLane:
         if first is None:
             first = self._first = header
             self._head = memoryview(bytearray(header.head))
-            # Not a bytearray: that would be zeroed first, and every byte is about to be written.
+            # Not a bytearray, which would be zeroed first: every byte is about to be written.
             self._body = np.empty(header.total - header.head, np.uint8).data
             self._got = self._kept = 0
         got, size = self._got, len(payload)

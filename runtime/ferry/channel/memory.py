@@ -17,7 +17,7 @@ from ferry.contract.errors import Refusal, Unreachable
 
 
 class MemoryNetwork:
-    """Connects endpoints. Steps are done in the order in which they were queued, one at a time."""
+    """Connects endpoints. Steps run in the order in which they were queued, one at a time."""
 
     def __init__(self, threaded: bool = False) -> None:
         self._condition = threading.Condition()
@@ -29,7 +29,7 @@ class MemoryNetwork:
             threading.Thread(target=self._run, name="memory-network", daemon=True).start()
 
     def pump(self, limit: int = 1_000_000) -> int:
-        """Deliver until nothing is left to deliver; returns the number of steps. At most `limit` steps."""
+        """Deliver until no step is left; returns the number of steps. At most `limit` steps."""
         done = 0
         while done < limit:
             with self._pumping:
@@ -72,7 +72,7 @@ class MemoryNetwork:
             return host, port
 
     def at(self, address: tuple[str, int]) -> MemoryEndpoint | None:
-        """Who listens there."""
+        """The endpoint that listens there."""
         return self._listeners.get(address)
 
     def forget(self, endpoint: MemoryEndpoint) -> None:
@@ -82,12 +82,12 @@ class MemoryNetwork:
                 del self._listeners[address]
 
     def admission(self) -> threading.RLock:
-        """Held while connections change: nothing is delivered meanwhile."""
+        """Held while connections change: no delivery happens then."""
         return self._pumping
 
 
 class MemoryTransport:
-    """One side of a pair; `partner` is the other. See ChannelTransport."""
+    """The transport of one side of a pair; `partner` is the other side."""
 
     name = "memory"
     partner: MemoryTransport
@@ -101,11 +101,9 @@ class MemoryTransport:
         self._scheduled = False
 
     def queued(self, size: int) -> None:
-        """See ChannelTransport.queued."""
         self.wake()
 
     def wake(self) -> None:
-        """See ChannelTransport.wake."""
         with self._lock:
             if self._scheduled or self.channel.closed is not None:
                 return
@@ -124,7 +122,7 @@ class MemoryTransport:
         self.wake()
 
     def arrive(self, data: bytes) -> None:
-        """Bytes from the partner: whole frames, unless a test sends something else."""
+        """Bytes from the partner: complete frames, unless a test sends other bytes."""
         if self.channel.closed is not None:
             return
         try:
@@ -133,19 +131,18 @@ class MemoryTransport:
             self.channel.close(reason_of(error))
 
     def flush(self, timeout: float) -> bool:
-        """See Channel.flush; without a thread of the network the caller delivers."""
+        """Without a thread of the network the caller delivers."""
         if not self._network.threaded:
             self._network.pump()
         return self.channel.wait_handed_over(timeout)
 
     def close(self, reason: str) -> None:
-        """See ChannelTransport.close."""
         self._network.soon(lambda: self._owner.ended(self, reason))
         self._network.soon(lambda: self.partner.arrive(self.channel.bye(reason)))
 
 
 class MemoryEndpoint(Endpoint):
-    """See Endpoint."""
+    """An endpoint on a MemoryNetwork."""
 
     def __init__(
         self,
@@ -168,16 +165,16 @@ class MemoryEndpoint(Endpoint):
         self._closing = False
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """See Endpoint.listen."""
         return self._network.register(self, (host, port))
 
     def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
-        """See Endpoint.connect."""
         if peer == self.name:
             raise Refusal(f"{peer} does not connect to itself: hand the message over locally")
         other = self._network.at(address)
         if other is None or self._closing:
-            raise Unreachable(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: nobody listens")
+            raise Unreachable(
+                f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: no endpoint listens there"
+            )
         known = hmac.compare_digest(self._secret, other._secret)
         if not known or (self._job, peer) != (other._job, other.name):
             raise Refusal(f"{peer} refused the handshake: the secret, the job or the names of the two sides differ")
@@ -190,7 +187,7 @@ class MemoryEndpoint(Endpoint):
         return mine.channel
 
     def opened(self, transport: MemoryTransport) -> None:
-        """Make it the peer's connection; the old one is reported first."""
+        """Make it the peer's connection; the end of the old one is reported first."""
         peer = transport.channel.peer
         old = self._transports.pop(peer, None)
         if old is not None:
@@ -207,16 +204,14 @@ class MemoryEndpoint(Endpoint):
             self._on_close(peer, reason)
 
     def channel(self, peer: str) -> Channel | None:
-        """See Endpoint.channel."""
         transport = self._transports.get(peer)
         return None if transport is None or transport.channel.closed is not None else transport.channel
 
     def links(self) -> tuple[LinkState, ...]:
-        """See Endpoint.links."""
         return tuple(t.link for _, t in sorted(self._transports.items()) if t.channel.closed is None)
 
     def kill(self) -> None:
-        """End like a killed process: nothing is reported here, the peers see the connections break."""
+        """End like a killed process: no callback runs here, and the peers see broken connections."""
         self._closing = True
         self._network.forget(self)
         with self._network.admission():
@@ -225,7 +220,6 @@ class MemoryEndpoint(Endpoint):
                 transport.channel.close("killed")
 
     def close(self) -> None:
-        """See Endpoint.close."""
         self._closing = True
         self._network.forget(self)
         with self._network.admission():

@@ -18,7 +18,7 @@ from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry.protocol import coordinator as core
-from ferry.registry import JobRegistry, Roll
+from ferry.registry import JobRegistry, MemberCache
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -38,7 +38,7 @@ class Members:
         self._timeout_seconds = timeout_ms / 1000
         self._post = post
         self._registry = registry
-        self._roll = Roll(registry)
+        self._member_cache = MemberCache(registry)
         self._registrations: dict[InstanceId, places.Registration] = {}
         """The last registration of each instance: data loss in Redis closes no channel."""
         self._alive: set[int] = set()
@@ -110,8 +110,8 @@ class Members:
         self._trusted_at = time.monotonic() + self._timeout_seconds
 
     def _look(self) -> None:
-        self._roll.look()
-        found = self._roll.entries
+        self._member_cache.look()
+        found = self._member_cache.entries
         self._listen(sorted({worker_of(InstanceId(instance)) for instance in found}))
         for entry in found.values():
             self._keep(entry)

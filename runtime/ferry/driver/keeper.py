@@ -21,7 +21,7 @@ from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.durable.shelf import Shelf
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.protocol import coordinator as core
 
 log = logging.getLogger("ferry.driver")
@@ -54,7 +54,7 @@ class Keeper:
         settings: RunSettings,
         where: CheckpointSettings,
         operators: list[OperatorDescriptor],
-        shelf: Shelf,
+        shelf: CheckpointCatalog,
         loop: Loop,
         metrics: DriverMetrics,
         on_published: Callable[[], None] = lambda: None,

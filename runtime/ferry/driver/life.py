@@ -29,8 +29,8 @@ from ferry.driver.opening import OpeningSinks
 from ferry.driver.program import Program, prepared
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry.environment import Environment
 from ferry.protocol.boundaries import lasts_for_ever
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
@@ -89,7 +89,7 @@ def begun(settings: RunSettings, surroundings: Environment) -> Life | None:
     if all(descriptor.kind != "process" for descriptor in descriptors) and not metrics.unbounded:
         metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors)
     stop, stage, where = threading.Event(), StageHook(settings), settings.checkpoint
-    shelf = None if where is None else Shelf(Location(where.location, settings.job))
+    shelf = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
     opening = OpeningSinks(plan.sinks, settings, stop)
 
     def rewind(manifest: Manifest, loop: Loop) -> bool:

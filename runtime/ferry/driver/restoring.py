@@ -26,7 +26,7 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import BeginsAgain, Halted
-from ferry.durable.shelf import Shelf
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.protocol.coordinator import groups as g
 
 log = logging.getLogger("ferry.driver")
@@ -42,7 +42,7 @@ class Restoring:
         self,
         settings: RunSettings,
         operators: list[OperatorDescriptor],
-        shelf: Shelf | None,
+        shelf: CheckpointCatalog | None,
         rewind: Callable[[Manifest, Loop], bool],
     ) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class Restoring:
         """The first table of a new job, and the Commit that a table with an origin begins with."""
         if journaled is not None and journaled.restoring:
             url, self.by_itself = journaled.origin.rpartition("#")[0], True
-            return initial, self._from(Shelf.at(url), url)
+            return initial, self._from(CheckpointCatalog.at(url), url)
         if journaled is not None or self._settings.restore_from == NOTHING:
             return initial, None
         if self._settings.restore_from is None:
@@ -73,9 +73,9 @@ class Restoring:
         origin = f"{url}#{manifest.generation + 1}"
         return replace(initial, version=Version(manifest.generation, 0), origin=origin), commit
 
-    def _chosen(self, which: str) -> tuple[Shelf, Manifest]:
+    def _chosen(self, which: str) -> tuple[CheckpointCatalog, Manifest]:
         if "/" in which:
-            shelf = Shelf.at(which)
+            shelf = CheckpointCatalog.at(which)
         elif self._shelf is not None:
             shelf = self._shelf
         else:
@@ -109,7 +109,7 @@ class Restoring:
                 f"{manifest.number}, and cannot take over its state. Put them back as they were, or take restoreFrom away"
             )
 
-    def _again(self, shelf: Shelf, manifest: Manifest, generation: int) -> str:
+    def _again(self, shelf: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
         """The URL to begin with. In its own place a checkpoint gets another number for that, the newest: what came after it
         is of a life that is over."""
         if self._shelf is None or self._shelf.location.text != shelf.location.text:
@@ -127,7 +127,7 @@ class Restoring:
             shelf.publish(again)
         return shelf.url(again)
 
-    def _from(self, shelf: Shelf, url: str) -> m.Commit:
+    def _from(self, shelf: CheckpointCatalog, url: str) -> m.Commit:
         manifest = self.manifest = shelf.find(url)
         pin = self._pins.enter_context(shelf.pin(manifest))
         over = threading.Event()
@@ -187,7 +187,7 @@ class Restoring:
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, for {why}"
         )
 
-    def _newest(self, origin: str) -> tuple[Shelf, Manifest] | None:
+    def _newest(self, origin: str) -> tuple[CheckpointCatalog, Manifest] | None:
         """The newest of this run; before the first one, that which it began with. Raises Refusal for one that is damaged."""
         if (shelf := self._shelf) is not None:
             mine = [one for one in shelf.manifests() if one.run == self._settings.run]
@@ -197,5 +197,5 @@ class Restoring:
                 return shelf, newest if newest.run == self._settings.run else mine[0]
         if origin:
             url = origin.rpartition("#")[0]
-            return Shelf.at(url), Shelf.at(url).find(url)
+            return CheckpointCatalog.at(url), CheckpointCatalog.at(url).find(url)
         return None

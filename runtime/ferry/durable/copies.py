@@ -1,8 +1,10 @@
-"""Copies of what an instance has written for checkpoints, on its own disk: a job that begins again reads them there.
+"""Local copies of an instance's checkpoint files, on its own disk: a job that restarts from a checkpoint reads them
+there.
 
-The same parts, not compressed: a processor unpacks slower than a disk reads. Its name ends with the checksums of the file in
-the store and of its own index, and its reader checks it as a file of the store, and goes there when it is not as it was
-written: a copy is never on the disk for certain. Must never be why something fails: what cannot be copied is not.
+The same parts, uncompressed: decompression is slower than a disk read. A copy's name ends with the checksums of the
+file in the store and of its own index. Its reader checks it like a file of the store, and falls back to the store when
+it is damaged, because a copy is never synced to the disk. Must never cause a failure: a file that cannot be copied has
+no copy.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ from ferry.contract.manifest import StoredFile
 log = logging.getLogger("ferry.durable")
 
 FREE_SHARE = 0.2
-"""Of the disk: with less of it free nothing is copied, for state needs it more."""
+"""Share of the disk: with less free space nothing is copied, because state needs the space more."""
 
 
 class Copies:
-    """Those of one instance. Written and removed by one thread."""
+    """The copies of one instance. Written and removed by one thread."""
 
     def __init__(self, directory: Path) -> None:
-        """What is there is of an earlier life of the instance, and good."""
+        """Existing copies are of an earlier life of the instance, and valid."""
         self._directory = directory
         with suppress(OSError):
             directory.mkdir(parents=True, exist_ok=True)
             for torn in directory.glob(".*"):
                 torn.unlink()
         self._named = {_of(path) for path in directory.glob("[!.]*")}
-        """By the last checkpoint."""
+        """Named by the last checkpoint."""
         self._fresh: set[str] = set()
-        """Written since."""
+        """Written since then."""
 
     def begin(self, name: str) -> Copy | None:
         """A copy of a file that is being written."""
@@ -60,9 +62,10 @@ class Copies:
         return None
 
     def keep(self, names: Iterable[str]) -> None:
-        """A checkpoint names these: others go but for those of the one before, which is good until this one is complete.
+        """A checkpoint names these files: other copies are removed, except copies of the previous checkpoint, which
+        counts until this one is complete.
 
-        What was written since may be named by the next one.
+        Copies written since then may be named by the next one.
         """
         named = {self._name(name) for name in names}
         for path in self._directory.glob("[!.]*"):
@@ -76,17 +79,17 @@ class Copies:
 
 
 def _of(path: Path) -> str:
-    """What it is a copy of."""
+    """Name of the original file."""
     return path.name.rsplit(".", 2)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCopy:
-    """One that may be read."""
+    """A copy that may be read."""
 
     path: Path
     file: StoredFile
-    """as the one in the store, but with its own size and checksum"""
+    """of the store, but with the copy's size and checksum"""
 
     def open(self) -> pa.NativeFile:
         """Raises OSError."""
@@ -94,7 +97,7 @@ class FoundCopy:
 
 
 class Copy:
-    """One being written. It is one when it is finished."""
+    """A copy that is being written. It counts once it is finished."""
 
     def __init__(self, path: Path, finished: set[str]) -> None:
         self._path = path
@@ -105,13 +108,13 @@ class Copy:
             self._file = self._hidden.open("wb")
 
     def write(self, data: bytes | pa.Buffer) -> None:
-        """What follows."""
+        """Append data."""
         if self._file is not None:
             with self._giving_up():
                 self._file.write(data)
 
     def finish(self, stored: int, own: int) -> None:
-        """All of it was written: checksums of the index in the store, and here."""
+        """All data is written: checksums of the index in the store, and here."""
         if self._file is not None:
             with self._giving_up():
                 self._file.close()
@@ -119,7 +122,7 @@ class Copy:
                 self._finished.add(self._path.name)
 
     def abort(self) -> None:
-        """It will not be finished."""
+        """The copy will not be finished."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -129,7 +132,7 @@ class Copy:
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """What the disk does not take is no copy."""
+        """An error of the disk removes the copy."""
         try:
             yield
         except OSError as error:

@@ -1,7 +1,7 @@
 """Where the checkpoints of one job lie: a folder of this machine, or a store that pyarrow knows (S3, GCS, Azure, HDFS).
 
-Must never let an error of a library out, nor a secret in: what fails is `Unreachable` or `Missing`, with the URL and what
-was tried; whoever may use a store says so in the environment of the process.
+Must never let an error of a library out, nor a secret in: a failure is `Unreachable` or `Missing`, with the URL and the
+operation; credentials come from the environment of the process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ferry.contract.errors import Fault, FerryError, Refusal, SpecRefused, Unrea
 from ferry.system import files
 
 CONNECT_SECONDS = 5
-"""For a store to take a connection."""
+"""Timeout for a connection to a store."""
 
 REQUEST_SECONDS = 30
-"""For a store to send or take a byte."""
+"""Timeout for a store to send or take a byte."""
 
 ATTEMPTS = 2
-"""Of one request: a store that says nothing is an error after a minute, and S3 may answer "slow down" once."""
+"""Attempts of one request: a silent store is an error after a minute, and S3 may answer "slow down" once."""
 
 S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
-"""What may follow the `?` of an s3 URL."""
+"""Options after the `?` of an s3 URL."""
 
 READ = "read"
-"""The operation to which a file that is not there is `Missing`."""
+"""The operation for which an absent file is `Missing`."""
 
 _SECRETS = re.compile(r"key|secret|token|password|sas|sig", re.IGNORECASE)
 
@@ -46,7 +46,7 @@ class Missing(Fault):
 
 
 class Entry(NamedTuple):
-    """One file, as a listing has it."""
+    """One file of a listing."""
 
     name: str
     bytes: int
@@ -58,21 +58,21 @@ class Location:
     """All files of one job: `URL/JOB/NAME`. Names are relative and have `/`."""
 
     def __init__(self, url: str, job: str) -> None:
-        """A path or a URL. Raises SpecRefused when it cannot be one of a store."""
+        """A path or a URL. Raises SpecRefused when it cannot be a store's."""
         if not job or "/" in job or job.startswith("."):
-            raise SpecRefused(f"checkpoints of a job are kept under its name, and {job!r} cannot be that of a folder")
+            raise SpecRefused(f"checkpoints of a job are kept under its name, and {job!r} cannot name a folder")
         self._parts = _checked(url)
         self._open, path = _opened(url, self._parts)
         self._root = f"{path.rstrip('/')}/{job}"
         self._job = job
         self.local = self._parts.scheme in ("", "file")
-        """A folder that this machine has, or has mounted."""
+        """Whether it is a folder that this machine has, or has mounted."""
         self.text = self.url_of("")
-        """The URL, to be read by people: nothing of it is secret."""
+        """The URL, for people: it holds no secret."""
 
     @cached_property
     def _files(self) -> fs.FileSystem:
-        """Of S3 when it is needed, for the bucket may have to be asked where it is. Raises Unreachable."""
+        """Opened on first use: S3 may have to be asked for the bucket's region. Raises Unreachable."""
         return self._open()
 
     def url_of(self, name: str) -> str:
@@ -82,7 +82,7 @@ class Location:
 
     @contextmanager
     def reaching(self, operation: str, name: str) -> Iterator[None]:
-        """What fails inside, in the words of this room; for what is done with a file that `input` or `output` gave, too."""
+        """Turns errors inside into errors of this room; also for files that `input` or `output` returned."""
         try:
             yield
         except FerryError:
@@ -95,10 +95,10 @@ class Location:
             raise Unreachable(f"cannot {operation} {self.url_of(name)}: {error}") from error
 
     def write_new(self, name: str, data: bytes) -> None:
-        """A file that is there whole or not at all. Raises Refusal when there is one of this name already.
+        """Write a file atomically. Raises Refusal when a file with this name exists.
 
-        On this machine one of two that write the same name is refused. Other stores are asked first and written then, so
-        that two at the same moment may both succeed: callers put a random token into the name.
+        On this machine one of two writers of the same name is refused. Other stores are checked first and written then,
+        so that two at the same moment may both succeed: callers put a random token into the name.
         """
         with self.reaching("write", name):
             if self.local:
@@ -110,15 +110,15 @@ class Location:
                     stream.write(data)
 
     def read(self, name: str) -> bytes:
-        """All of a file. Raises Missing."""
+        """Content of a file. Raises Missing."""
         with self.reaching(READ, name), self._files.open_input_stream(self._at(name)) as stream:
             return bytes(stream.read())
 
     def output(self, name: str) -> pa.NativeFile:
-        """A new file, which is in the store for certain, and seen by others, when it is closed.
+        """A new file, which is durable in the store, and visible to others, when it is closed.
 
-        Arrow closes what is let go, so whoever gives it up closes and removes it. An upload to S3 whose process died is
-        never seen; a rule of the bucket should remove such after some days.
+        Arrow closes garbage-collected files, so a caller that abandons one closes and removes it. An S3 upload of a
+        dead process never becomes visible; a rule of the bucket should remove such uploads after some days.
         """
         with self.reaching("write", name):
             if self.local:
@@ -128,17 +128,17 @@ class Location:
             return self._files.open_output_stream(self._at(name))
 
     def input(self, name: str) -> pa.NativeFile:
-        """A file to be read anywhere. Raises Missing."""
+        """A file for random access. Raises Missing."""
         with self.reaching(READ, name):
             return self._files.open_input_file(self._at(name))
 
     def names(self, prefix: str) -> list[Entry]:
-        """All files below a folder, also those being written (see `final_name`); none if there is no such folder."""
+        """All files below a folder, including unfinished ones (see `final_name`); none if the folder does not exist."""
         with self.reaching("list", prefix):
             chosen = fs.FileSelector(self._at(prefix), recursive=True, allow_not_found=True)
             try:
                 listed = self._files.get_file_info(chosen)
-            except FileNotFoundError:  # it was made at this moment
+            except FileNotFoundError:  # it got its final name at this moment
                 listed = self._files.get_file_info(chosen)
             found = [info for info in listed if info.is_file]
             if not found and isinstance(self._files, fs.S3FileSystem):
@@ -147,7 +147,7 @@ class Location:
         return [Entry(info.path[cut:], info.size, (info.mtime_ns or 0) / 1e9) for info in found]
 
     def remove(self, name: str) -> None:
-        """A file that is not there is removed already."""
+        """Remove a file; an absent one counts as removed."""
         with self.reaching("remove", name):
             try:
                 self._files.delete_file(self._at(name))
@@ -159,7 +159,8 @@ class Location:
         return f"{self._root}/{name}".rstrip("/")
 
     def _is_gone(self, name: str, error: Exception) -> bool:
-        """S3 has many errors for what went away between two requests; who cannot be reached is not asked again."""
+        """Whether an error means that the file vanished: S3 has many for a file that vanishes between two requests. An
+        unreachable store is not asked again."""
         if isinstance(error, FileNotFoundError) or self.local or "NETWORK_CONNECTION" in str(error):
             return isinstance(error, FileNotFoundError)
         try:
@@ -168,7 +169,7 @@ class Location:
             return False
 
     def _require_bucket(self) -> None:
-        """A bucket that is not there holds nothing, as S3 lists it; who looks for checkpoints has named the wrong one."""
+        """S3 lists a bucket that does not exist as empty; a search for checkpoints then has the wrong name."""
         bucket = self._root.partition("/")[0]
         if self._files.get_file_info(bucket).type == fs.FileType.NotFound:
             raise Unreachable(f"{self.text}: there is no bucket {bucket}")
@@ -186,14 +187,14 @@ class Location:
 
 
 def final_name(name: str) -> str:
-    """The name that a file of a listing has, or will have once it is written."""
+    """The name that a listed file has, or will have once it is written."""
     path = PurePosixPath(name)
     hidden = re.fullmatch(r"\.(.+?)(\.[0-9a-f]{8})?\.tmp", path.name)
     return str(path.with_name(hidden[1])) if hidden else name
 
 
 class _RenamedAtClose:
-    """A file of this machine that gets its name, on the disk, when it is closed."""
+    """A file of this machine that is synced and gets its name when it is closed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -219,7 +220,7 @@ class _RenamedAtClose:
 
 
 def _make_folder(path: Path) -> None:
-    """A folder with those above it, each known to the one that it is in."""
+    """Create a folder and its parents, and sync each into the one above."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -234,7 +235,7 @@ def _checked(url: str) -> SplitResult:
     hidden = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if _SECRETS.search(name)]
     if parts.password is not None or (parts.scheme == "s3" and parts.username is not None) or hidden:
         raise SpecRefused(
-            f"the URL of the checkpoints ({parts.scheme}://{parts.hostname}) holds a secret, and is printed and stored: "
+            f"the URL of the checkpoints ({parts.scheme}://{parts.hostname}) holds a secret, and URLs are printed: "
             "take it out, and give it to the processes by their environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
             "in a cluster from a Secret)"
         )

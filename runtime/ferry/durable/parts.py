@@ -3,10 +3,9 @@
     | schema | part | part | ... | end |  index  | footer |
     '------- an Arrow stream ----------'
 
-A part is one Arrow message of about 1 MiB. The index has the virtual nodes, the place and the checksum of each, and the
-schema again, so that a reader of a few virtual nodes reads the end of the file and then their parts. Rows of a part are
-sorted by hash, parts are not: what was added first comes first. Must never give out a row of a file that is not as it was
-written.
+A part is one Arrow message of about 1 MiB. The index has the virtual nodes, the place and the checksum of each part,
+and the schema again, so that a reader of a few virtual nodes reads the end of the file and then their parts. Rows of a
+part are sorted by hash, parts are in the order in which they were added. Must never return a row of a damaged file.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ from ferry.kernels.grouping import Hashes, Ints
 log = logging.getLogger("ferry.durable")
 
 PART_BYTES = 1024 * 1024
-"""Of a part before it is compressed: what reading one row costs, against entries of the index."""
+"""Size of a part before compression: a trade-off between the cost of reading one row and the size of the index."""
 
 READ_BYTES = 8 * 1024 * 1024
-"""Parts that lie beside each other are read by one request up to this."""
+"""Largest request for adjacent parts."""
 
 READS_AHEAD = 2
-"""What a reader holds is not much more than these."""
+"""Number of requests ahead; they bound the memory of a reader."""
 
 TAIL_BYTES = 64 * 1024
-"""The end of the file is read first: the index of some 1,000 parts is in it."""
+"""The end of the file is read first: it includes an index of some 1,000 parts."""
 
 COMPRESSION = pa.Codec("zstd", compression_level=1)
-"""As cheap as lz4 for what state is (1.7 ms for a part, both), and a fifth smaller."""
+"""As cheap as lz4 for state (1.7 ms for a part, both), and a fifth smaller."""
 
 _FOOTER = struct.Struct("<QII8s")
 """bytes of the index, its CRC-32, format, magic"""
 _MAGIC = b"FERRYCP1"
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""of an Arrow stream"""
+"""end of an Arrow stream"""
 _INDEX = pa.schema(
     [
         pa.field("first_vnode", pa.int64()),
@@ -68,11 +67,11 @@ _INDEX = pa.schema(
 
 
 class Corrupt(StateUnavailable):
-    """A file of a checkpoint is not what was written."""
+    """A file of a checkpoint is damaged."""
 
 
 class _Output:
-    """One file of the parts that a writer is given, with an index of its own."""
+    """One output file of a writer's parts, with an index of its own."""
 
     def __init__(self, write: Callable[[pa.Buffer | bytes], object], codec: pa.Codec | None) -> None:
         self._write = write
@@ -80,14 +79,14 @@ class _Output:
         self._index: list[tuple[int, ...]] = []
         self.bytes = 0
         self.checksum = 0
-        """of the index, once that is written"""
+        """of the index, once it is written"""
 
     def write(self, data: pa.Buffer | bytes) -> None:
         self._write(data)
         self.bytes += len(data)
 
     def add(self, batch: pa.RecordBatch, schema: pa.Schema, first: int, last: int) -> None:
-        """One part."""
+        """Append a part."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema, options=self._options) as writer:
             writer.write_batch(batch)
@@ -97,7 +96,7 @@ class _Output:
         self.write(message)
 
     def end(self, metadata: dict[str, str | bytes]) -> None:
-        """All parts are there."""
+        """Write the index and the footer."""
         index = pa.RecordBatch.from_arrays(
             [pa.array([part[i] for part in self._index], pa.int64()) for i in range(len(_INDEX))],
             schema=_INDEX.with_metadata(metadata),
@@ -110,7 +109,7 @@ class _Output:
 
 
 class PartWriter:
-    """A file being written. Its parts go into the store as they are full; it is there when it is finished."""
+    """A file that is being written. Full parts go into the store; the file is visible when it is finished."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class PartWriter:
         virtual_nodes: int,
         copies: Copies | None = None,
     ) -> None:
-        """`copies`: where the same parts are kept, not compressed. Raises Unreachable, as all of it does."""
+        """`copies`: where the same parts are kept, uncompressed. Raises Unreachable, as every method does."""
         self._location = location
         self._name = name
         self._operator = operator
@@ -139,14 +138,14 @@ class PartWriter:
         self._copied = _Output(self._copy.write, None) if self._copy is not None else None
 
     def add(self, batch: pa.RecordBatch) -> int:
-        """Rows with a column `hash`, in any order, all batches of one schema. How many bytes were written."""
+        """Add rows with a column `hash`, in any order, all batches of one schema. Returns the bytes written."""
         if batch.num_rows == 0:
             return 0
         batch, begin = batch.replace_schema_metadata(None), self._stored.bytes
         if self._schema is None:
             self._begin(batch.schema)
         elif batch.schema != self._schema:
-            raise Bug(f"{self._name} has rows of {self._schema}, and is given some of {batch.schema}")
+            raise Bug(f"{self._name} has rows of {self._schema}, and gets rows of {batch.schema}")
         self._gathered.append(batch)
         self._gathered_bytes += batch.nbytes
         if self._gathered_bytes >= PART_BYTES:
@@ -154,7 +153,7 @@ class PartWriter:
         return self._stored.bytes - begin
 
     def finish(self) -> StoredFile:
-        """The file is in the store. After any failure it has to be aborted."""
+        """Complete the file in the store. After any failure it has to be aborted."""
         if self._schema is None:
             self._begin(pa.schema([]))
         self._write_parts()
@@ -177,11 +176,11 @@ class PartWriter:
         return StoredFile(self._name, out.bytes, out.checksum, self._operator, self._kind, self._epoch, self._rows)
 
     def abort(self) -> None:
-        """Nothing of it is left, unless the store cannot be reached."""
+        """Remove the file, unless the store is unreachable."""
         if self._copy is not None:
             self._copy.abort()
         with suppress(Fault), self._location.reaching("write", self._name):
-            self._stream.close()  # What is being written does not count, whole or not.
+            self._stream.close()  # The unfinished file does not count in any case.
         with suppress(Fault):
             self._location.remove(self._name)
 
@@ -217,7 +216,7 @@ class PartWriter:
 def read_parts(
     location: Location, file: StoredFile, vnodes: Ints, copies: Copies | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these virtual nodes, a part at a time, of a copy as far as there is one.
+    """The rows of these virtual nodes, a part at a time, from a local copy if there is one.
 
     Raises Corrupt, Missing and Unreachable, each with the URL.
     """
@@ -230,7 +229,7 @@ def read_parts(
                     yield batch
             return
         except (Corrupt, Missing, Unreachable, OSError) as error:
-            log.warning("a copy is not read, the store is asked: %s", error)
+            log.warning("a copy cannot be read, falling back to the store: %s", error)
     with location.input(file.name) as stream:
         yield from islice(_parts_of(location, file, stream, vnodes), read, None)
 
@@ -246,7 +245,7 @@ def _parts_of(location: Location, file: StoredFile, stream: pa.NativeFile, vnode
         for begin, length, checksum in parts:
             message = data.slice(begin - offset, length)
             if message.size != length or zlib.crc32(message) != checksum:
-                raise _corrupt(location, file, f"the part at {begin} is not what was written (its checksum differs)")
+                raise _corrupt(location, file, f"the part at {begin} is damaged (its checksum differs)")
             batch = pa.ipc.read_record_batch(message, schema)
             mask = wanted[_vnodes(batch, virtual_nodes)]
             if mask.any():
@@ -256,14 +255,14 @@ def _parts_of(location: Location, file: StoredFile, stream: pa.NativeFile, vnode
 def _fetched(
     location: Location, file: StoredFile, stream: pa.NativeFile, reads: Iterator[_Read]
 ) -> Iterator[tuple[int, pa.Buffer, list[tuple[int, int, int]]]]:
-    """What was read. The next ones are asked for meanwhile: a store is not to wait while a processor unpacks."""
+    """The parts read. Further reads are requested ahead, so that the store works while a processor decompresses."""
     with ThreadPoolExecutor(READS_AHEAD, "fetch") as pool:
-        asked = deque([(read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, READS_AHEAD)])
-        while asked:
-            (offset, _, parts), read = asked.popleft()
+        requests = deque([(read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, READS_AHEAD)])
+        while requests:
+            (offset, _, parts), read = requests.popleft()
             with location.reaching(READ, file.name):
                 data = pa.py_buffer(read.result())
-            asked.extend((read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, 1))
+            requests.extend((read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, 1))
             yield offset, data, parts
 
 
@@ -278,7 +277,7 @@ def _read_index(location: Location, file: StoredFile, stream: pa.NativeFile) -> 
         raise _corrupt(location, file, "it has no footer")
     length, _, file_format, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     if magic != _MAGIC or length > size - _FOOTER.size:
-        raise _corrupt(location, file, "its footer is not what was written")
+        raise _corrupt(location, file, "its footer is damaged")
     if file_format > FILE_FORMAT:
         raise _corrupt(location, file, f"its format is {file_format}, this release reads up to {FILE_FORMAT}")
     if length + _FOOTER.size > len(tail):
@@ -286,12 +285,12 @@ def _read_index(location: Location, file: StoredFile, stream: pa.NativeFile) -> 
             tail = stream.read_at(length + _FOOTER.size, size - length - _FOOTER.size)
     packed = tail[len(tail) - _FOOTER.size - length : -_FOOTER.size]
     if zlib.crc32(packed) != file.checksum:
-        raise _corrupt(location, file, "its index is not that which the manifest names (its checksum differs)")
+        raise _corrupt(location, file, "its index differs from the manifest (its checksum differs)")
     return pa.ipc.open_stream(packed).read_next_batch()
 
 
 def _reads(index: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> Iterator[_Read]:
-    """What to ask the store for: neighbours among the parts that have any of these virtual nodes."""
+    """Requests to the store: neighbours among the parts with rows of these virtual nodes."""
     before = np.concatenate([[0], np.cumsum(wanted)])
     first, last = (columns.integers(index.column(i)) for i in (0, 1))
     has = before[last + 1] > before[first]
@@ -308,7 +307,7 @@ def _reads(index: pa.RecordBatch, wanted: npt.NDArray[np.bool_]) -> Iterator[_Re
 
 
 _Read = tuple[int, int, list[tuple[int, int, int]]]
-"""offset and bytes, and those of each part in it, with its checksum"""
+"""offset and bytes, and the same of each part in it, with its checksum"""
 
 
 def _vnodes(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:

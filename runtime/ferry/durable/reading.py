@@ -1,4 +1,4 @@
-"""What a member of a group needs of a checkpoint, in the order in which it is loaded."""
+"""Reads a checkpoint for a member of a group, in load order."""
 
 from __future__ import annotations
 
@@ -10,57 +10,59 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.manifest import StoredFile
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.copies import Copies
 from ferry.durable.parts import read_parts
-from ferry.durable.shelf import Shelf
 
 AHEAD_PARTS = 16
-"""Are fetched while others are loaded: who reads waits for the store, who loads for the processor."""
+"""Number of parts fetched ahead: reading waits for the store, loading for the processor."""
 
 
 def read_checkpoint(
     url: str, vnodes: Iterable[int], copies: Copies | None = None
 ) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
-    """Rows of these virtual nodes, as the manifest at `url` has them: of each the newest first.
+    """Rows of these virtual nodes in the checkpoint at `url`, newest files first.
 
-    Raises Unreachable, Missing or Corrupt, and Refusal when there is no such manifest.
+    Raises Unreachable, Missing or Corrupt, and Refusal when the manifest does not exist.
     """
-    shelf = Shelf.at(url)
+    catalog = CheckpointCatalog.at(url)
     wanted = dict.fromkeys(vnodes)
-    mine = [(chain.files, [v for v in chain.vnodes if v in wanted]) for chain in shelf.find(url).chains]
-    # Chains of one leader end with the same changes: of all that name a file as their last but k, it is read once.
+    mine = [(chain.files, [v for v in chain.vnodes if v in wanted]) for chain in catalog.find(url).chains]
+    # Chains of one leader end with the same changes: a file with the same position from the end in several chains is
+    # read once.
     for k in range(max((len(files) for files, chosen in mine if chosen), default=0)):
         named: dict[StoredFile, list[int]] = {}
         for files, chosen in mine:
             if chosen and len(files) > k:
                 named.setdefault(files[-1 - k], []).extend(chosen)
         for file, chosen in named.items():
-            for batch in read_parts(shelf.location, file, np.array(chosen, np.int64), copies):
+            for batch in read_parts(catalog.location, file, np.array(chosen, np.int64), copies):
                 yield file, batch
 
 
 def ahead(parts: Iterator[tuple[StoredFile, pa.RecordBatch]]) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
-    """The same, fetched on a thread that is some parts ahead; it ends with whoever reads. Raises what `parts` does."""
-    found: queue.Queue[tuple[StoredFile, pa.RecordBatch] | BaseException | None] = queue.Queue(AHEAD_PARTS)
+    """The same parts, fetched on a thread that is some parts ahead; it ends with the reader. Raises the errors of
+    `parts`."""
+    fetched: queue.Queue[tuple[StoredFile, pa.RecordBatch] | BaseException | None] = queue.Queue(AHEAD_PARTS)
     over = threading.Event()
 
     def fetch() -> None:
         try:
             for part in parts:
-                found.put(part)
+                fetched.put(part)
                 if over.is_set():
                     return
-            found.put(None)
+            fetched.put(None)
         except BaseException as error:
-            found.put(error)
+            fetched.put(error)
 
     threading.Thread(target=fetch, name="fetch", daemon=True).start()
     try:
-        while (item := found.get()) is not None:
+        while (item := fetched.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
     finally:
         over.set()
-        while not found.empty():  # Whoever fetches may wait for room.
-            found.get()
+        while not fetched.empty():  # The fetching thread may wait for room.
+            fetched.get()

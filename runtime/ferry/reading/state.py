@@ -14,9 +14,9 @@ import pyarrow as pa
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.contract.manifest import Chain, Manifest
+from ferry.durable.catalog import PIN_SECONDS, CheckpointCatalog, Pin
 from ferry.durable.location import Location
 from ferry.durable.parts import read_parts
-from ferry.durable.shelf import PIN_SECONDS, Pin, Shelf
 from ferry.reading.tables import rows_of, table_of
 from ferry.store.state import open_state
 
@@ -55,31 +55,31 @@ def read_state(
         ...     print(error)
         there is no checkpoint 'latest' at .../auctions: there is none yet
     """
-    shelf = shelf_of(location, job, checkpoint)
-    manifest = shelf.find(checkpoint)
+    catalog = catalog_of(location, job, checkpoint)
+    manifest = catalog.find(checkpoint)
     descriptor = operator_of(manifest, operator)
     chosen = table_of(descriptor, table)
-    with shelf.pin(manifest) as pin:
-        shelf.check(manifest)
+    with catalog.pin(manifest) as pin:
+        catalog.check(manifest)
         renew = _now_and_then(pin)
         batches = [
             rows
             for chain in manifest.chains
-            for chunk in _chunks(shelf.location, manifest, descriptor, chain, renew)
+            for chunk in _chunks(catalog.location, manifest, descriptor, chain, renew)
             if (rows := rows_of(descriptor, chunk, chosen, manifest.results[descriptor.index].high)).num_rows
         ]
     return pa.Table.from_batches(batches, schema=chosen.schema)
 
 
-def shelf_of(location: str, job: str | None, checkpoint: str) -> Shelf:
+def catalog_of(location: str, job: str | None, checkpoint: str) -> CheckpointCatalog:
     """Where this checkpoint is, or would be."""
     if "/" in checkpoint:
-        return Shelf.at(checkpoint)
+        return CheckpointCatalog.at(checkpoint)
     if job is None:
         parts = urlsplit(location)
         path, _, job = parts.path.rstrip("/").rpartition("/")
         location = urlunsplit(parts._replace(path=path or "/"))
-    return Shelf(Location(location, job))
+    return CheckpointCatalog(Location(location, job))
 
 
 def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:

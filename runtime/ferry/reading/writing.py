@@ -20,14 +20,14 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.manifest import Chain, Manifest, StoredFile
+from ferry.durable.catalog import FILES, CheckpointCatalog
 from ferry.durable.parts import PartWriter
-from ferry.durable.shelf import FILES, Shelf
 from ferry.kernels import aggregates, columns, contributions, keys, schemas
 from ferry.kernels.grouping import NO_INTS
 from ferry.kernels.kinds import type_of
 from ferry.process.tables import Entries, StateTable, TableChanges
 from ferry.process.timers import NO_TIMERS, TimerChanges, Timers
-from ferry.reading.state import MEMORY_BYTES, operator_of, shelf_of
+from ferry.reading.state import MEMORY_BYTES, catalog_of, operator_of
 from ferry.reading.tables import CLOCKS, StateRows, table_of
 from ferry.store.entries import Due
 from ferry.store.process_tables import TouchedKeys, changed
@@ -72,15 +72,15 @@ def write_state(
         ...     print(error)
         there is no checkpoint 'latest' at .../auctions: there is none yet
     """
-    shelf = shelf_of(location, job, operators)
-    base = shelf.find(operators)
-    with shelf.pin(base):
-        shelf.check(base)
-        files = [_written(shelf, base, operator_of(base, operator), given) for operator, given in tables.items()]
+    catalog = catalog_of(location, job, operators)
+    base = catalog.find(operators)
+    with catalog.pin(base):
+        catalog.check(base)
+        files = [_written(catalog, base, operator_of(base, operator), given) for operator, given in tables.items()]
         replaced = {file.operator for file in files}
         made = replace(
             base,
-            number=shelf.next_number(),
+            number=catalog.next_number(),
             lineage=secrets.token_hex(8),
             made_at=time.time(),
             name=name,
@@ -90,11 +90,13 @@ def write_state(
                 for chain in base.chains
             ),
         )
-        shelf.publish(made)
-    return shelf.url(made)
+        catalog.publish(made)
+    return catalog.url(made)
 
 
-def _written(shelf: Shelf, base: Manifest, descriptor: OperatorDescriptor, given: pa.Table | Tables) -> StoredFile:
+def _written(
+    catalog: CheckpointCatalog, base: Manifest, descriptor: OperatorDescriptor, given: pa.Table | Tables
+) -> StoredFile:
     if descriptor.kind == "aggregate" and not descriptor.windowed and descriptor.ttl_ms is None:
         if not isinstance(given, pa.Table):
             raise SpecRefused(f"operator {descriptor.name!r} is an aggregate: give it one table, of records")
@@ -109,7 +111,7 @@ def _written(shelf: Shelf, base: Manifest, descriptor: OperatorDescriptor, given
             "forget no keys, and processes"
         )
     writer = PartWriter(
-        shelf.location,
+        catalog.location,
         f"{FILES}/written-{secrets.token_hex(8)}",
         descriptor.index,
         "scan",

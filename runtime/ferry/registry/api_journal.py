@@ -1,8 +1,8 @@
 """The journal in the API server of Kubernetes: an object of its own for each job, swapped by its resourceVersion.
 
-Plain HTTPS with the token of the pod, so the runtime needs no client of Kubernetes. Three verbs on one object and no more:
-who may run code in a driver has no other right. It never makes the object, which belongs to the StreamJob, and never reads
-any other.
+Plain HTTPS with the token of the pod, so the runtime needs no client of Kubernetes. Three verbs on one object and no
+more: code that runs in a driver has no other right. It never creates the object, which belongs to the StreamJob, and
+never reads any other.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ log = logging.getLogger("ferry.registry")
 TIMEOUT = httpx.Timeout(5.0, connect=2.0)
 
 CONFLICTS_MAX = 5
-"""Writes in a row that came too late: somebody else writes to the object all the time."""
+"""Conflicting writes in a row: another process writes to the object all the time."""
 
 FORBIDDEN_SECONDS = 60.0
-"""Rights reach every API server within seconds: a driver that has none for so long is told so."""
+"""New rights reach every API server within seconds: after this long without them the driver reports it."""
 
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""What is asked for where the table itself is not: it is most of the bytes."""
+"""Request format for calls that do not need the table, which is most of the bytes."""
 
 Doc = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a pod reaches the API server, and shows who it is."""
+    """A pod's access to the API server."""
 
     url: str
     """https://HOST:PORT"""
@@ -54,18 +54,18 @@ class Access:
 
 
 class _Conflict(Exception):
-    """The object is not the one that was read any more."""
+    """The object has changed since it was read."""
 
 
 class ApiJournal:
-    """See JournalStore. One object for each job: in `spec` are version, writer and operators, and the table, packed."""
+    """One object for each job: in `spec` are version, writer and operators, and the table, packed."""
 
     look_seconds = 2.0
 
     def __init__(self, access: Access, namespace: str, name: str, before: RedisJournal, begun: bool) -> None:
-        """`before`: where a job from before this kept its journal, taken over once.
+        """`before`: the Redis journal of a job from an older release, taken over once.
 
-        `begun`: the job has finished an epoch, so that an empty journal is a lost one.
+        `begun`: the job has finished an epoch, so an empty journal is a lost one.
         """
         self._access = access
         self._path = PATH.format(namespace=namespace, name=name)
@@ -79,39 +79,36 @@ class ApiJournal:
         self._forbidden_since: float | None = None
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """See JournalStore."""
         for _ in range(CONFLICTS_MAX):
-            found = self._found()
-            before = found["spec"].get("operators")
+            current = self._found()
+            before = current["spec"].get("operators")
             operators.check(before or self._before.operators(), descriptors)
             if before == (now := operators.dump(descriptors)):
                 return
             with suppress(_Conflict):
-                return self._write(found, {"operators": now})
+                return self._write(current, {"operators": now})
         raise self._restless()
 
     def read(self) -> Table | None:
-        """See JournalStore. Raises StateUnavailable for a journal that should be there and is nowhere.
-
-        And SpecRefused when this pod has never had the right to it.
+        """The journaled table. Raises StateUnavailable for a journal that should exist and was not found, and
+        SpecRefused when this pod has never had the right to it.
         """
         spec = self._found(self._gone() if self._seen else None)["spec"]
         if "table" in spec:
             return unpacked(spec["table"])
-        found = self._before.read()
-        if found is None and self._begun:
+        journaled = self._before.read()
+        if journaled is None and self._begun:
             raise StateUnavailable(
                 f"the job has finished epochs, and its journal is neither in {PLURAL}/{self._name} nor in Redis: bring back "
                 "what held it (the volume of Redis, or a backup of the object), or make a new job"
             )
-        self._taking_over = found is not None
-        return found
+        self._taking_over = journaled is not None
+        return journaled
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """See JournalStore."""
         for _ in range(CONFLICTS_MAX):
-            found = self._found(self._gone())
-            spec = found["spec"]
+            current = self._found(self._gone())
+            spec = current["spec"]
             if "table" in spec:
                 now = Version(int(spec["generation"]), int(spec["number"]))
                 if spec.get("writer") == self._writer and now == table.version:
@@ -119,19 +116,18 @@ class ApiJournal:
                 if now != expected:
                     raise taken_over(now.generation)
             elif self._taking_over:
-                # From here on no driver that knows only Redis can write; whoever comes now takes over what is there.
+                # From here on no driver that knows only Redis can write; a later driver takes over the present table.
                 self._before.swap(table, expected)
             elif expected is not None:
                 raise self._gone()
             generation, number = table.version
             wanted = {"generation": generation, "number": number, "virtualNodes": table.virtual_nodes}
             with suppress(_Conflict):
-                self._write(found, {**wanted, "writer": self._writer, "table": packed(table)})
+                self._write(current, {**wanted, "writer": self._writer, "table": packed(table)})
                 return self._finish_taking_over()
         raise self._restless()
 
     def is_reachable(self) -> bool:
-        """See JournalStore."""
         try:
             self._call("GET", accept=METADATA_ONLY)
         except Unreachable:
@@ -139,12 +135,12 @@ class ApiJournal:
         return True
 
     def weakness(self) -> str:
-        """See JournalStore: the API server has written down what it acknowledges, on most of its machines."""
+        """No weakness: the API server has written what it acknowledges to disk, on most of its machines."""
         return ""
 
     # ---- the object
     def _finish_taking_over(self) -> None:
-        """Redis is not gone on from any more. It need not work: the next driver reads here."""
+        """Stop later use of the Redis journal. Redis may be unreachable: the next driver reads here."""
         if self._taking_over:
             self._taking_over = False
             with suppress(Unreachable):
@@ -152,28 +148,28 @@ class ApiJournal:
 
     def _found(self, missing: Exception | None = None) -> Doc:
         try:
-            found = self._call("GET")
+            current = self._call("GET")
         except _Forbidden as error:
             now = time.monotonic()
             self._forbidden_since = self._forbidden_since or now
             if self._seen or now - self._forbidden_since < FORBIDDEN_SECONDS:
                 raise
             raise SpecRefused(str(error)) from None
-        if found is None:
+        if current is None:
             raise missing or Unreachable(
                 f"there is no {PLURAL}/{self._name}: the operator makes it before the driver's pod"
             )
         self._seen = True
-        return {**found, "spec": found.get("spec") or {}}
+        return {**current, "spec": current.get("spec") or {}}
 
     def _write(self, found: Doc, spec: Doc) -> None:
-        """Merge into the object, if it is still the one that was found."""
+        """Merge into the object, if it has not changed since it was read."""
         version = found["metadata"]["resourceVersion"]
         if self._call("PATCH", {"metadata": {"resourceVersion": version}, "spec": spec}, METADATA_ONLY) is None:
             raise self._gone()
 
     def _call(self, method: str, body: Doc | None = None, accept: str = "application/json") -> Doc | None:
-        """The answer; None: there is no such object."""
+        """The answer; None: the object does not exist."""
         try:
             headers = {"Authorization": f"Bearer {self._access.token.read_text().strip()}", "Accept": accept}
             if body is not None:
@@ -203,7 +199,7 @@ class ApiJournal:
         return Superseded(GONE.format(where=f"{PLURAL}/{self._name}"))
 
     def _restless(self) -> Unreachable:
-        return Unreachable(f"{PLURAL}/{self._name} is written to by others all the time")
+        return Unreachable(f"{PLURAL}/{self._name} is constantly written to by another process")
 
 
 class _Forbidden(Unreachable):

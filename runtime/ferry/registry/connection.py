@@ -1,4 +1,4 @@
-"""One client of Redis for each view of it, and how its failures are told."""
+"""One client of Redis per view of it, and the translation of its failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONNECT_SECONDS = 1.0
 
 
 def connected(url: str, secret: str, patience_seconds: float) -> redis.Redis:
-    """The password: of the URL if it names one, else what is derived for a private Redis (unix socket), else none."""
+    """The password: from the URL if it has one, else the derived one of a private Redis (unix socket), else none."""
     password = derived(secret, "redis") if url.startswith("unix:") else None
     return redis.Redis.from_url(
         url,
@@ -26,9 +26,9 @@ def connected(url: str, secret: str, patience_seconds: float) -> redis.Redis:
 
 
 @contextmanager
-def reaching(what: str) -> Iterator[None]:
-    """Every failure of Redis is Unreachable."""
+def reaching(action: str) -> Iterator[None]:
+    """Turns every failure of Redis into Unreachable."""
     try:
         yield
     except redis.RedisError as error:
-        raise Unreachable(f"{what}: Redis does not answer: {error}") from error
+        raise Unreachable(f"{action}: Redis does not answer: {error}") from error

@@ -1,7 +1,7 @@
-"""The journal as its users see it, and the one in Redis.
+"""The journal's interface, and the journal in Redis.
 
-It is the truth about groups, so it decides nothing and forgets nothing: a write is on disk before it is answered, and one
-that does not follow the version that it names is refused.
+The journal is the truth about groups: a write is on disk before it is answered, and a write with another expected
+version is refused.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ DAMAGED = (
 )
 
 MOVED_GENERATION = 1 << 40
-"""Of a journal that has moved elsewhere: no driver follows it."""
+"""Generation of a journal that has moved elsewhere: no driver continues it."""
 
 
 class JournalStore(Protocol):
-    """Where the routing table of one job is kept. Thread-safe; every failure to reach it is Unreachable."""
+    """The store of one job's routing table. Thread-safe; every failure to reach it is Unreachable."""
 
     look_seconds: float
-    """Between two looks at whether it can be reached."""
+    """Interval of checks whether it can be reached."""
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Have these as the job's stateful operators. Raises SpecRefused when the running job has others."""
+        """Set the job's stateful operators. Raises SpecRefused when the running job has others."""
 
     def read(self) -> Table | None:
         """The journaled table, None for a new job."""
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """Make `table` the journaled one if the journal is at `expected`; the same table again is done already.
+        """Make `table` the journaled one if the journal is at `expected`; a repeated write of the same table succeeds.
 
-        Returning means that it is on disk. Raises Superseded with the generation found when the journal is at another
+        Returning means that it is on disk. Raises Superseded with the present generation when the journal is at another
         version, and Unreachable when the outcome is unknown.
         """
 
@@ -55,7 +55,7 @@ class JournalStore(Protocol):
         """Whether it can be reached now."""
 
     def weakness(self) -> str:
-        """Why it may lose what it has acknowledged; empty when it does not, or does not say."""
+        """Why it may lose acknowledged writes; empty when it does not, or when this is unknown."""
 
 
 def taken_over(generation: int) -> Superseded:
@@ -64,19 +64,17 @@ def taken_over(generation: int) -> Superseded:
 
 
 class RedisJournal:
-    """The journal in Redis, which has to run with `appendfsync always`. See JournalStore."""
+    """The journal in Redis, which has to run with `appendfsync always`."""
 
     look_seconds = 0.5
 
     def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
-        """See `connected`."""
         self._run = run
         self._writer = secrets.token_hex(8)
         self._redis = connected(url, secret, patience_seconds)
         self._swap = self._redis.register_script(scripts.SWAP)
 
     def is_reachable(self) -> bool:
-        """See JournalStore."""
         try:
             with reaching("looking for the journal"):
                 return bool(self._redis.ping())
@@ -84,9 +82,8 @@ class RedisJournal:
             return False
 
     def weakness(self) -> str:
-        """See JournalStore."""
         try:
-            with reaching("asking Redis how it keeps what it is given"):
+            with reaching("asking Redis for its settings"):
                 found = cast("dict[str, str]", self._redis.config_get("append*"))
         except Unreachable as error:
             log.warning("%s: it has to be `appendonly yes` and `appendfsync always`", error)
@@ -100,18 +97,17 @@ class RedisJournal:
         )
 
     def operators(self) -> str | None:
-        """The job's stateful operators as text, None as long as no driver has said."""
+        """The job's stateful operators as text, None until a driver has set them."""
         with reaching("looking for the pipeline"):
             return cast("str | None", self._redis.get(places.pipeline(self._run)))
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """See JournalStore."""
         operators.check(self.operators(), descriptors)
         with reaching("publishing the pipeline"):
             self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
 
     def read(self) -> Table | None:
-        """See JournalStore. Raises Superseded for one that has moved, StateUnavailable for one that is damaged."""
+        """Raises Superseded for a journal that has moved, StateUnavailable for a damaged one."""
         with reaching("reading the journal"):
             text = cast("str | None", self._redis.get(places.journal(self._run)))
         if text is None:
@@ -122,7 +118,6 @@ class RedisJournal:
         return Table.from_wire(document)
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """See JournalStore."""
         document = _text({**table.to_journal(), "writer": self._writer})
         args = [*(expected or ("", "")), *table.version, document, self._writer]
         with reaching("writing the journal"):
@@ -133,7 +128,7 @@ class RedisJournal:
             raise taken_over(json.loads(answer)["version"][0])
 
     def move(self, where: str) -> None:
-        """The journal is elsewhere from now on: nobody goes on from this one, whatever release they are of."""
+        """The journal is elsewhere from now on: no driver of any release continues this one."""
         document = {"version": [MOVED_GENERATION, 0], "writer": "", "moved": where}
         with reaching("closing the journal"):
             self._redis.set(places.journal(self._run), json.dumps(document))
@@ -144,7 +139,7 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _document(text: str) -> dict[str, Any]:
-    """Those of older releases have no checksum."""
+    """Journals of older releases have no checksum."""
     try:
         document: dict[str, Any] = json.loads(text)
         checksum = document.pop("crc", None)

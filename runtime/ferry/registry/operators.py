@@ -1,4 +1,4 @@
-"""The stateful operators of a job as text, and whether a pipeline has those of the running one."""
+"""The stateful operators of a job as text, and the check of a pipeline against them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,4 @@ def load(text: str) -> list[OperatorDescriptor]:
 def check(before: str | None, descriptors: list[OperatorDescriptor]) -> None:
     """Raises SpecRefused, with every difference, when the operators of the running job keep other state."""
     if before is not None and (found := differences(load(before), descriptors)):
-        raise SpecRefused(
-            f"{'; '.join(found)}: the pipeline's operators are not those of the running job. {WHAT_TO_DO}"
-        )
+        raise SpecRefused(f"{'; '.join(found)}: the pipeline's operators differ from the running job. {WHAT_TO_DO}")

@@ -1,6 +1,6 @@
-"""What Redis does in one step: Lua, with the reason of each. Every number given out is greater than all before it.
+"""Atomic operations in Redis: Lua, with the reason of each. Every returned number is greater than all before it.
 
-The clock of Redis is in them, so that numbers go on growing when what it held is lost.
+Numbers include the clock of Redis, so that they go on growing after a loss of its data.
 """
 
 SWAP = """
@@ -16,9 +16,9 @@ elseif ARGV[1] ~= '' then return 'lost' end
 redis.call('SET', KEYS[1], ARGV[5])
 return 'done'
 """
-"""Swap the journal if its version is the expected one; the same writer's repeated write is done already.
+"""Swap the journal if its version is the expected one; a repeated write of the same writer succeeds.
 
-The writer counts: two drivers that read the same journal both claim the next generation, and only one of them has it.
+The writer counts: two drivers that read the same journal both claim the next generation, and only one of them wins.
 """
 
 ANNOUNCE = """
@@ -33,7 +33,7 @@ end
 redis.call('SET', KEYS[1], ARGV[3])
 return 1
 """
-"""Say where the driver is, unless a stronger claim is there: a newer generation, or the same and claimed."""
+"""Announce the driver's address, unless a stronger claim exists: a newer generation, or the same and claimed."""
 
 _NUMBER = """
 local function number(last)
@@ -59,7 +59,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 changed(ARGV[1])
 return ARGV[3]
 """
-"""Put a registration in place of that of a former life; what is there then is the answer."""
+"""Replace the registration of a former life; returns the present one."""
 
 WITHDRAW = f"""
 {_CHANGED}
@@ -68,7 +68,7 @@ if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
   changed(ARGV[1])
 end
 """
-"""Take a registration back, but never that of a successor."""
+"""Withdraw a registration, but never a successor's."""
 
 CHANGES = """
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
@@ -81,7 +81,7 @@ for _, instance in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.for
 end
 return answer
 """
-"""The number of the last change, and all registrations that changed after the one that the caller knows.
+"""The number of the last change, and all registrations that changed after the given number.
 
 When Redis has lost changes that the caller knows: all registrations.
 """
@@ -99,7 +99,8 @@ local line = number(life) .. ' ' .. table.concat(places, ' ')
 redis.call('HSET', KEYS[1], ARGV[1], line)
 return line
 """
-"""A new life for a worker's parent, nothing for one whose place (a pod, say) has lost the worker to another place."""
+"""A new life for a worker's parent; empty for a parent whose place (a pod, say) has lost the worker to another
+place."""
 
 BEAT = """
 local now = redis.call('HGET', KEYS[1], ARGV[1])
@@ -109,8 +110,9 @@ if life < tonumber(ARGV[2]) then redis.call('HSET', KEYS[1], ARGV[1], ARGV[4]) e
 redis.call('SET', string.gsub(KEYS[1], 'parents$', 'beat:') .. ARGV[1], ARGV[5], 'PX', ARGV[3])
 return 1
 """
-"""A worker is alive for some milliseconds, unless a later life of its parent has it. It is most of what Redis hears, so it
-finds the second key by itself."""
+"""A worker is alive for some milliseconds, unless a later life of its parent owns it. The most frequent call, so it
+computes
+the second key itself."""
 
 HEARD = """
 local heard = {}
@@ -120,4 +122,4 @@ for worker in string.gmatch(ARGV[1], '%d+') do
 end
 return heard
 """
-"""Which of these workers have no heartbeat, and those heartbeats that say more: a short answer, as it is asked for often."""
+"""The workers without a heartbeat, and heartbeats with content: a short answer, because it is polled often."""

@@ -5,10 +5,10 @@ about groups or epochs, never import Spark, and never fork after a device is ope
 """
 
 ALIVE = "alive"
-"""File in the instance's directory: signs of life (`signs`), which its parent looks at."""
+"""File in the instance's directory: signs of life (`signs`), which its parent watches."""
 
 STARTED = "started"
-"""File in the worker's directory: instances were started, and Redis has heard of the worker (for a startup probe)."""
+"""File in the worker's directory: instances were started, and Redis has the worker (for a startup probe)."""
 
 REASON = "reason"
-"""File in the instance's directory: why the instance ended, as it says itself; the parent tells others."""
+"""File in the instance's directory: the instance's own reason for its end; the parent passes it on."""

@@ -1,12 +1,12 @@
-"""What an instance writes for durable checkpoints: a scan of what it leads, and then what changes of it.
+"""An instance's output for durable checkpoints: a scan of the virtual nodes that it leads, and then their changes.
 
     loop     Archiver --> scan, chunk by chunk --------.
              Apply ----> delta --> [shadow] --.         v
              WriteCheckpoint --> freeze ------+--> [upload] --> store --> Checkpointed
 
-The shadow of an operator is a state that only the deltas since the last freeze were applied to: its snapshot is what has
-changed, each key once. So the store is one more learner: a scan, then every change. All that is known of it here is of one
-life of the instance; the next one begins with a scan. Must never make the loop wait for the store.
+The shadow of an operator is a state that only gets the deltas since the last freeze: its snapshot is the set of
+changes, each key once. So the store is like a learner: a scan, then every change. All of this is of one life of the
+instance; the next life begins with a scan. Must never make the loop wait for the store.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from ferry.store.state import State
 log = logging.getLogger("ferry.sidecar")
 
 WAITING_CHUNKS = 16
-"""Of a scan, that wait for the store."""
+"""Chunks of a scan that wait for the store."""
 
 REBASE_BYTES = 16 * 1024 * 1024
-"""Changes of fewer bytes never make a new scan worth while."""
+"""Changes of fewer bytes never justify a new scan."""
 
 FILE_BYTES = 512 * 1024
-"""What a reader of a file could have read instead of asking for it: many small changes are not little to read."""
+"""Read cost of a file in bytes, besides its content: many small changes are expensive to read."""
 
 FILES_MAX = 512
-"""Of one operator, in a chain of even changes: manifests name them all."""
+"""Files per operator in a chain of even changes: manifests name them all."""
 
 REBASE_SHARE = 1 / 8
-"""Of the changes that there may be: a scan anew makes do with those that have most of them."""
+"""Share of the allowed changes that a new scan removes: it takes the virtual nodes with most changes."""
 
 LOOK_SECONDS = 0.05
-"""Between two looks whether a checkpoint that came too early may be asked for again."""
+"""Interval at which a leader checks whether an early checkpoint may be requested again."""
 
 AGAIN_SECONDS = 15.0
-"""From one scan of what cannot be gone on with to the next."""
+"""Shortest interval between scans that replace broken chains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainInMaking:
-    """Virtual nodes with one chain."""
+    """Virtual nodes with a common chain."""
 
     scan: Scan
     vnodes: list[int]
@@ -67,7 +67,7 @@ class ChainInMaking:
 
     @property
     def broken(self) -> bool:
-        """Whether it will never be whole."""
+        """Whether it can never be completed."""
         return self.scan.failed or any(one.lost for one in self.changes)
 
     @property
@@ -76,7 +76,7 @@ class ChainInMaking:
         return self.scan.files is not None and all(one.files is not None for one in self.changes)
 
     def chain(self) -> Chain:
-        """As a manifest has it."""
+        """The chain in the form of a manifest."""
         files = [file for files in (self.scan.files, *(one.files for one in self.changes)) for file in files or ()]
         return Chain(tuple(sorted(self.vnodes)), tuple(files))
 
@@ -90,7 +90,7 @@ class PendingAnswer:
 
 
 class Archiver:
-    """All that one life of an instance writes. Its methods are for the loop of the instance."""
+    """All output of one life of an instance. Its methods are for the instance's loop."""
 
     def __init__(
         self,
@@ -105,38 +105,39 @@ class Archiver:
         tell: Callable[[WriteCheckpoint, bytes], None],
         copies: Copies | None = None,
     ) -> None:
-        """`name` is the instance's; `tell(asked, chains)` is called on another thread, too."""
+        """`name` is the instance's; `tell(request, chains)` is also called on another thread."""
         self._copies = copies
         self._states = states
         self._virtual_nodes = virtual_nodes
         self._tell = tell
         self._of: dict[int, Scan] = {}
-        """Of each virtual node that is written: the scan that its chain begins with."""
+        """By virtual node: the scan with which its chain begins."""
         self._next: tuple[Scan, dict[int, Scan]] | None = None
-        """A scan anew, and the scans in whose place it comes once it is in the store."""
+        """A new scan, and the scans that it replaces once it is in the store."""
         self._scans: list[Scan] = []
-        """Those that are read."""
+        """Scans that are being read."""
         self.budget = Allowance(bytes_per_second)
         self._number = 0
-        """of the changes that are collected now"""
+        """number of the changes that are collected now"""
         self._epoch = -1
-        """the last one of which something was done here"""
+        """the last epoch with changes here"""
         self._changes: list[FrozenChanges] = []
-        """Frozen, and in some chain."""
+        """Frozen changes in some chain."""
         self._changed = np.zeros(virtual_nodes)
-        """Bytes of all changes that ever were frozen, by virtual node; and what it costs to read their files."""
+        """Bytes of all changes ever frozen, by virtual node; and the read cost of their files."""
         self._lock = threading.Lock()
         self._request: PendingAnswer | None = None
         self._later: WriteCheckpoint | None = None
-        """It came too early. The driver hears so when it may ask again: until then it would do nothing else."""
+        """An early request. The answer says when the driver may repeat it: an earlier answer would make it repeat at
+        once."""
         self._anew = -1
-        """The last checkpoint for which all was to be scanned anew."""
+        """The last checkpoint for which everything had to be scanned again."""
         self._look_at = self._again_at = 0.0
         self._uploads = Uploads(location, run, name, virtual_nodes, self._answer, copies)
         self._shadows = Shadows(descriptors, virtual_nodes, directory, self._uploads.frozen)
 
     def follow(self, vnodes: Sequence[int], epoch: int) -> None:
-        """Write these, and no others. `epoch` is the last one that is committed here."""
+        """Write these virtual nodes, and no others. `epoch` is the last one that is committed here."""
         self._epoch = max(self._epoch, epoch)
         wanted = dict.fromkeys(vnodes)
         gone = [v for v in self._of if v not in wanted]
@@ -172,7 +173,7 @@ class Archiver:
         return scan
 
     def applied(self, operator: int, epoch: int, source: str, batch: pa.RecordBatch) -> None:
-        """A delta was applied, of virtual nodes that may be written here."""
+        """A delta was applied, to virtual nodes that may be written here."""
         self._epoch = max(self._epoch, epoch)
         if not self._of or not batch.num_rows:
             return
@@ -188,14 +189,14 @@ class Archiver:
         if self._of:
             self._shadows.release(epoch, watermarks)
 
-    def write(self, asked: WriteCheckpoint) -> None:
-        """Write what has changed until now, if all scans were read before, and the last freeze is in the store."""
-        if asked.anew and asked.number != self._anew:
-            self._anew, self._next = asked.number, None
+    def write(self, request: WriteCheckpoint) -> None:
+        """Write all changes until now, if all scans were read before, and the last freeze is in the store."""
+        if request.anew and request.number != self._anew:
+            self._anew, self._next = request.number, None
             for scan in self._of.values():
                 scan.failed = True
         if self._mend() or self._is_busy():
-            self._later = asked
+            self._later = request
             return
         self._later = None
         self._count_changes()
@@ -204,7 +205,7 @@ class Archiver:
             if not scan.failed:
                 self._of.update({v: scan for v, before in replaced.items() if self._of.get(v) is before})
             self._next = None
-        changes = FrozenChanges(self._number, asked.epoch, asked.watermarks)
+        changes = FrozenChanges(self._number, request.epoch, request.watermarks)
         self._number += 1
         first = min((scan.first for scan in self._used()), default=changes.number)
         self._changes = [one for one in (*self._changes, changes) if one.number >= first or one.files is None]
@@ -213,16 +214,17 @@ class Archiver:
             for scan, mine in self._by_scan().items()
         ]
         with self._lock:
-            self._request = PendingAnswer(asked, groups)
-        self._shadows.freeze(changes)  # Not before: the answer may be there at once.
+            self._request = PendingAnswer(request, groups)
+        self._shadows.freeze(changes)  # After the request is stored: the answer may come at once.
         self._rebase()
 
     def _is_busy(self) -> bool:
-        """With one frozen shadow and a growing one, the disk holds no more while the store is away."""
+        """One frozen shadow and one growing shadow at most: the disk must not hold more while the store is
+        unreachable."""
         return any(not scan.ended for scan in self._of.values()) or any(one.files is None for one in self._changes)
 
     def _mend(self) -> bool:
-        """Scan anew what cannot be gone on with; whether there is such."""
+        """Scan virtual nodes with broken chains again; returns whether there are any."""
         first = min((scan.first for scan in self._of.values()), default=self._number)
         all_lost = self._shadows.lost or any(one.lost and one.number >= first for one in self._changes)
         lost = [v for v, scan in self._of.items() if scan.failed or all_lost]
@@ -238,9 +240,10 @@ class Archiver:
         return bool(lost)
 
     def _rebase(self) -> None:
-        """Where a restore would read more than twice the state, scan anew what has changed most.
+        """If a restore would read more than twice the state, scan the virtual nodes with most changes again.
 
-        Not all at once: what changes evenly is then scanned once while it changes twice, and no checkpoint has a large scan.
+        Not all at once: then evenly changing state is scanned once while it changes twice, and no checkpoint has a
+        large scan.
         """
         if self._next is not None:
             return
@@ -258,7 +261,7 @@ class Archiver:
             self._next = self._scan(chosen), {v: self._of[v] for v in chosen}
 
     def _count_changes(self) -> None:
-        """What was frozen is in the store; scans that were begun since then have all of it."""
+        """Frozen changes are in the store; later scans include them."""
         scans = self._used()
         file_bytes = max(FILE_BYTES, sum(int(scan.sizes.sum()) for scan in scans) / FILES_MAX)
         for one in self._changes:
@@ -270,7 +273,7 @@ class Archiver:
                 scan.before = self._changed.copy()
 
     def pump(self) -> bool:
-        """Read a chunk of a scan; False when there was none to read, or the store has to catch up."""
+        """Read a chunk of a scan; False when there was none, or the store has to catch up."""
         if self._later is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
             if not self._mend() and not self._is_busy():
@@ -289,7 +292,7 @@ class Archiver:
         return True
 
     def _answer(self) -> None:
-        """Say what is complete in the store. On the thread of the uploads."""
+        """Answer a request that is complete in the store. On the thread of the uploads."""
         with self._lock:
             request = self._request
             if request is None:

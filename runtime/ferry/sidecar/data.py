@@ -1,7 +1,7 @@
-"""What an instance's effects do to its data: staging, deltas, log, commit record, state, snapshots, reads.
+"""The effects of an instance on its data: staging, deltas, log, commit record, state, snapshots, reads.
 
-Called from the instance's loop, except `read` (Flight's threads): one lock orders those with everything that changes
-state. Must never decide whether something is allowed.
+Called from the instance's loop, except `read` (Flight's threads): one lock orders reads with all changes of the state.
+Must never decide whether an operation is allowed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.process.users import calls_users
 from ferry.protocol import instance as core
 from ferry.sidecar.archive import Archiver
+from ferry.sidecar.instance_record import InstanceRecordFile
 from ferry.sidecar.loading import Loader
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.reads import fired_rows
-from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, scan_of
 from ferry.sidecar.shadows import bytes_by_vnode
 from ferry.sidecar.signs import Computing, Signs
@@ -48,11 +48,11 @@ from ferry.store.state import State, open_state
 log = logging.getLogger("ferry.sidecar")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Another one after each start of the machine."""
+"""Changes with each start of the machine."""
 
 
 class BeginsAnew(FerryError):
-    """This process ends, and its next life begins without what is here."""
+    """This process ends, and its next life begins without its files."""
 
 
 class Data:
@@ -70,7 +70,7 @@ class Data:
         signs: Signs | None = None,
         boot_id: Path = BOOT_ID,
     ) -> None:
-        """`signs` hear of the parts of what may take long."""
+        """`signs` get each part of a long operation."""
         self.me = me
         self.descriptors = descriptors
         self.virtual_nodes = settings.virtual_nodes
@@ -78,12 +78,12 @@ class Data:
         self._signs = signs or Signs()
         self._alive = self._signs.turns
         self._lock = threading.RLock()
-        self._record = SavedRecord(directory, settings.path, settings.run, boot_id)
+        self._record = InstanceRecordFile(directory, settings.path, settings.run, boot_id)
         self.damage = self._record.damage
-        """why the life before gave up what it held; empty: it did not"""
+        """why the life before dropped its state; empty: it did not"""
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
-        """what may be lent to a device: logged deltas are sent from there"""
+        """memory that may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
         self.states = self._open_states(directory, settings.memory_bytes // len(descriptors))
         self.scans = Scans(
@@ -98,7 +98,8 @@ class Data:
             location = Location(settings.checkpoint.location, settings.job)
             beside = directory.with_name(f"{directory.name}-copies")
             if not settings.replicas and not location.local:
-                # With replicas a job begins again when several workers are lost: their files are not here either.
+                # With replicas a job restarts from a checkpoint only after it lost several workers: their files are not
+                # here either.
                 copies = Copies(beside)
             else:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -121,12 +122,12 @@ class Data:
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
         self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        """virtual nodes that are held, and learned, whole: as states of processes were told"""
+        """virtual nodes that are held, and learned, completely: as last passed to the states of processes"""
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = LoadCounter(self.virtual_nodes)
 
     def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
-        """Raises BeginsAnew when files are not what was written: this copy is given up, and made anew from another one."""
+        """Raises BeginsAnew when files are damaged: this copy is dropped, and made again from another one."""
         self._record.opens()
         each = [(d, self.virtual_nodes, directory / f"state-{d.index}", memory_bytes) for d in self.descriptors]
         try:
@@ -136,18 +137,18 @@ class Data:
             raise BeginsAnew(f"{self.me}: its state is damaged, and is made anew: {error}") from error
 
     def limit_copies(self, bytes_per_second: int) -> None:
-        """Copies to learners and to the store may use so much from now on; 0: what they use by themselves."""
+        """Set the bandwidth of copies to learners and to the store; 0: their default."""
         self.scans.budget.limit(bytes_per_second or None)
         if self.archive is not None:
             self.archive.budget.limit(bytes_per_second or limits.ARCHIVE_BYTES_A_SECOND)
 
     def saved(self) -> core.InstanceRecord:
-        """What the commit record said when this life began."""
+        """The commit record at the start of this life."""
         whole = np.array((*self._record.saved.holds, *self._record.saved.learned), dtype=np.int64)
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
             state.drop(stale)
-        # Not stored with the state: what was final, and released, is over.
+        # Not stored with the state: the watermark and the released epoch.
         self._release_states(self._record.saved.released, self._record.saved.floors())
         self._write_record(self._record.saved)
         return self._record.saved
@@ -170,7 +171,7 @@ class Data:
 
     # ---- effects
     def receive(self, event: core.Event, body: Any) -> None:
-        """Keep the body that came with a message, for the effects that will name it."""
+        """Keep the body of a message for the effects that will name it."""
         match event:
             case m.Partials():
                 self._partials.setdefault((event.step, event.attempt), {})[event.helper] = body
@@ -180,7 +181,7 @@ class Data:
                 self._chunk = body
 
     def perform(self, effect: core.Effect) -> core.Event | None:
-        """Do it; a finding comes back as an event."""
+        """Execute an effect; its result comes back as an event."""
         self._alive()
         if isinstance(effect, core.Apply | core.Drop | core.Erase | core.LoadChunk):
             self._loader.stop()
@@ -246,17 +247,17 @@ class Data:
             self._send(core.Send(leader, part), _body(narrowed(share, schema)))
 
     def _compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
-        """What the user's code raises, and what is refused, is no failure of this instance: nothing is left of it."""
+        """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
         prepare, state = effect.prepare, self.states[effect.prepare.step.operator]
         descriptor = self.descriptors[prepare.step.operator]
         users = calls_users(descriptor)
-        what = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
+        work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
-            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), what, users)):
+            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), work, users)):
                 return self._computed_of(effect)
         except (UserCodeFailed, Refusal) as error:
             if isinstance(error, Refusal) and isinstance(state, ProcessState) and not state.is_made:
-                raise  # Another program is here than where the pipeline was built; elsewhere there may be the right one.
+                raise  # The program differs from the driver's; another instance may have the right one.
             log.warning("%s: attempt %s: %s", self.me, prepare.attempt, error, exc_info=error.__cause__)
             final = not isinstance(error, UserCodeFailed)
             return core.ComputeFailed(prepare.step, prepare.attempt, str(error), final)
@@ -339,30 +340,27 @@ class Data:
         self._record.write(saved)
 
     def sizes(self) -> Ints:
-        """Bytes of each virtual node; state may be loaded meanwhile, on another thread."""
+        """Bytes of each virtual node; another thread may load state at the same time."""
         with self._lock:
             return bytes_by_vnode(self.states, self.virtual_nodes)
 
     def next_timer(self) -> int | None:
-        """When the first timer of the clock is due; None: there is none."""
+        """When the first timer of the clock is due; None: there is no timer."""
         with self._lock:
             found = [state.next_timer() for state in self.states if isinstance(state, ProcessState)]
         return min((time for time in found if time is not None), default=None)
 
     def work(self) -> bool:
-        """A little upkeep of the files, for a loop that has nothing better to do; False when there was none to do."""
+        """A little upkeep of the files, for an idle loop; False when there was no work."""
         if not self._lock.acquire(blocking=False):
-            return False  # Somebody reads: it can wait.
+            return False  # A read is under way: upkeep can wait.
         try:
             return any(state.work() for state in self.states)
         finally:
             self._lock.release()
 
     def seal(self) -> None:
-        """At a clean end: have everything on the disk, so that it is a copy in another boot, too. Nothing follows it.
-
-        Raises OSError when the disk does not take it.
-        """
+        """Sync all files at a clean end, so that they are a copy after a reboot; the last call. Raises OSError."""
         with self._lock:
             self._record.seal()
 
@@ -370,7 +368,7 @@ class Data:
     def _load(self, chunk: m.Chunk) -> None:
         body, self._chunk = self._chunk, None
         if not body:
-            return  # The first and the last one have no rows.
+            return  # The first and the last chunk have no rows.
         batch = _batch(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:
@@ -378,7 +376,7 @@ class Data:
 
     # ---- restores
     def _erase(self) -> None:
-        """Nothing was here: nothing is to be removed. Else another process does it, which remembers nothing of it all."""
+        """Remove all state. If there is none, continue; otherwise a new process does it, without this one's memory."""
         if not self._record.empty:
             raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and what is here is of the time before")
         self._record.erased()

@@ -1,8 +1,8 @@
-"""How much of its time an instance gives to snapshots: all that it has, as long as epochs take no longer for it.
+"""Share of an instance's time that snapshots get: all spare time, as long as epochs do not become slower.
 
-Delay is what controls it, as in LEDBAT (RFC 6817): epochs in which nothing is sent say how long they usually take, the
-others whether sending stands in their way, here, at the other end, or on the processors that both share. Every so many
-epochs all instances leave the same one alone, so that what is usual does not age. Nothing that is right depends on it.
+Controlled by delay, as in LEDBAT (RFC 6817): epochs without sending measure the usual duration, others show whether
+sending delays them, here, at the other end, or on the processors that both share. At a fixed interval all instances
+leave the same epoch without sending, so that the usual duration stays current. Correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import statistics
 from collections import deque
 
 QUIET_EVERY = 16
-"""One of so many epochs is left alone."""
+"""One of this many epochs is left without sending."""
 
 QUIET_SECONDS = 0.25
-"""But no longer than this."""
+"""Longest pause for such an epoch."""
 
 FACTOR, SLACK_SECONDS = 2.0, 0.02
-"""An epoch may take so many times as long as usual, and so much longer, before less is sent."""
+"""An epoch may take this many times its usual duration, plus this, before less is sent."""
 
 LEAST_SHARE, FIRST_SHARE = 0.2, 0.5
-"""Of the time: what a snapshot always gets, and what it gets as long as nobody knows better."""
+"""Minimum and initial share of loop time for snapshots."""
 
 LESS, MORE = 0.7, 0.05
-"""After an epoch that took too long the share is multiplied by this; after another one it grows by that."""
+"""After an epoch that took too long the share is multiplied by the first, otherwise the second is added."""
 
 
 class DelayControl:
-    """The share of one instance. Times are of a monotonic clock, in seconds; epochs are told as they begin and end here."""
+    """The share of one instance. Times are of a monotonic clock, in seconds; epochs as seen by this instance."""
 
     def __init__(self) -> None:
         self.share = FIRST_SHARE
         self._usual: deque[float] = deque(maxlen=8)
         self._begun: tuple[int, float] = (-1, 0.0)
         self._took: tuple[int, float, bool] = (-1, 0.0, False)
-        """The last epoch of which something was committed, how long it took until then, whether something was sent in it."""
+        """The last epoch with a commit, its duration until then, and whether snapshots were sent during it."""
         self._sent_in = -1
-        """The last epoch in which something was sent."""
+        """The last epoch during which snapshots were sent."""
         self._next = 0.0
 
     def begins(self, epoch: int, now: float) -> None:
@@ -47,7 +47,7 @@ class DelayControl:
         """A step of an epoch was committed."""
         known, at = self._begun
         if known != epoch:
-            return  # The next one has begun already, or nobody said that this one did.
+            return  # The next epoch has already begun, or the begin of this one was not reported.
         last, took, sent = self._took
         if epoch != last >= 0:
             self._learn(took, sent)
@@ -61,16 +61,16 @@ class DelayControl:
             self.share = max(self.share * LESS, LEAST_SHARE) if late else min(self.share + MORE, 1.0)
 
     def may_send(self, now: float) -> bool:
-        """Whether something may be sent now."""
+        """Whether a snapshot may be sent now."""
         epoch, at = self._begun
         left_alone = epoch % QUIET_EVERY == 0 and self._took[0] < epoch and now < at + QUIET_SECONDS
         return not left_alone and not self.rests(now)
 
     def rests(self, now: float) -> bool:
-        """Whether it is too soon after what was sent last."""
+        """Whether it is too soon after the last chunk."""
         return now < self._next
 
     def sent(self, begin: float, end: float) -> None:
-        """Something was sent in this time."""
+        """A chunk was sent in this time."""
         self._sent_in = self._begun[0]
         self._next = end + (end - begin) * (1 / self.share - 1)

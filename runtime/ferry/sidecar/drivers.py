@@ -1,7 +1,7 @@
-"""Which drivers are connected, and which of them a message is for.
+"""The connected drivers, and which of them gets a message.
 
-After a takeover the old driver may still be connected, unaware: an answer belongs to the one that asked, a report about an
-attempt to the one whose attempt it is, a refusal to everyone that is superseded, all else to the newest.
+After a takeover the old driver may still be connected, unaware: an answer goes to the driver that asked, a report about
+an attempt to the attempt's driver, a refusal to every superseded driver, all other messages to the newest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ferry.protocol.view import seen
 
 
 class Drivers:
-    """Connected drivers by peer name. Replaced as a whole on every change, so that any thread may read it."""
+    """Connected drivers by peer name. Replaced atomically on every change, so that any thread may read it."""
 
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}
         self._tables: dict[str, Table] = {}
-        """What each driver has sent last over its present connection; touched by that connection's thread only."""
+        """The last table of each driver over its present connection; used by that connection's thread only."""
 
     def opened(self, peer: str) -> None:
         """A channel to a peer opened."""
@@ -30,14 +30,15 @@ class Drivers:
             self._tables.pop(peer, None)
 
     def closed(self, peer: str) -> bool:
-        """A channel to a peer closed; whether it was a driver's."""
+        """A channel to a peer closed; returns whether the peer was a driver."""
         known = peer in self._generations
         self._generations = {p: g for p, g in self._generations.items() if p != peer}
         self._tables.pop(peer, None)
         return known
 
     def installs(self, peer: str, message: m.Install | m.Amend) -> m.Install:
-        """The whole table that a driver means. Raises Refusal when it amends another one than it has sent before."""
+        """The complete table of a driver's message. Raises Refusal when it amends a table that the driver has not sent
+        before."""
         if isinstance(message, m.Amend):
             base = self._tables.get(peer)
             if base is None or base.version != message.base:
@@ -47,7 +48,8 @@ class Drivers:
         return message
 
     def prepares(self, peer: str, message: m.BriefPrepare) -> m.Prepare:
-        """What a driver means. Raises Refusal when it has not sent the table before that its bits are about."""
+        """The complete Prepare of a driver. Raises Refusal when its bits are about a table that the driver has not sent
+        before."""
         table = self._tables.get(peer)
         if table is None or table.version != message.version:
             raise Refusal(
@@ -57,11 +59,11 @@ class Drivers:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether a driver is connected."""
         return bool(self._generations)
 
     def for_message(self, message: m.Message) -> list[str]:
-        """Peers that must get it."""
+        """Peers that must get this message."""
         known = self._generations
         match message:
             case m.Refused():

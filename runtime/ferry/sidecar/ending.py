@@ -18,11 +18,11 @@ from ferry.contract.last_words import line_of, words_of
 from ferry.contract.user_code import line_of_exit, line_of_thread
 
 reason_files: list[Path] = []
-"""Files that get the reason of this process's end, beside its log."""
+"""Files for the reason of this process's end, besides its log."""
 
 
 def end_with(run: Callable[[], int]) -> NoReturn:
-    """Do that, and end this process with the code that it returns."""
+    """Run this, and end this process with the returned code."""
     code: int = ExitCode.CRASHED
     try:
         code = run()
@@ -30,13 +30,13 @@ def end_with(run: Callable[[], int]) -> NoReturn:
         logging.getLogger("ferry.sidecar").critical("ends", exc_info=True)
         tell(error)
     finally:
-        # Not sys.exit: threads of Flight may keep a process alive whose loop has ended.
+        # Not sys.exit: threads of Flight may keep a process alive after its loop has ended.
         sys.stderr.flush()
         os._exit(code)
 
 
 def tell(error: BaseException) -> None:
-    """Say why this process ends: in the last line of its log and, of an instance, to its parent."""
+    """Report why this process ends: in the last line of its log and, for an instance, to its parent."""
     print(line_of(words_of(error)), file=sys.stderr)
     with suppress(OSError):
         for file in reason_files:
@@ -44,7 +44,7 @@ def tell(error: BaseException) -> None:
 
 
 def guard_exit() -> None:
-    """From now on `os._exit` in the user's code says where it is: nothing else of this process would."""
+    """From now on a call of `os._exit` in the user's code leaves its place in the log: nothing else would show it."""
     process, leave = os.getpid(), os._exit
 
     def guarded(status: int) -> NoReturn:
@@ -58,9 +58,9 @@ def guard_exit() -> None:
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
-    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files.
+    """A failed thread ends its instance: the parent starts it again, with its own files.
 
-    But for a thread that the user's code has started: that ends alone, as in any other process.
+    A thread of the user's code is an exception: it ends alone, as in any other process.
     """
     name = failed.thread.name if failed.thread is not None else "?"
     if (line := line_of_thread(failed.exc_value, name)) is not None:

@@ -1,4 +1,4 @@
-"""The door for tasks and readers: Arrow Flight over a unix socket, or over TCP with TLS (or without).
+"""The Flight server for tasks and readers, over a unix socket, or over TCP with TLS (or without).
 
 `do_put` stages a fragment, `do_get` streams fired rows. Every call carries a ticket. It must never change state.
 """
@@ -24,9 +24,9 @@ log = logging.getLogger("ferry.sidecar")
 class Door(fl.FlightServerBase):
     """Flight server of one instance.
 
-    `claim(fragment)` raises Refusal for a fragment that was begun before or whose epoch is over; `stage(fragment, batches)`
-    keeps it; `read(ticket)` gives the schema and an iterator of batches that raises RowsGone as soon as the rows are not
-    (or no longer) the committed ones.
+    `claim(fragment)` raises Refusal for a fragment that was begun before or whose epoch is over; `stage(fragment,
+    batches)` keeps it; `read(ticket)` returns the schema and an iterator of batches that raises RowsGone as soon as the
+    rows are not (or no longer) the committed ones.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Door(fl.FlightServerBase):
         self._read = read
 
     def do_put(self, context: object, descriptor: object, reader: object, writer: object) -> None:
-        """Stage one fragment; returning means that it is staged."""
+        """Stage one fragment; it is staged when this returns."""
         try:
             fragment = self._judge.fragment(descriptor.command or b"", time.time())  # type: ignore[attr-defined]
-            # Before its data: whoever comes second with a copy of the ticket changes nothing.
+            # Before the data is read: a second use of the ticket, by a copy, changes nothing.
             self._claim(fragment)
         except Refusal as refused:
             raise fl.FlightUnauthorizedError(str(refused)) from refused

@@ -1,6 +1,6 @@
-"""The server of which instances are forks: it has loaded what they need, so that nobody waits for that at their starts.
+"""The fork server of instances: it has loaded their libraries and kernels, so that an instance starts at once.
 
-Must be imported before anything that takes long: the server loads meanwhile.
+Must be imported before any slow import: the server loads at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def begin() -> None:
 
 
 def when_loaded(tell: Callable[[], None]) -> None:
-    """Call `tell` when a fork takes no time any more: after a second, or a minute where kernels are not compiled yet."""
+    """Call `tell` once a fork is fast: after a second, or a minute when kernels are not compiled yet."""
 
     def wait() -> None:
         first = _CONTEXT.Process(target=bool)
@@ -37,5 +37,5 @@ def when_loaded(tell: Callable[[], None]) -> None:
 
 
 def fork(target: Callable[..., object], *arguments: object) -> BaseProcess:
-    """A process that will run this, when it is started."""
+    """A process that will run this when it is started."""
     return _CONTEXT.Process(target=target, args=arguments)

@@ -1,7 +1,8 @@
-"""What waits for an instance's loop: deltas and control first, then fragments, then bulk; each lane in its own order.
+"""The queue of an instance's loop: deltas and control first, then fragments, then bulk; each lane in its own order.
 
-A message keeps its sender's credit until the loop has done with it, so that a loop that stands still holds no more than it
-has granted. Giving credit back needs no sending: the channel's receiving side does it. Must never block who puts.
+A message holds its sender's credit until the loop has handled it, so that the queue of a slow loop is bounded by the
+credit that it has granted. The receiving side of the channel returns the credit without sending. Must never block a
+writer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from ferry.channel.base import BY_PRIORITY, DeferredCredit, Lane
 from ferry.protocol import instance as core
 
 STARVED_SECONDS = 0.1
-"""A lane that waited so long gets a turn, else an instance that is always busy would never learn anything."""
+"""A lane that waited this long gets a turn, otherwise an instance that is always busy would never learn."""
 
 
 class Item(NamedTuple):
-    """An event, the body that came with it, and the credit of its sender."""
+    """An event, its body, and the credit of its sender."""
 
     event: core.Event
     body: Any = None
@@ -27,7 +28,7 @@ class Item(NamedTuple):
     since: float = 0.0
 
     def done(self) -> None:
-        """The loop has done with it: its sender may send more."""
+        """The loop has handled it: its sender may send more."""
         if self.credit is not None:
             self.credit.release()
 
@@ -42,11 +43,11 @@ class Inbox:
         """when each had its last turn"""
 
     def put(self, event: core.Event, body: Any = None) -> None:
-        """Of this process itself: it waits with control, and keeps nobody's credit."""
+        """Put an event of this process: it waits on the control lane, and holds no credit."""
         self._add(Lane.DELTA, Item(event, body, None, time.monotonic()))
 
     def arrived(self, lane: Lane, event: core.Event, body: Any) -> DeferredCredit:
-        """A message of a peer; its credit goes back when the loop has done with it."""
+        """Put a message of a peer; its credit returns when the loop has handled it."""
         credit = DeferredCredit()
         self._add(lane, Item(event, body, credit, time.monotonic()))
         return credit
@@ -57,7 +58,7 @@ class Inbox:
             self._some.notify()
 
     def take(self, timeout: float) -> Item | None:
-        """The next; None when nothing came in so many seconds."""
+        """The next item; None when none came within `timeout` seconds."""
         with self._some:
             if not self._some.wait_for(self._any, timeout):
                 return None
@@ -76,5 +77,5 @@ class Inbox:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing waits that an epoch may wait for."""
+        """Whether no queued item can delay an epoch."""
         return not (self._lanes[Lane.DELTA] or self._lanes[Lane.FRAGMENT])

@@ -1,4 +1,4 @@
-"""One life of an instance as a process: a fork of the server that its parent has, which ends with an `ExitCode`."""
+"""One life of an instance as a process: forked from its parent's fork server; ends with an `ExitCode`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ferry.system.parent import call_it, children_end_with_it, die_with_parent
 
 
 def live(run_json: str, worker: int, index: int, life: bytes) -> NoReturn:
-    """Be instance `index` of a worker until told to stop; `life` is given by the parent."""
+    """Be instance `index` of a worker until SIGTERM; `life` comes from the parent."""
     end_with(lambda: _live(run_json, worker, index, life))
 
 
 def begin(settings: RunSettings, worker: int) -> None:
-    """What every process of a sidecar does first."""
+    """The first steps of every process of a sidecar."""
     logs.begin(f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s")
     sys.setswitchinterval(0.0005)
-    faulthandler.enable()  # what native code of the user's did last stands in the log
-    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
+    faulthandler.enable()  # a crash in native code of the user's is in the log
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes the stack of every thread to the log
 
 
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:

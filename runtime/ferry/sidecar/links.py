@@ -1,4 +1,4 @@
-"""What carries the links of an instance to its peers: for its log, its metrics and the driver.
+"""The transports of an instance's links to its peers: for its log, its metrics and the driver.
 
 Links to drivers are TCP by design, and do not count. Must never influence a link.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger("ferry.sidecar")
 
 
 class LinkWatch:
-    """Looked at again and again, by one thread."""
+    """Polled by one thread."""
 
     def __init__(self, chosen: Choice) -> None:
         self._chosen = chosen
@@ -27,25 +27,25 @@ class LinkWatch:
         self._reported: dict[str, str] = {}
         self.links = Links(reason=chosen.reason if chosen.expected else "")
         self.rows: tuple[LinkCount, ...] = (LinkCount(self._labels(chosen.kind, chosen.reason), 0),)
-        """The first is what this side offers, also when no link is of that kind."""
+        """The first is this side's own transport, even without a link of that kind."""
         self.lent_bytes = 0
 
     def look(self) -> None:
-        """Count the open links, and warn of those that are not what was asked for, once for each change."""
+        """Count the open links, and warn of links on an unexpected transport, once for each change."""
         self.lent_bytes = self._chosen.lent_bytes
-        found = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
+        links = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
         counts = Counter({self.rows[0].labels: 0})
-        counts.update(self._labels(one.kind, one.reason) for one in found)
+        counts.update(self._labels(one.kind, one.reason) for one in links)
         self.rows = tuple(LinkCount(labels, count) for labels, count in counts.items())
-        slow = {one.peer: one.reason or self._chosen.reason for one in found if one.kind != "rdma"}
-        # A link begins on TCP: it counts when it still is at the next look.
+        slow = {one.peer: one.reason or self._chosen.reason for one in links if one.kind != "rdma"}
+        # A link begins on TCP: it counts if it still is at the next look.
         lasting = {peer: reason for peer, reason in slow.items() if peer in self._before}
         self._before = slow
         reason = self._chosen.reason
         if self._chosen.expected and not reason:
-            self._tell(lasting, {one.peer for one in found if one.kind == "rdma"})
+            self._tell(lasting, {one.peer for one in links if one.kind == "rdma"})
             reason = commonest(lasting.values())
-        self.links = Links(len(found) - len(slow), len(slow), reason if self._chosen.expected else "")
+        self.links = Links(len(links) - len(slow), len(slow), reason if self._chosen.expected else "")
 
     def _tell(self, lasting: dict[str, str], fast: set[str]) -> None:
         for peer, reason in lasting.items():
@@ -64,6 +64,6 @@ class LinkWatch:
 
 
 def commonest(reasons: Iterable[str]) -> str:
-    """The reason that is given most often, and of several the first in their order; empty when there is none."""
+    """The most frequent reason, the first in order if several are; empty without reasons."""
     counts = Counter(sorted(reason for reason in reasons if reason))
     return counts.most_common(1)[0][0] if counts else ""

@@ -1,8 +1,8 @@
-"""State that is loaded from a checkpoint, on a thread of its own: also before the Commit that asks for it has come.
+"""Loads state from a checkpoint, on a thread of its own, perhaps before the Commit that asks for it.
 
     LoadAhead --> loading ... Restore (of the same) --> until it is loaded --> Restored
 
-Must never load a row after it was stopped, nor leave one that nobody asked for.
+Must never load a row after it was stopped, nor leave a row that was not requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("ferry.sidecar")
 
 
 class LoadRequest(NamedTuple):
-    """What is loaded."""
+    """A request to load."""
 
     origin: str
     """of the table; it begins with the URL of the manifest"""
@@ -37,7 +37,7 @@ class LoadRequest(NamedTuple):
 
 
 class Loader:
-    """Loads the states of an instance. Its methods are for the loop of the instance."""
+    """Loads the states of an instance. Its methods are for the instance's loop."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Loader:
         copies: Copies | None,
         alive: Callable[[], None],
     ) -> None:
-        """`lock` is held while a state is changed; `alive` is called between the parts of what takes long."""
+        """`lock` is held while a state is changed; `alive` is called between the parts of a long operation."""
         self._me = me
         self._states = states
         self._virtual_nodes = virtual_nodes
@@ -62,10 +62,10 @@ class Loader:
         self._begin(LoadRequest(origin, vnodes))
 
     def restore(self, effect: Restore) -> Restored:
-        """Load what is held, the newest changes first: as in a snapshot, what is there is newer."""
+        """Load the state, the newest changes first: as in a snapshot, existing entries are newer."""
         wanted = LoadRequest(effect.commit.origin, effect.vnodes)
         if self._loading is not None and not (self._loading.wanted == wanted and self._is_loaded()):
-            self.stop()  # What was in its way then may be over.
+            self.stop()  # The cause of an error may have passed.
         try:
             self._begin(wanted).wait(self._alive)
         except FerryError as error:
@@ -79,7 +79,7 @@ class Loader:
         return Restored(effect.commit)
 
     def stop(self) -> None:
-        """What was loaded ahead was not asked for."""
+        """Drop state that was loaded ahead and not requested."""
         if self._loading is not None:
             self._loading.stop()
             self._loading = None
@@ -88,17 +88,17 @@ class Loader:
     def _begin(self, wanted: LoadRequest) -> Loading:
         if self._loading is None or self._loading.wanted != wanted:
             self.stop()
-            self._drop_all()  # Another restore may have loaded others before it was cut short.
+            self._drop_all()  # An interrupted restore may have loaded other virtual nodes.
             self._loading = Loading(self._me, wanted, self._copies, self._load)
         return self._loading
 
     def _is_loaded(self) -> bool:
-        """Whether what was begun ahead has come to its end, and not to an error."""
+        """Whether the load ahead has ended without an error."""
         assert self._loading is not None
         try:
             self._loading.wait(self._alive)
         except FerryError as error:
-            log.warning("%s: what was to be loaded ahead was not: %s", self._me, error)
+            log.warning("%s: loading ahead failed: %s", self._me, error)
             return False
         return True
 
@@ -128,7 +128,7 @@ class Loading:
         self._thread.start()
 
     def wait(self, alive: Callable[[], None]) -> None:
-        """Until all is loaded; `alive` is called meanwhile. Raises FerryError when it cannot be."""
+        """Wait until all is loaded; `alive` is called repeatedly. Raises FerryError when the load fails."""
         while self._thread.is_alive():
             self._thread.join(0.05)
             alive()
@@ -136,7 +136,7 @@ class Loading:
             raise self._failed
 
     def stop(self) -> None:
-        """Nothing is loaded any more."""
+        """Stop loading."""
         self._stop.set()
         self._thread.join()
 

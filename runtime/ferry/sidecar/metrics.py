@@ -1,6 +1,6 @@
-"""What an instance counts, in a file for its parent; and the parent's metrics of all its instances.
+"""Counters of an instance, in a file for its parent; and the parent's metrics of all its instances.
 
-Must never be read for a decision: the file may be a second old, or of the life before.
+Must never be used for a decision: the file may be a second old, or of the life before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger("ferry.sidecar")
 FILE = "metrics.json"
 
 LABELS = ("kind", "device", "gid", "mtu", "notify", "reason")
-"""Of a link."""
+"""Labels of a link."""
 
 
 class LinkCount(NamedTuple):
-    """So many links are of this kind."""
+    """A number of links of one kind."""
 
     labels: tuple[str, ...]
     """as LABELS"""
@@ -40,14 +40,14 @@ class LinkCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstanceMetrics:
-    """Of one life of an instance."""
+    """Counters of one life of an instance."""
 
     state_bytes: int = 0
     snapshot_sent_bytes: int = 0
     snapshot_received_bytes: int = 0
     links: tuple[LinkCount, ...] = ()
     lent_bytes: int = 0
-    """sent from where they lie in the log of deltas"""
+    """bytes sent directly from the log of deltas"""
 
     def write(self, directory: Path) -> None:
         """Replace the file."""
@@ -56,7 +56,7 @@ class InstanceMetrics:
 
     @staticmethod
     def read(directory: Path) -> InstanceMetrics:
-        """Of an instance that has not counted yet: zeros."""
+        """Counters from the file; zeros when it does not exist yet."""
         try:
             doc = json.loads((directory / FILE).read_text())
             links = tuple(LinkCount(tuple(labels), count) for labels, count in doc.pop("links", ()))
@@ -66,7 +66,7 @@ class InstanceMetrics:
 
 
 class MetricsFile:
-    """Of one instance, whose loop does not wait until a busy disk has it: what comes meanwhile is left out."""
+    """The file of one instance, whose loop does not wait for a busy disk: intermediate values are left out."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -75,7 +75,7 @@ class MetricsFile:
         self._problem = ""
 
     def replace(self, metrics: InstanceMetrics) -> None:
-        """Begin to write it. Once for each reason it is said why it could not be."""
+        """Begin to write it. A failure is logged once per reason."""
         if self._writing is not None:
             if not self._writing.done():
                 return
@@ -86,7 +86,7 @@ class MetricsFile:
 
 
 class LoadCounter:
-    """What an instance counts while it works: on its loop only."""
+    """Counters of an instance's work: for its loop only."""
 
     def __init__(self, virtual_nodes: int) -> None:
         self._computed = np.zeros(virtual_nodes, np.int64)
@@ -98,7 +98,7 @@ class LoadCounter:
         self._computed += np.diff(offsets)
 
     def received(self, records: npt.NDArray[np.int64]) -> None:
-        """Records that came for virtual nodes that are led here: int64[V]."""
+        """Records received for virtual nodes that are led here: int64[V]."""
         self._received += records
 
     def report(
@@ -111,7 +111,7 @@ class LoadCounter:
         busy_ms: int = 0,
         boundaries: tuple[tuple[int, InstanceId, int | None], ...] = (),
     ) -> m.Report:
-        """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out. `timer`: the first one."""
+        """`sizes`: bytes held, int64[V]. Virtual nodes without any are left out. `timer`: the first one."""
         held = np.flatnonzero((sizes > 0) | (self._computed > 0) | (self._received > 0))
         vnodes, held_sizes, computed, received = (
             tuple(column.tolist()) for column in (held, sizes[held], self._computed[held], self._received[held])
@@ -122,7 +122,7 @@ class LoadCounter:
 
 @dataclass(slots=True)
 class InstanceLife:
-    """How an instance fares, as its parent sees it."""
+    """State of an instance as its parent sees it."""
 
     up: bool = False
     restarts: int = 0
@@ -137,7 +137,7 @@ class InstancesCollector:
         self._lives = lives
 
     def collect(self) -> Iterator[Metric]:
-        """One sample of each for an instance."""
+        """One sample of each metric per instance."""
         label = ["instance"]
         up = GaugeMetricFamily("ferry_instance_up", "1 while its process runs", labels=label)
         restarts = CounterMetricFamily("ferry_instance_restarts", "Times it was started again", labels=label)
@@ -147,13 +147,13 @@ class InstancesCollector:
         carried = GaugeMetricFamily("ferry_transport_info", "Links to other instances", labels=[*label, *LABELS])
         lent = CounterMetricFamily("ferry_transport_lent_bytes", "Sent from the log without a copy", labels=label)
         for index, life in sorted(self._lives().items()):
-            name, found = [f"{self._worker}.{index}"], InstanceMetrics.read(self._directory / str(index))
+            name, metrics = [f"{self._worker}.{index}"], InstanceMetrics.read(self._directory / str(index))
             up.add_metric(name, float(life.up))
             restarts.add_metric(name, life.restarts)
-            size.add_metric(name, found.state_bytes)
-            sent.add_metric(name, found.snapshot_sent_bytes)
-            received.add_metric(name, found.snapshot_received_bytes)
-            lent.add_metric(name, found.lent_bytes)
-            for row in found.links:
+            size.add_metric(name, metrics.state_bytes)
+            sent.add_metric(name, metrics.snapshot_sent_bytes)
+            received.add_metric(name, metrics.snapshot_received_bytes)
+            lent.add_metric(name, metrics.lent_bytes)
+            for row in metrics.links:
                 carried.add_metric([*name, *row.labels], row.links)
         yield from (up, restarts, size, sent, received, carried, lent)

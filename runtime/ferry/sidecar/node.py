@@ -55,29 +55,29 @@ STARVED_SECONDS = 0.25
 """A snapshot that had to wait this long is sent although messages wait."""
 
 LEAVE_SECONDS, LEAVE_EPOCHS = 2.0, 2
-"""One that was told to end stays until so many further epochs have begun, but no longer than this."""
+"""An instance that is told to end stays until this many further epochs have begun, but no longer than this."""
 
 TICK_SECONDS = 0.05
 
 REPORT_SECONDS = 1.0
 
 BUSY_SECONDS = 1.0
-"""An instance whose loop had work for this long without a break says so to the driver."""
+"""An instance whose loop had work for this long without a break reports this to the driver."""
 
 LAST_WORDS_SECONDS = 1.0
-"""So long an instance that cannot go on waits for its reason to reach the driver."""
+"""Time that a failed instance waits for its reason to reach the driver."""
 
 
 class Node:
     """One life of one instance."""
 
     _end_before: EndedLife | None = None
-    """Until the driver was told of it."""
+    """Until the driver has been told of it."""
 
-    def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, surroundings: Environment) -> None:
+    def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, env: Environment) -> None:
         self.settings = settings
         self._index = index
-        self._surroundings = surroundings
+        self._env = env
         self.me = InstanceId(f"{worker}.{index}")
         self.dir = settings.worker_path(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
@@ -90,17 +90,17 @@ class Node:
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._begun = 0
-        """epochs, as the driver has told"""
+        """epochs, as reported by the driver"""
         self._hears_code = False
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
         self._idle_at = time.monotonic()
-        """When the loop had nothing to do last that an epoch may wait for."""
+        """When the loop last had no work for which an epoch may wait."""
         self._newest = Attempt(0, 0)
-        """The highest attempt of which a Prepare has come, be it in the inbox still."""
+        """The highest attempt with a received Prepare, perhaps still in the inbox."""
         self._peers = Peers(self.me, self._registry, self._superseded, self._on_refused)
-        # Before anything else: an instance that cannot have the device it needs holds no state, and ends with the reason.
-        mine = (surroundings.host,) if surroundings.host else ()
+        # First of all: an instance without the device that it needs holds no state, and ends with the reason.
+        mine = (env.host,) if env.host else ()
         secret = settings.secret.encode()
         party = choice.Party(self.me, settings.run, secret, self._on_message, self._on_open, self._on_close, life)
         self._chosen = choice.choose(settings.transport, mine, party)
@@ -109,7 +109,7 @@ class Node:
 
     # ---- life
     def run(self) -> int:
-        """Open the state, tell Redis where this instance is, and serve until SIGTERM."""
+        """Open the state, register this instance in Redis, and serve until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         descriptors = self._wait_for_shapes()
@@ -139,7 +139,7 @@ class Node:
                 saved.committing.commit_id,
             )
         data.warm_up()
-        # What was loaded until now stays: to look through all of it takes the collector longer than any step of the loop.
+        # Objects loaded until now stay: a collection of all of them takes longer than any step of the loop.
         gc.collect()
         gc.freeze()
         judge = Judge(Right.root(self.settings.secret), self.me, self._life)
@@ -147,7 +147,7 @@ class Node:
         identity = issue(self.settings.secret) if place.tls else None
         door = Door(place.location, identity, judge, data.staging.claim, self._stage, self._read)
         serve(door)
-        around = self._surroundings
+        around = self._env
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
         entry = places.Registration(self.me, self._life, host, port, place.uri(door.port), os.getpid())
         self._peers.start(self._endpoint, entry)
@@ -156,7 +156,7 @@ class Node:
         return self._live()
 
     def _load_processes(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Have the user's module here if it has a process; what is missing then is said when an epoch needs it."""
+        """Import the user's module here if it has a process; an epoch reports a missing one when it needs it."""
         own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
         if any(not name.startswith("ferry.process.") for name in own):
             try:
@@ -165,7 +165,7 @@ class Node:
                 log.error("%s", error)
 
     def _live(self) -> int:
-        """Serve until SIGTERM; whatever ends it before, the driver is told: this instance is as good as gone."""
+        """Serve until SIGTERM; an earlier end is reported to the driver: this instance is as good as lost."""
         try:
             self._loop()
         except BeginsAnew as end:
@@ -184,21 +184,21 @@ class Node:
         return 0
 
     def _seal(self) -> None:
-        """Have all files on the disk, where somebody may look for them after a reboot; nobody waits for it."""
+        """Sync all files if they may be read after a reboot; no epoch waits for it."""
         if not self.settings.lasting:
             return
-        # From now on the parent waits, and asks no more whether the loop comes round.
+        # From now on the parent waits, and does not watch the loop any more.
         (self.dir / SYNCING).touch()
         (self.dir / ALIVE).unlink()
-        # The groups close over this instance now, as they do when a process is gone.
+        # The groups drop this instance now, as at the end of its process.
         self._endpoint.close()
         try:
             self._data.seal()
         except OSError as error:
-            log.error("%s: its files are no copy after a reboot, for they are not on the disk: %s", self.me, error)
+            log.error("%s: its files are no copy after a reboot: they are not on the disk: %s", self.me, error)
 
     def _superseded(self, by: places.Registration) -> None:
-        """At once: what a former life still did would reach those who hear its successor."""
+        """End at once: actions of a former life would reach peers of its successor."""
         log.critical("instance %s ends: it was started anew on %s, pid %d", self.me, by.host, by.pid)
         logging.shutdown()
         os._exit(ExitCode.SUPERSEDED)
@@ -215,7 +215,7 @@ class Node:
         return None
 
     def _flight_place(self) -> FlightPlace:
-        around = self._surroundings
+        around = self._env
         if around.host:
             return flight_places.at_host(around.host, around.flight_port(self._index), self.settings.encrypted)
         return flight_places.at_socket(self.dir / "flight.sock", self.me, self.settings.redis)
@@ -250,12 +250,12 @@ class Node:
                 idle = 0.002
             begin = time.monotonic()
             if calm and begin >= upkeep_at and self._data.work():
-                # As long again is for others: there may be more than a thousand steps to do, each in the way of an epoch.
+                # Rest as long: there may be more than a thousand steps of upkeep, each of which delays an epoch.
                 rest = time.monotonic() - begin
                 upkeep_at, idle = begin + 2 * rest, min(idle, max(rest, 0.0005))
 
     def _pump(self, now: float) -> bool:
-        """Send a little of what is on its way to learners and into the store; False when nothing could be sent."""
+        """Send a little to learners and to the store; False when nothing could be sent."""
         pumped = self._data.scans.pump(1)
         if self._data.archive is not None:
             pumped |= self._data.archive.pump()
@@ -276,7 +276,7 @@ class Node:
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
 
     def _require_same_program(self) -> None:
-        """A driver is new: its program may have a mistake mended. Raises BeginsAnew, to load that with all state kept."""
+        """A new driver: its program may contain a fix. Raises BeginsAnew, to load the program with all state kept."""
         with suppress(Unreachable):
             if self._registry.descriptors() not in (None, self._descriptors):
                 raise BeginsAnew(
@@ -284,7 +284,7 @@ class Node:
                 )
 
     def _tell_of_end(self, end: EndedLife) -> None:
-        """The life before died in the user's code: nobody else knows."""
+        """The life before died in the user's code: report it, because no other process can."""
         self._end_before, computing = None, end.computing
         if computing is not None and computing.users:
             ended = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)})"
@@ -292,12 +292,13 @@ class Node:
             self._send(core.Send(core.DRIVER, m.CodeFailed(self.me, *computing.commit_id, reason)), None)
 
     def _is_outdone(self, attempt: Attempt) -> bool:
-        """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
+        """Whether a later attempt waits in the inbox: the driver has abandoned this one, and would wait for its
+        work."""
         newest = self._newest
         return attempt.generation == newest.generation and attempt < newest
 
     def _pulse(self) -> None:
-        """Tell the driver that this process lives, from a thread of its own: a long computation never looks like death."""
+        """Send signs of life to the driver, from a thread of its own: a long computation never looks like death."""
         while True:
             busy = time.monotonic() - self._idle_at
             busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
@@ -306,7 +307,8 @@ class Node:
             time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:
-        """Told to end, and no epoch counts on this instance any more: its fragments would have to be made again."""
+        """Whether the instance is told to end and no epoch counts on it any more: its fragments would have to be made
+        again."""
         if not self._stop.is_set():
             return False
         now = time.monotonic()
@@ -317,7 +319,8 @@ class Node:
         return now >= until or self._begun >= epoch or not self._drivers.any
 
     def _report(self, busy_ms: int) -> None:
-        """Say what is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
+        """Report the state of this instance: to the driver, and to this sidecar's parent, which serves the metrics of
+        all."""
         data, watch = self._data, self._link_watch
         watch.look()
         sizes = data.sizes()
@@ -329,7 +332,7 @@ class Node:
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:
-        """Execute effects in order; what they find out goes back into the machine."""
+        """Execute effects in order; their results go back into the machine."""
         now = int(time.monotonic() * 1000)
         for effect in effects:
             self._machine.story.add_effect(now, effect)
@@ -337,7 +340,7 @@ class Node:
             if event is not None:
                 self._perform(self._machine.step(event))
 
-    # ---- in
+    # ---- incoming messages
     def _on_message(self, message: Message) -> DeferredCredit | None:
         decoded = m.decode(message.kind, message.head)
         if isinstance(decoded, m.Begins):
@@ -376,9 +379,9 @@ class Node:
             ticket, lambda: self._machine.may_read(ticket.generation, ticket.commit_id, ticket.vnodes)
         )
 
-    # ---- out
+    # ---- outgoing messages
     def _send(self, send: core.Send, body: Any) -> None:
-        """Queue a message for a peer; to this instance itself it goes through the inbox."""
+        """Queue a message for a peer; a message to this instance itself goes through the inbox."""
         if send.to == self.me:
             self._inbox.put(send.message, body)
             return

@@ -1,9 +1,8 @@
 """The parent of a sidecar: heartbeats and supervision, so that a long computation never looks like death.
 
 Starts `instances` children, restarts one that died (it comes back to its own files), follows the file
-`workers/K/instances` (or another one that it is told) when vertical scaling changes their number. Before anything else it
-claims the worker: once that was started elsewhere, this parent ends with its children. It must never touch state or
-channels.
+`workers/K/instances` (or another given one) when vertical scaling changes their number. First of all it claims the
+worker: when the worker is started elsewhere, this parent ends with its children. It must never touch state or channels.
 """
 
 from __future__ import annotations
@@ -45,46 +44,45 @@ log = logging.getLogger("ferry.sidecar")
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.05, 5.0
 
 CLAIM_SECONDS = 0.2
-"""Between two attempts to claim the worker, while Redis is away."""
+"""Interval of attempts to claim the worker while Redis is unreachable."""
 
 END_SECONDS = 3.0
-"""Children that were told to end leave within `node.LEAVE_SECONDS`; after this only those stay that wait for the disk."""
+"""Children that are told to end leave within `node.LEAVE_SECONDS`; after this only children that wait for the disk
+stay."""
 
 STEADY_SECONDS = 10.0
-"""An instance that lived this long is started again at once."""
+"""An instance that lived this long is restarted at once."""
 
 
 class Parent:
     """Supervises the instances of one worker until SIGTERM."""
 
-    def __init__(
-        self, settings: RunSettings, run_json: str, worker: int, instances: int, surroundings: Environment
-    ) -> None:
+    def __init__(self, settings: RunSettings, run_json: str, worker: int, instances: int, env: Environment) -> None:
         self._settings = settings
         self._run_json = run_json
         self._worker = worker
         self._wanted = instances
         self._dir = settings.worker_path(worker)
-        self._wanted_file = surroundings.instances_file or self._dir / INSTANCES
+        self._wanted_file = env.instances_file or self._dir / INSTANCES
         self._children: dict[int, BaseProcess] = {}
         self._watchdogs: dict[int, Watchdog] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._started: dict[int, float] = {}
         self._lives: dict[int, InstanceLife] = {}
-        self._surroundings = surroundings
+        self._env = env
         self._stop = False
         self._code = 0
         self._job_registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
-        self._place = surroundings.place or secrets.token_hex(8)
+        self._place = env.place or secrets.token_hex(8)
         self._claimed: Claim | None = None
-        """None as long as this parent has not claimed the worker."""
+        """None until this parent has claimed the worker."""
         self._starts = 0
         self._preloaded = threading.Event()
-        """instances can be forked in no time"""
+        """forks are fast"""
 
     def run(self) -> int:
-        """Supervise until told to stop, or until no instance has a transport that it may use; kills the children then."""
+        """Supervise until SIGTERM, or until no instance has a usable transport; kills the children then."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._dir.mkdir(parents=True, exist_ok=True)
@@ -126,10 +124,10 @@ class Parent:
         child.kill()
 
     def _serve_metrics(self) -> None:
-        around = self._surroundings
+        around = self._env
         if around.metrics_token is not None:
             registry = prom.CollectorRegistry()
-            # A copy, made in one step: the scrape is on another thread.
+            # An atomic copy: the scrape is on another thread.
             registry.register(InstancesCollector(self._worker, self._dir, lambda: dict(self._lives)))
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
 
@@ -148,7 +146,10 @@ class Parent:
                 delay = self._delay(index, now)
                 write_end(self._dir / str(index), child.exitcode)
                 if child.exitcode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
-                    self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
+                    self._stop, self._code = (
+                        True,
+                        ExitCode.NO_TRANSPORT,
+                    )  # the child's last words must stay the last line
                     return
                 self._report(index, child.exitcode, delay)
             elif index >= self._wanted:
@@ -161,19 +162,19 @@ class Parent:
                 self._start(index)
 
     def _report(self, index: int, code: int, delay: float) -> None:
-        """Say why an instance ended; on one machine to whoever looks at the run, too."""
+        """Report why an instance ended; on one machine also in the timeline."""
         try:
             why = (self._dir / str(index) / REASON).read_text("utf-8")
         except OSError:
             why = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         log.warning("instance %d.%d ended: %s; again in %.2f s", self._worker, index, why, delay)
-        if code and not self._surroundings.host:
+        if code and not self._env.host:
             record = {"kind": "ended", "t": time.time(), "process": f"instance {self._worker}.{index}", "text": why}
-            with suppress(OSError):  # on a full disk
+            with suppress(OSError):  # the disk may be full
                 append_record(self._settings.directory, record)
 
     def _delay(self, index: int, now: float) -> float:
-        """Seconds until an instance that ended may be started again."""
+        """Seconds until an instance that ended may be restarted."""
         steady = now - self._started[index] > STEADY_SECONDS
         self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
         delay = back_off(self._failures[index], RESTART_SECONDS, RESTART_SECONDS_MAX)
@@ -192,7 +193,7 @@ class Parent:
         try:
             child.start()
         except (OSError, EOFError) as error:
-            # The server of forks was killed: the next start begins with another one.
+            # The fork server was killed: the next start begins a new one.
             log.error("instance %d.%d could not be started: %r", self._worker, index, error)
             self._started[index] = now
             self._delay(index, now)
@@ -206,7 +207,7 @@ class Parent:
         Path(directory / "pid").write_text(str(child.pid))
 
     def _process(self, index: int) -> BaseProcess:
-        """Of another life of an instance."""
+        """The process of a new life of an instance."""
         assert self._claimed is not None
         self._starts += 1
         life = life_of(self._claimed.life, self._starts)
@@ -224,7 +225,7 @@ class Parent:
         (self._dir / STARTED).touch()
 
     def _reach(self, act: Callable[[], None]) -> None:
-        """Do something at the registry; what it says when the worker is elsewhere ends this parent and its children."""
+        """Call the registry; its refusal, when the worker is elsewhere, ends this parent and its children."""
         try:
             act()
         except Unreachable as error:

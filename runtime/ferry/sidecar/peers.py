@@ -1,11 +1,11 @@
 """Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
 
-Whoever is not in the registry is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
-When a later life of this instance is in the registry, this one is a former life that nobody may hear any more: it ends.
+No peer dials an instance that is not in the registry, so a lost entry (when Redis loses its data) is written again.
+When a later life of this instance is in the registry, this one must not be heard any more: it ends.
 
-Were both sides to dial when they have something to send, two connections could open at once, one of them would be
-replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
-dials, ahead of need, every instance that is in the registry. Must never block the instance's loop.
+If both sides dialled when they have a message, two connections could open at once; one of them would be replaced, and
+its queued messages lost: an attempt would stall until its deadline. So the instance with the smaller name dials, ahead
+of need, every instance that is in the registry. Must never block the instance's loop.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ferry.channel.base import Channel, Endpoint, Lane
 from ferry.channel.dialling import Dialler
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 from ferry.contract.places import Registration
-from ferry.registry import JobRegistry, Roll
+from ferry.registry import JobRegistry, MemberCache
 
 log = logging.getLogger("ferry.sidecar")
 
 LOOK_SECONDS, CALM_SECONDS = 0.1, 1.0
-"""Between two looks at the registry: while somebody is missing, and when everybody is there."""
+"""Interval of reads of the registry: while a peer is missing, and when all are connected."""
 
 WAITING_MESSAGES_MAX, WAITING_BYTES_MAX, WAITING_SECONDS = 4096, 64 * 1024 * 1024, 30.0
-"""Messages that wait for one peer's channel, their bytes, and for how long; older ones go first. What is lost costs a new
-attempt, not state."""
+"""Messages that wait for one peer's channel, their bytes, and for how long; older ones are dropped first. A lost
+message costs a new attempt, not state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One message on its way."""
+    """One outgoing message."""
 
     lane: Lane
     kind: int
@@ -53,14 +53,14 @@ class Post:
 
 @dataclass(slots=True)
 class Queue:
-    """What waits for one peer's channel."""
+    """Messages that wait for one peer's channel."""
 
     since: float
     posts: deque[Post] = field(default_factory=deque)
     bytes: int = 0
 
     def add(self, post: Post) -> None:
-        """Of too many, or too large ones, the oldest are lost."""
+        """Add a message; the oldest are dropped beyond the bounds."""
         self.posts.append(post)
         self.bytes += post.size
         while len(self.posts) > 1 and (len(self.posts) > WAITING_MESSAGES_MAX or self.bytes > WAITING_BYTES_MAX):
@@ -68,7 +68,7 @@ class Queue:
 
 
 class Peers:
-    """Open channels by peer name (drivers', too), and what waits for one."""
+    """Open channels by peer name (drivers' too), and messages that wait for one."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Peers:
     ) -> None:
         """`superseded` is called, on a thread of its own, with the registration of a later life of this instance.
 
-        `on_refused(peer, reason)` is told of a message that can never be sent; it is called with a lock held.
+        `on_refused(peer, reason)` gets a message that can never be sent; it is called with a lock held.
         """
         self._me = me
         self._registry = registry
-        self._roll = Roll(registry)
+        self._member_cache = MemberCache(registry)
         self._superseded = superseded
         self._on_refused = on_refused
         self._lock = threading.Lock()
@@ -95,20 +95,20 @@ class Peers:
         self._signing = threading.Lock()
 
     def start(self, endpoint: Endpoint, entry: Registration) -> None:
-        """Be in the registry, and begin to dial; both as soon as Redis answers."""
+        """Register, and begin to dial; both as soon as Redis answers."""
         self._entry = entry
         self._dialler = Dialler(self._me, endpoint.connect)
         threading.Thread(target=self._run, args=(self._dialler,), name="peers", daemon=True).start()
 
     def leave(self) -> None:
-        """Be in the registry no more."""
+        """Leave the registry."""
         with self._signing, suppress(Unreachable):
             entry, self._entry = self._entry, None
             if entry is not None:
                 self._registry.unregister(entry)
 
     def opened(self, peer: str, channel: Channel) -> None:
-        """A channel is open: what waited goes first."""
+        """A channel is open: waiting messages go first."""
         with self._lock:
             self._open[peer] = channel
             waited = self._waiting.pop(peer, None)
@@ -116,7 +116,7 @@ class Peers:
                 self._post(channel, post)
 
     def closed(self, peer: str) -> None:
-        """A channel is gone."""
+        """A channel is closed."""
         with self._lock:
             self._open.pop(peer, None)
         if self._dialler is not None:
@@ -159,7 +159,7 @@ class Peers:
     def _run(self, dialler: Dialler) -> None:
         while True:
             missing = True
-            with suppress(Unreachable):  # Redis is away: the channels that are open stay.
+            with suppress(Unreachable):  # Redis is unreachable: open channels stay.
                 missing = self._look(dialler)
             looked = time.monotonic()
             self._wake.wait(LOOK_SECONDS if missing else CALM_SECONDS)
@@ -167,11 +167,11 @@ class Peers:
             self._wake.clear()
 
     def _look(self, dialler: Dialler) -> bool:
-        """Be in the registry, and dial who is there; whether to look again soon."""
-        self._roll.look()
+        """Register again if needed, and dial missing peers; returns whether to look again soon."""
+        self._member_cache.look()
         self._sign()
         missing = False
-        for entry in self._roll.entries.values():
+        for entry in self._member_cache.entries.values():
             if entry.instance > self._me:
                 self._part_from_predecessor(dialler.life(entry.instance), entry)
                 if entry.instance not in self._open:
@@ -180,7 +180,7 @@ class Peers:
         return missing | self._anything_waits()
 
     def _sign(self) -> None:
-        there = self._roll.entries.get(self._me)
+        there = self._member_cache.entries.get(self._me)
         with self._signing:
             if self._entry is None:
                 return
@@ -192,7 +192,7 @@ class Peers:
         self._superseded(there)
 
     def _part_from_predecessor(self, life: str | None, entry: Registration) -> None:
-        """Close the channel to a life that has a successor: one that is frozen, or cut off, would keep it open."""
+        """Close the channel to a life with a successor: a frozen or disconnected one would keep it open."""
         with self._lock:
             channel = self._open.get(entry.instance)
         if channel is not None and life is not None and life != entry.incarnation:
@@ -203,7 +203,7 @@ class Peers:
                     del self._open[entry.instance]
 
     def _anything_waits(self) -> bool:
-        """Whether messages wait for a channel; those that waited too long wait no more."""
+        """Whether messages wait for a channel; messages that waited too long are dropped."""
         late = time.monotonic() - WAITING_SECONDS
         with self._lock:
             for peer in [peer for peer, queue in self._waiting.items() if queue.since < late]:

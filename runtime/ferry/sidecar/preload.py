@@ -1,7 +1,8 @@
-"""What the fork server of a sidecar (`forks`) has loaded before it forks instances: they are up in a tenth of the time.
+"""The modules that a sidecar's fork server (`forks`) loads before it forks instances: they then start in a tenth of the
+time.
 
-Libraries and compiled kernels take a second of processor otherwise, at every start of every instance. Must never have a
-thread, a connection or a device: a fork takes over what a thread has locked, and not the thread.
+Otherwise libraries and compiled kernels take a second of processor time, at every start of every instance. Must never
+have a thread, a connection or a device: a fork inherits a thread's locks, but not the thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SERVER = os.getpid()
-"""The process that has loaded this: of an instance, the one that it is a fork of."""
+"""The process that has loaded this module: for an instance, its fork server."""
 
 
 def _load() -> None:
@@ -28,12 +29,12 @@ def _load() -> None:
     with (
         suppress(OSError, Exhausted),
         TemporaryDirectory() as directory,
-    ):  # On a full disk the first epochs take longer.
+    ):  # A full disk: the first epochs take longer.
         rehearse(Path(directory) / "rehearsal")
 
 
 class _Without:
-    """Arrow loads pandas where it finds it, for which no instance asks. A user's function that does gets it all the same."""
+    """Arrow loads pandas if it is installed; instances do not need it. A user's function can still import it."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Raises ModuleNotFoundError."""
@@ -41,10 +42,10 @@ class _Without:
             raise ModuleNotFoundError("no pandas while the server of forks loads", name=name)
 
 
-gc.disable()  # Of what is loaded nothing is garbage: to look for it takes as long as the kernels.
+gc.disable()  # Imports leave no garbage: a search for it takes as long as the kernels.
 sys.meta_path.insert(0, without := _Without())
 _load()
 sys.meta_path.remove(without)
 gc.enable()
 gc.collect()
-gc.freeze()  # pages that the collector does not write to stay shared
+gc.freeze()  # keep pages shared: the collector does not write to them

@@ -18,7 +18,7 @@ from ferry.kernels.schemas import fired_schema
 from ferry.store.state import State
 
 PAUSE_SECONDS = 0.0001
-"""Between two pieces of a read of which the first had no rows."""
+"""Between two pieces of a read if the first one had no rows."""
 
 
 def fired_rows(
@@ -29,7 +29,7 @@ def fired_rows(
     ticket: ReadTicket,
     allowed: Callable[[], bool],
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Fired rows of a committed step; every batch is made under the lock, after asking whether it is still allowed."""
+    """Fired rows of a committed step; every batch is made under the lock, after a check that it is still allowed."""
     times = EpochTimes(ticket.low, ticket.high, ticket.epoch)
 
     def check() -> None:
@@ -49,7 +49,7 @@ def fired_rows(
             if batch.num_rows:
                 yield batch
             else:
-                # A lock is not fair: without a pause the loop that waits for it would hardly ever get it.
+                # A lock is not fair: without a pause the waiting loop would rarely get it.
                 time.sleep(PAUSE_SECONDS)
 
     with lock:

@@ -1,4 +1,4 @@
-"""Compiled functions, loaded before anybody needs them: each takes 50 ms, which no epoch and no restore should wait for."""
+"""Loads compiled functions before they are needed: each takes 50 ms, which no epoch and no restore should wait for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATOR = OperatorDescriptor(
 
 
 def rehearse(directory: Path) -> None:
-    """Play an epoch of a windowed aggregate, as long as nobody knows the job's operators; nothing is left of it."""
+    """Run an epoch of a windowed aggregate before the job's operators are known; nothing of it is kept."""
     shutil.rmtree(directory, ignore_errors=True)
     state = AggregateState(OPERATOR, 2, directory)
     keys = stored(OPERATOR, [pa.array(["a", "b"])])

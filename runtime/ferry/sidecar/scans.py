@@ -1,4 +1,4 @@
-"""Snapshots being sent: a few chunks at a time, under credit and a bandwidth limit, between the events of an epoch.
+"""Outgoing snapshots: a few chunks at a time, under credit and a bandwidth limit, between the events of an epoch.
 
 Moving S bytes needs chunks under credit, not S. Must never read state outside the instance's loop.
 """
@@ -24,15 +24,16 @@ from ferry.store.state import State
 log = logging.getLogger("ferry.sidecar")
 
 SAY_SECONDS = 1.0
-"""So often a learner that waits for the end of a window is told that it still has to: less than it takes for a stall."""
+"""Interval at which a learner that waits for the end of a window gets a sign of life: shorter than its stall
+timeout."""
 
 Chunks = Iterator[tuple[int, int, pa.RecordBatch | None]]
 """(operator, floor, rows); the last one has no rows."""
 
 
 def begun(states: Sequence[State], vnodes: np.ndarray) -> Chunks:
-    """A snapshot of these virtual nodes as they are now, one state for each operator."""
-    # Begun here and now, for all operators: rows of a later step come to the learner as its delta, and only so.
+    """A snapshot of these virtual nodes as of now, one state for each operator."""
+    # Begun here and now, for all operators: rows of a later step come to the learner only as a delta.
     return _scanned(states, [state.snapshot(vnodes, limits.CHUNK_BYTES) for state in states])
 
 
@@ -53,15 +54,15 @@ class SnapshotScan:
     chunks: Chunks
     vnodes: tuple[int, ...] = ()
     left: list[PriorState] = field(default_factory=list)
-    """What it waits for: its learner takes no rows, and is to hear of the end alone."""
+    """The prior state that it waits for: its learner gets no rows, only the end."""
     pulsed_at: float = 0.0
-    """When the learner was told last that it is not forgotten."""
+    """When the learner last got a sign of life."""
     number: int = 0
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
 
 
 def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
-    """A snapshot that begins now. Without rows at the boundary of a window, unless nobody could say when that is reached."""
+    """A snapshot that begins now: without rows at the boundary of a window, unless its end is unknown."""
     vnodes = np.array(order.vnodes, dtype=np.int64)
     found = [state.prior_state(vnodes) for state in states] if order.at_window else [None]
     left = [one for one in found if one is not None]
@@ -69,18 +70,18 @@ def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
         chunks = _scanned(states, [])
         return SnapshotScan(order.learner, order.session, order.base, chunks, order.vnodes, left)
     if order.at_window:
-        log.warning("%s have too many entries to watch all of them: they are copied", order.vnodes)
+        log.warning("%s have too many entries to track: they are copied", order.vnodes)
     return SnapshotScan(order.learner, order.session, order.base, begun(states, vnodes), order.vnodes)
 
 
 def boundary_of(left: Sequence[PriorState]) -> int | None:
-    """The start of the first window that is wholly the learner's, of all operators."""
+    """The start of the first window that is completely the learner's, over all operators."""
     starts = [begins_at_target(one.window, one.until) for one in left if one.window and one.until is not None]
     return max(starts) if len(starts) == len(left) else None
 
 
 class Allowance:
-    """Bytes that may be sent now, at so many a second. None: no limit."""
+    """Bytes that may be sent now, at a fixed rate. None: no limit."""
 
     def __init__(self, bytes_per_second: int | None) -> None:
         self._rate = bytes_per_second
@@ -88,12 +89,12 @@ class Allowance:
         self._refilled = time.monotonic()
 
     def limit(self, bytes_per_second: int | None) -> None:
-        """So many from now on."""
+        """Set the bytes per second."""
         if bytes_per_second != self._rate:
             self._rate, self._left = bytes_per_second, 0.0
 
     def allows(self) -> bool:
-        """Whether something may be sent."""
+        """Whether bytes may be sent now."""
         now = time.monotonic()
         if self._rate is not None:
             self._left = min(self._left + self._rate * (now - self._refilled), self._rate / 20)
@@ -101,14 +102,14 @@ class Allowance:
         return self._rate is None or self._left > 0
 
     def spend(self, size: int) -> None:
-        """It is sent."""
+        """Bytes were sent."""
         self._left -= size
 
 
 class Scans:
-    """All snapshots of one instance. `send(learner, chunk, batch)` returns False when there is no credit.
+    """All snapshots of one instance. `send(learner, chunk, batch)` returns False without credit.
 
-    `announce(learner, chunk)` sends what has no rows, ahead of all that waits.
+    `announce(learner, chunk)` sends a chunk without rows, ahead of all waiting ones.
     """
 
     def __init__(
@@ -126,20 +127,20 @@ class Scans:
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 
     def __bool__(self) -> bool:
-        """Whether something could be sent."""
+        """Whether a snapshot is under way."""
         return any(not scan.left for scan in self._scans.values())
 
     def boundaries(self) -> tuple[tuple[int, InstanceId, int | None], ...]:
-        """Virtual nodes that wait for the end of windows, for whom, and where windows start that are that one's; None: that
-        depends on what comes."""
+        """Virtual nodes that wait for the end of windows, their learner, and the start of its first window; None:
+        depends on coming records."""
         waiting = [(scan, boundary_of(scan.left)) for scan in self._scans.values() if scan.left]
         return tuple((v, scan.learner, begins) for scan, begins in waiting for v in scan.vnodes)
 
     def begin(self, scan: SnapshotScan) -> None:
-        """Add a snapshot. The learner hears of its base at once: what comes an epoch late begins again.
+        """Add a snapshot. The learner gets its base at once: a base that comes an epoch late makes it begin again.
 
-        Chunks wait for credit and bandwidth; were the first one of them to say the base, a chunk that takes longer than an
-        epoch would begin the next snapshot anew again and again.
+        Chunks wait for credit and bandwidth; if the first chunk carried the base, a chunk that takes longer than an
+        epoch would restart the snapshot again and again.
         """
         self._announce(scan.learner, m.Chunk(self._me, scan.session, 0, scan.base, False, 0, limits.WATERMARK_NONE))
         scan.number = 1
@@ -150,7 +151,7 @@ class Scans:
         self._scans.pop((learner, session), None)
 
     def pump(self, chunks: int) -> bool:
-        """Send up to `chunks` chunks of every snapshot; False when nothing could be sent (no credit, no bandwidth)."""
+        """Send up to `chunks` chunks of every snapshot; False when none could be sent (no credit, no bandwidth)."""
         progress = False
         for key, scan in list(self._scans.items()):
             if scan.left and self._waits(scan):
@@ -176,7 +177,8 @@ class Scans:
         return progress
 
     def _waits(self, scan: SnapshotScan) -> bool:
-        """Whether not all is over. Chunks without rows tell the learner, and the driver, that it goes on."""
+        """Whether prior state has not expired yet. Chunks without rows tell the learner, and the driver, that it goes
+        on."""
         scan.left = [one for one in scan.left if not one.over()]
         now = time.monotonic()
         if scan.left and now - scan.pulsed_at >= SAY_SECONDS:

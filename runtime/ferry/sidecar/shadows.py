@@ -1,8 +1,8 @@
-"""What has changed since the last checkpoint: states of their own, to which only the deltas since then are applied.
+"""Changes since the last checkpoint: separate states, which only get the deltas since then.
 
     loop: apply, release, drop, begin_anew, freeze --> [queue] --> shadow of each operator --> frozen
 
-Must never make the loop wait, nor give out changes of which some are missing: these are `lost`, and all begins anew.
+Must never make the loop wait, nor return incomplete changes: these are `lost`, and everything is scanned again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ferry.store.state import State, open_state
 log = logging.getLogger("ferry.sidecar")
 
 SHADOW_BYTES = 64 * 1024 * 1024
-"""Memory of the shadow of one operator; more of it stays in files."""
+"""Memory of the shadow of one operator; the rest is in files."""
 
 WAITING_BYTES = 256 * 1024 * 1024
-"""Of deltas that wait for the shadow. With more all is scanned anew: the loop does not wait."""
+"""Bytes of deltas that wait for the shadow. Beyond it everything is scanned again: the loop does not wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,27 +46,27 @@ class FrozenChanges:
     directory: Path | None = None
     shadows: list[State] = field(default_factory=list)
     lost: bool = False
-    """some of them are not here: no chain may have them"""
+    """some changes are missing: no chain may use them"""
     files: list[StoredFile] | None = None
     """in the store"""
     sizes: Ints | None = None
-    """bytes of each virtual node, as they are kept here: once it is frozen, until they are counted"""
+    """bytes of each virtual node in their stored form: from the freeze until they are counted"""
 
     def chunks(self, operator: int, virtual_nodes: int) -> Iterator[pa.RecordBatch]:
-        """What was applied to a shadow, each key once. Nobody waits between two chunks: each is a part."""
+        """The changes of a shadow, each key once. No caller waits between two chunks: each is a part."""
         state, vnodes = self.shadows[operator], np.arange(virtual_nodes)
         scan = state.changes if isinstance(state, ProcessState) else state.snapshot
         return scan(vnodes, PART_BYTES)
 
     def forget(self) -> None:
-        """They are in the store, or of no use: nothing of them stays here."""
+        """The changes are in the store, or useless: delete their files."""
         self.shadows.clear()
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def bytes_by_vnode(states: Sequence[State], virtual_nodes: int) -> Ints:
-    """Of all operators together."""
+    """Bytes of all operators together."""
     return np.sum([np.zeros(virtual_nodes, np.int64), *(state.statistics()["bytes"] for state in states)], axis=0)
 
 
@@ -91,7 +91,7 @@ class _Anew(NamedTuple):
 
 
 class Shadows:
-    """The shadows of all operators. Its methods are for the loop of the instance; `frozen` is called on another thread."""
+    """The shadows of all operators. Its methods are for the instance's loop; `frozen` is called on another thread."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Shadows:
         directory: Path,
         frozen: Callable[[FrozenChanges], None],
     ) -> None:
-        """What is in `directory` is of an earlier life, and goes."""
+        """Files in `directory` are of an earlier life, and are removed."""
         self._descriptors = descriptors
         self._virtual_nodes = virtual_nodes
         self._directory = directory
@@ -110,19 +110,19 @@ class Shadows:
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._life = 0
-        """how often all began anew"""
+        """number of fresh starts"""
         self._lost = -1
-        """the last such life of which something is lost"""
+        """the last such start whose changes are incomplete"""
         self._folders = itertools.count()
         threading.Thread(target=self._run, name="archive-shadow", daemon=True).start()
 
     @property
     def lost(self) -> bool:
-        """Whether something is missing: nothing is collected before all begins anew."""
+        """Whether changes are missing: collection waits for a fresh start."""
         return self._lost == self._life
 
     def apply(self, operator: int, epoch: int, source: str, batch: pa.RecordBatch) -> None:
-        """A delta that was applied to the state."""
+        """Apply a delta that was applied to the state."""
         if self.lost:
             return
         with self._lock:
@@ -134,7 +134,7 @@ class Shadows:
             self._queue.put(_Delta(operator, epoch, source, batch))
 
     def release(self, epoch: int, watermarks: tuple[int, ...]) -> None:
-        """What is final is not needed; else a shadow would grow as long as the store is away."""
+        """Final slices are not needed; otherwise a shadow would grow as long as the store is unreachable."""
         self._queue.put(_Release(epoch, watermarks))
 
     def drop(self, vnodes: Sequence[int]) -> None:
@@ -142,12 +142,12 @@ class Shadows:
         self._queue.put(_Drop(np.array(vnodes, np.int64)))
 
     def begin_anew(self) -> None:
-        """Forget all, also that something was lost."""
+        """Forget all changes, also that some were lost."""
         self._life += 1
         self._queue.put(_Anew(self._life))
 
     def freeze(self, changes: FrozenChanges) -> None:
-        """These are all until now; others begin."""
+        """Freeze the changes until now; a new set begins."""
         self._queue.put(changes)
 
     def _lose(self, life: int, why: object) -> None:
@@ -173,9 +173,7 @@ class Shadows:
                         self._frozen(item)
                     case _ if not now.lost:
                         self._take(now, item)
-            except (
-                Exception
-            ) as error:  # Of the disk and of libraries, too: this thread goes on, or nobody is ever answered.
+            except Exception as error:  # Also of the disk and of libraries: this thread must go on and answer.
                 self._lose(life, f"{type(error).__name__}: {error}")
                 now.forget()
                 now.lost = True
@@ -207,5 +205,5 @@ class Shadows:
         for descriptor in self._descriptors:
             state = open_state(descriptor, self._virtual_nodes, now.directory / str(descriptor.index), SHADOW_BYTES)
             if isinstance(state, ProcessState):
-                state.drop(np.arange(self._virtual_nodes))  # what is removed has to be known
+                state.drop(np.arange(self._virtual_nodes))  # removed entries have to be recorded
             now.shadows.append(state)

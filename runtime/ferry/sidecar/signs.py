@@ -1,9 +1,9 @@
-"""What a parent sees of an instance that is at work: one small mapped file, written without a system call.
+"""Signs of life of a busy instance for its parent: one small mapped file, written without a system call.
 
-    turn number | in the user's code | step, attempt | what is computed
+    turn number | in the user's code | step, attempt | current computation
 
-The turn number grows whenever the loop comes round, or a part of something long is done. No time is in it: whoever looks
-goes by its own clock, and a step of the wall clock changes nothing.
+The turn number grows with each pass of the loop, and with each part of a long operation. It holds no time: the reader
+uses its own clock, so a changed wall clock has no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXT_AT = _TURN.size + _WORK.size
 
 @record
 class Computing:
-    """What an instance computes, or has computed when its process ended."""
+    """The present computation of an instance, or its last one before the process ended."""
 
     commit_id: CommitId
     what: str
@@ -42,7 +42,7 @@ class Computing:
 
 @record
 class SignsSeen:
-    """What the file says."""
+    """Content of the file."""
 
     turn: int
     computing: Computing | None
@@ -65,13 +65,13 @@ class Signs:
         self.turns()
 
     def turns(self) -> None:
-        """The loop comes round, or goes on with something long."""
+        """The loop makes a pass, or goes on with a long operation."""
         self._turn += 1
         _TURN.pack_into(self._map, 0, self._turn)
 
     @contextmanager
     def computes(self, computing: Computing) -> Iterator[None]:
-        """Around what may take as long as it likes."""
+        """Around an operation that may take any time."""
         text = computing.what.encode()[: _BYTES - _TEXT_AT]
         (epoch, operator), (generation, number) = computing.commit_id
         self._map[_TEXT_AT : _TEXT_AT + len(text)] = text
@@ -85,30 +85,30 @@ class Signs:
             _WORK.pack_into(self._map, _TURN.size, _NOTHING, 0, 0, 0, 0, 0)
 
     def computes_for(self) -> tuple[str, int]:
-        """What is computed now, and for how many milliseconds; empty: nothing."""
+        """The present computation, and its milliseconds so far; empty: none."""
         computing, since = self.computing, self._since
         return ("", 0) if computing is None else (computing.what, int((time.monotonic() - since) * 1000))
 
 
 ENDED = "ended"
-"""File in the instance's directory: how the process before this one ended, as its parent has seen it."""
+"""File in the instance's directory: how its previous process ended, as its parent has seen it."""
 
 CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
 
 
 @record
 class EndedLife:
-    """How the process of an instance ended, by itself."""
+    """How the process of an instance ended, unless it was told to."""
 
     code: int
     """as of `multiprocessing`: negative for a signal"""
     computing: Computing | None
     words: str = ""
-    """the line of the user's code that has ended it, where it was told"""
+    """the line of the user's code that has ended it, if known"""
 
 
 def write_end(directory: Path, code: int) -> None:
-    """To be called by the parent."""
+    """Write the file; called by the parent."""
     seen = look(directory / ALIVE)
     computing = seen.computing if seen is not None else None
     document: dict[str, object] = {"code": code, "commit_id": None if computing is None else computing.commit_id}
@@ -128,7 +128,7 @@ def _words(directory: Path) -> str:
 
 
 def read_end(directory: Path) -> EndedLife | None:
-    """How the life before ended; None: nobody knows, or it was told to end."""
+    """How the life before ended; None: unknown, or it was told to end."""
     try:
         document = json.loads((directory / ENDED).read_text())
         if document["commit_id"] is None:
@@ -150,13 +150,13 @@ def how(code: int) -> str:
 
 
 def crashed(directory: Path) -> bool:
-    """Whether the life before ended by a crash of its own, and not because somebody killed it."""
+    """Whether the life before crashed, rather than was killed."""
     end = read_end(directory)
     return end is not None and end.code in CRASHES
 
 
 def look(path: Path) -> SignsSeen | None:
-    """The parent's end; None as long as the loop has not begun, and once it is over."""
+    """The parent's end; None before the loop has begun, and after its end."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Fragments that tasks have streamed to this helper, until the epoch is final.
 
-In memory up to a bound, in files of the instance's directory beyond it. Must never decide which fragment wins: that is
-in the Prepare message.
+In memory up to a bound, in files of the instance's directory beyond it. Must never decide which fragment wins: the
+Prepare message says so.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Staging:
             left.unlink()
 
     def claim(self, fragment: Fragment) -> None:
-        """Whoever wants to add a fragment says so once, before the first byte of it; raises Refusal the second time.
+        """Announce a fragment once, before its first byte; raises Refusal the second time.
 
-        Nothing is ever added again: a task that could not finish its fragment fails, and the next run has other names.
+        A fragment is never added again: a task that could not finish it fails, and the next run uses other names.
         """
         with self._lock:
             if fragment.step.epoch <= self._released:
@@ -45,7 +45,7 @@ class Staging:
             self._claimed.add(fragment)
 
     def add(self, fragment: Fragment, batches: list[pa.RecordBatch]) -> None:
-        """Keep a whole fragment; the same name again replaces it."""
+        """Keep a complete fragment; the same name again replaces it."""
         size = sum(b.nbytes for b in batches)
         with self._lock:
             if self._bytes + size <= self._memory_bytes or not batches:

@@ -1,6 +1,6 @@
-"""What one life of an instance writes into the store, one after the other: chunks of scans, and frozen shadows.
+"""Uploads of one life of an instance to the store, one after the other: chunks of scans, and frozen shadows.
 
-Must never end before the process does, whatever the store or the disk says: somebody waits for an answer.
+Must never end before the process does, whatever error the store or the disk reports: a request waits for an answer.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from ferry.sidecar.shadows import FrozenChanges
 log = logging.getLogger("ferry.sidecar")
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.5, 15.0
-"""Between two attempts to write what the store did not take."""
+"""Pauses between attempts to write to a failing store."""
 
 RESTS, REST_SECONDS = 2.0, 5.0
-"""It rests so many times as long as it has worked: epochs go on meanwhile, and are longer the more processors it takes. In
-all no longer than this at a time, for somebody may wait for the checkpoint."""
+"""It rests this many times as long as it has worked, because uploads use processors that epochs need; at most this long
+at a time, because a request may wait for the checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
 class Scan:
-    """Virtual nodes as they were found, on their way to the store."""
+    """Virtual nodes as of one time, on their way to the store."""
 
     chunks: Chunks
     epoch: int
     first: int
     """the number of the changes that were collected when it began"""
     sizes: Ints
-    """bytes of each virtual node, as they are kept here, when it began"""
+    """bytes of each virtual node in their stored form, when it began"""
     before: Floats | None = None
-    """of each virtual node, those of the changes that were collected before it began"""
+    """bytes of changes collected before it began, by virtual node"""
     ended: bool = False
     """all of it was read"""
     failed: bool = False
-    """or given up: nobody has kept its chunks"""
+    """it failed or was abandoned: its chunks are lost"""
     files: list[StoredFile] | None = None
     """in the store"""
 
 
 class Uploads:
-    """A thread that writes; `done()` is called on it after each piece."""
+    """A thread that writes; it calls `done()` after each piece."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Uploads:
 
     @property
     def waiting(self) -> int:
-        """Pieces that are not begun."""
+        """Pieces that have not begun."""
         return self._queue.qsize()
 
     def scanned(self, scan: Scan, operator: int, batch: pa.RecordBatch | None) -> None:
-        """A chunk; None is the end of the scan."""
+        """A chunk; None ends the scan."""
         self._queue.put((scan, operator, batch))
 
     def frozen(self, changes: FrozenChanges) -> None:
@@ -112,7 +112,7 @@ class Uploads:
         self._worked_from = time.monotonic()
 
     def _write_chunk(self, scan: Scan, operator: int, batch: pa.RecordBatch | None) -> None:
-        """A scan that fails on its way is begun anew by the loop."""
+        """Write a chunk; the loop restarts a scan that fails."""
         mine = self._writers.setdefault(scan, {})
         try:
             if scan.failed:
@@ -136,7 +136,7 @@ class Uploads:
         return PartWriter(self._location, name, operator, kind, epoch, self._virtual_nodes, self._copies)
 
     def _write_changes(self, changes: FrozenChanges) -> None:
-        """Tried until the store takes them; what cannot be read here is lost."""
+        """Retried until the store takes them; changes that cannot be read here are lost."""
         files: list[StoredFile] = []
         wait = RETRY_SECONDS
         operators = iter(range(len(changes.shadows)))

@@ -1,12 +1,12 @@
-"""Whether an instance hangs, or runs the user's code: its parent judges by what it does, and never by the clock on the wall.
+"""Whether an instance hangs, or runs the user's code: its parent judges by its actions, never by the wall clock.
 
-the loop comes round                       well
-it does not, and the user's code runs      slow: it has the time it needs, be it asleep or at work
-it does not, and the process uses the CPU  at work: a long computation of Ferry's
-none of these for HANG_SECONDS             it hangs
+the loop makes passes                        healthy
+no pass, and the user's code runs            slow: it gets all the time it needs, asleep or busy
+no pass, and the process uses the CPU        busy: a long computation of Ferry's
+nothing for HANG_SECONDS                     it hangs
 
-The user's code may hold the interpreter's lock for minutes, as a regular expression does: then no thread of the instance can
-say that it lives, and its parent does, unless the process is stopped.
+The user's code may hold the interpreter's lock for minutes, as a regular expression does. Then no thread of the
+instance can send a sign of life, and its parent does it instead, unless the process is stopped.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from ferry.contract import limits
 from ferry.sidecar.signs import Computing, look
 
 VOUCH_SECONDS = 1.0
-"""After so long in the user's code the parent speaks for the instance."""
+"""After this long in the user's code the parent sends signs of life for the instance."""
 
 BUSY_SHARE = 0.02
-"""Of one CPU: a process whose loop hangs uses less for its heartbeats, one at work more, however many others there are."""
+"""Share of one CPU: a process with a hanging loop uses less for its heartbeats, a busy one uses more, however loaded
+the host is."""
 
 LOOK_SECONDS_MAX = 1.0
-"""Between two looks no more time counts: this process itself may have stood still, together with the other."""
+"""Longest time that counts between two looks: this process may have been stopped, together with the other."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process; 0 when there is none."""
+    """Processor time of all threads of a process; 0 when it does not exist."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -41,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is there, and was stopped by a signal or a debugger."""
+    """Whether a process exists and is stopped by a signal or a debugger."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except OSError:
@@ -57,19 +58,20 @@ class _Standstill:
 
 
 class Watchdog:
-    """Looks at one life of one instance."""
+    """Watches one life of one instance."""
 
     def __init__(self, path: Path, cpu: Callable[[], float], stopped: Callable[[], bool] = lambda: False) -> None:
-        """`path`: the file of its signs; `cpu`: its processor time so far, in seconds; `stopped`: whether it is."""
+        """`path`: the file of its signs; `cpu`: its processor time so far, in seconds; `stopped`: whether it is
+        stopped."""
         self._path = path
         self._cpu = cpu
         self._stopped = stopped
         self._standstill: _Standstill | None = None
         self._code: tuple[Computing, float] | None = None
-        """The user's code that runs, and when it was seen first."""
+        """The user's code that runs, and when it was first seen."""
 
     def hangs(self, now: float) -> bool:
-        """`now`: monotonic seconds; to be asked again and again."""
+        """Whether it hangs. `now`: monotonic seconds; to be called repeatedly."""
         seen, before = look(self._path), self._standstill
         running = seen.computing if seen is not None and seen.computing is not None and seen.computing.users else None
         if running is None or self._code is None or running != self._code[0]:
@@ -92,7 +94,7 @@ class Watchdog:
         return True
 
     def in_code(self, now: float) -> tuple[str, int] | None:
-        """The user's code that has run for a while, and for how many milliseconds; None: none has, or it is stopped."""
+        """The user's code that has run for a while, and its milliseconds; None: none, or the process is stopped."""
         if self._code is None or now - self._code[1] < VOUCH_SECONDS or self._stopped():
             return None
         return self._code[0].what, int((now - self._code[1]) * 1000)

@@ -32,8 +32,7 @@ GRANT_BYTES = 1024 * 1024
 SHRINK_BYTES = 16 * 1024
 """Smaller regions are not shrunk: only whole pages are freed."""
 SHRINK_BITS = 2
-"""A region is replaced by one of a quarter of its size or less, not sooner, because an abandoned region is never
-reused."""
+"""A region is replaced by one of at most a quarter of its size, because an abandoned region is never reused."""
 SPARE_TIMES = 3.0
 """Places per row in the smaller region, at least."""
 KEYS_BYTES = 256 * 1024
@@ -319,8 +318,7 @@ class SliceTable:
         return positions
 
     def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place | None]:
-        """Copies of at most this many rows of these virtual nodes from `at` on; and where to continue, None at the
-        end."""
+        """Copies of at most this many rows of these virtual nodes from `at` on; and where to continue, or None."""
         parts = self._parts_of(vnodes)
         found, part, row, place = table.scan(
             self.files.slots, self.files.heap, self.files.places, self.by_bytes, parts, *at, rows_max, bytes_max

@@ -1,4 +1,5 @@
-"""`python -m ferry.worker RUN_JSON --worker K`: offer task slots to whichever driver the registry names, until SIGTERM."""
+"""`python -m ferry.worker RUN_JSON --worker K`: offer task slots to the driver that the registry names, until
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ferry.worker.follower import Follower
 
 
 def main() -> int:
-    """Parse arguments, run until told to stop."""
+    """Parse arguments, run until SIGTERM."""
     parser = argparse.ArgumentParser(prog="ferry.worker")
     parser.add_argument("run_json")
     parser.add_argument("--worker", type=int, required=True)

@@ -1,6 +1,6 @@
-"""Keeps one worker of Spark running at the driver that the registry names; starts another one when either changes.
+"""Runs one worker of Spark at the driver that the registry names; starts a new one when either changes.
 
-Must never decide which driver is the right one, nor hold anything that a successor would miss.
+Must never decide which driver is the right one, nor hold state that a successor would need.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ LOOK_SECONDS = 0.2
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 
 STEADY_SECONDS = 30.0
-"""One that ran this long is started again at once."""
+"""A worker that ran this long is restarted at once."""
 
 
 class Follower:
     """One worker's place for tasks."""
 
-    def __init__(self, settings: RunSettings, worker: int, surroundings: Environment) -> None:
+    def __init__(self, settings: RunSettings, worker: int, env: Environment) -> None:
         self._settings = settings
         self._worker = worker
-        self._surroundings = surroundings
+        self._env = env
         self._files = Files(settings.path / "executors" / str(worker))
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None
@@ -53,7 +53,7 @@ class Follower:
         self._stop = False
 
     def run(self) -> int:
-        """Follow until told to stop; whatever runs then is killed: tasks are tried again elsewhere."""
+        """Follow until SIGTERM, then kill the worker: its tasks are retried elsewhere."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._files.directory.mkdir(parents=True, exist_ok=True)
@@ -66,10 +66,10 @@ class Follower:
         return 0
 
     def look(self, now: float) -> None:
-        """Compare what runs with what should; pass on what executors print."""
+        """Start, restart or stop Spark's worker as needed; pass on executors' output."""
         if self._process is not None:
             self._tail.look()
-        with suppress(Unreachable):  # Redis is away: the driver that is known stays the one
+        with suppress(Unreachable):  # Redis is unreachable: the known driver stays
             driver = self._registry.driver()
             if driver is not None and self._is_news(driver):
                 log.info("follows the driver of generation %d at %s", driver.generation, driver.spark)
@@ -81,7 +81,7 @@ class Follower:
             self._start(now, self._driver)
 
     def _is_news(self, driver: DriverPlace) -> bool:
-        """Another driver, and no older one: of those a Redis that has forgotten everything may hear first."""
+        """Whether it is another driver and not an older one: after a data loss Redis may name an older one first."""
         mine = self._driver
         return mine is None or (driver.life != mine.life and driver.generation >= mine.generation)
 
@@ -102,7 +102,7 @@ class Follower:
         with suppress(FileNotFoundError):
             files.work.rename(files.work_before)
         files.local.mkdir()
-        arguments = command(self._surroundings, files, environment.java(), home, driver)
+        arguments = command(self._env, files, environment.java(), home, driver)
         more = variables(self._settings, self._worker, files, home)
         self._process = subprocess.Popen(
             arguments,
@@ -114,7 +114,7 @@ class Follower:
         self._started = now
 
     def _kill(self) -> None:
-        """End Spark's worker and its executors; their Python processes end by themselves then."""
+        """End Spark's worker and its executors; their Python processes then end as well."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -124,5 +124,5 @@ class Follower:
 
 
 def say(line: str) -> None:
-    """To the log of this container, where the lines of this process are."""
+    """Write to the log of this container, where this process's lines are."""
     print(line, file=sys.stderr, flush=True)

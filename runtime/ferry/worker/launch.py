@@ -1,4 +1,4 @@
-"""How Spark's worker is started: its command, its environment, its configuration. Values in, values out."""
+"""The start of Spark's worker: its command, its environment, its configuration. Values in, values out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ spark.executor.logs.rolling.strategy size
 spark.executor.logs.rolling.maxSize 4194304
 spark.executor.logs.rolling.maxRetainedFiles 2
 """
-"""Heartbeats of Spark's worker go out four times in its timeout, which has to be the master's; logs are bounded."""
+"""Heartbeats of Spark's worker go out four times per timeout, which must equal the master's; logs are bounded."""
 
 LOGGING = """\
 rootLogger.level = warn
@@ -38,26 +38,26 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 OPTIONS = (
     "-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
 )  # fmt: skip
-"""Spark's worker only starts executors: it shall be small, and there quickly."""
+"""Spark's worker only starts executors: a small heap and a fast start."""
 
 MEMORY = "1024g"
-"""What it offers executors: a bound is the pod's matter, and one that executors do not fit into would start none."""
+"""Memory that it offers to executors: the pod limits memory, and with too little Spark starts no executor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where Spark's worker keeps what it needs, below the run's directory."""
+    """Files of Spark's worker, below the run's directory."""
 
     directory: Path
 
     @property
     def work(self) -> Path:
-        """Executors' directories, with what they print."""
+        """Executors' directories, with their output."""
         return self.directory / "work"
 
     @property
     def work_before(self) -> Path:
-        """The same of the worker before this one."""
+        """The same of the previous worker."""
         return self.directory / "work.before"
 
     @property
@@ -82,8 +82,8 @@ def configuration(settings: RunSettings) -> str:
     return CONFIGURATION + "".join(f"{key} {value}\n" for key, value in more.items())
 
 
-def command(surroundings: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
-    """The command line. It holds no secret: everybody on the machine sees it."""
+def command(env: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
+    """The command line. It holds no secret, because every user of the machine sees it."""
     return [
         java,
         *OPTIONS,
@@ -92,9 +92,9 @@ def command(surroundings: Environment, files: Files, java: str, home: Path, driv
         f"-Dlog4j2.configurationFile={files.logging}",
         "org.apache.spark.deploy.worker.Worker",
         "--host",
-        bracketed(surroundings.address),
+        bracketed(env.address),
         "--port",
-        str(ports.SPARK_WORKER if surroundings.fixed_ports else 0),
+        str(ports.SPARK_WORKER if env.fixed_ports else 0),
         "--webui-port",
         "0",
         "--cores",
@@ -110,12 +110,12 @@ def command(surroundings: Environment, files: Files, java: str, home: Path, driv
 
 
 def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> dict[str, str]:
-    """What Spark's worker, its executors and their Python processes find in their environment, besides what is there."""
+    """Variables for Spark's worker, its executors and their Python processes, besides the present ones."""
     return {
         "SPARK_HOME": str(home),
-        "SPARK_CONF_DIR": str(files.directory),  # executors find `logging` there: what they print is in the pod's log
+        "SPARK_CONF_DIR": str(files.directory),  # executors find `logging` there: their output is in the pod's log
         "SPARK_SCALA_VERSION": scala_version(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",  # of the web interface; all else listens where `--host` says
+        "SPARK_LOCAL_IP": "127.0.0.1",  # for the web interface; all else listens at `--host`
         "SPARK_LOCAL_DIRS": str(files.local),
         "_SPARK_AUTH_SECRET": derived(settings.secret, "spark"),
         "PYSPARK_PYTHON": sys.executable,
@@ -125,7 +125,7 @@ def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> d
 
 
 def scala_version(home: Path) -> str:
-    """Spark starts executors only when it knows: '2.13', from the name of a jar."""
+    """The Scala version from the name of a jar, such as '2.13': Spark needs it to start executors."""
     for jar in (home / "jars").glob("spark-core_*.jar"):
         return jar.name.removeprefix("spark-core_").split("-", 1)[0]
     raise SpecRefused(f"{home}: there is no Spark")

@@ -1,6 +1,6 @@
-"""What executors and their Python processes print, line by line, for the log of the container that they run in.
+"""The output of executors and their Python processes, line by line, for the log of their container.
 
-Spark's worker lets them write to files, which grow, are renamed and removed. Must never hold more than a part of one.
+Spark's worker redirects it to files, which grow, are renamed and removed. Must never hold more than a part of one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 CHUNK_BYTES = 64 * 1024
-"""Of one file at one look."""
+"""Bytes of one file per look."""
 
 LINE_BYTES = 8 * 1024
 """A longer line is passed on in parts."""
@@ -23,7 +23,7 @@ FILES = ("*/*/stdout", "*/*/stderr")
 
 @dataclass(slots=True)
 class _File:
-    """One file, also after it got another name."""
+    """One file, even after it was renamed."""
 
     name: str
     source: BinaryIO
@@ -31,7 +31,7 @@ class _File:
 
 
 class LogTail:
-    """The lines that files below a directory have got since the last look."""
+    """New lines in the files below a directory."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         """`say` gets every line, with the executor and the stream in front."""
@@ -40,7 +40,7 @@ class LogTail:
         self._files: dict[tuple[int, int], _File] = {}
 
     def look(self) -> None:
-        """Pass on what is new; a file that is gone is read to its end first."""
+        """Pass on new lines; a removed file is read to its end first."""
         present = self._open()
         for key, file in list(self._files.items()):
             more = self._read(file)
@@ -48,7 +48,7 @@ class LogTail:
                 self._forget(key)
 
     def close(self) -> None:
-        """Pass on all that is left, before another directory takes the place of this one."""
+        """Pass on all remaining lines, before another directory replaces this one."""
         self._open()
         for key, file in list(self._files.items()):
             while self._read(file):
@@ -56,18 +56,18 @@ class LogTail:
             self._forget(key)
 
     def _open(self) -> frozenset[tuple[int, int]]:
-        """Open what is new; the files that have their names at present."""
-        found = []
+        """Open new files; returns the files that have their names at present."""
+        named = []
         for path in (path for pattern in FILES for path in self._directory.glob(pattern)):
-            with suppress(OSError):  # it may have got another name meanwhile
+            with suppress(OSError):  # it may have been renamed at this moment
                 known = path.stat()
-                found.append((known.st_dev, known.st_ino))
-                if found[-1] not in self._files:
-                    self._files[found[-1]] = _File(f"executor {path.parent.name} {path.name}", path.open("rb"))
-        return frozenset(found)
+                named.append((known.st_dev, known.st_ino))
+                if named[-1] not in self._files:
+                    self._files[named[-1]] = _File(f"executor {path.parent.name} {path.name}", path.open("rb"))
+        return frozenset(named)
 
     def _read(self, file: _File) -> bool:
-        """Pass on the lines of the next part; whether there was one."""
+        """Pass on the lines of the next part; returns whether there was one."""
         part = file.source.read(CHUNK_BYTES)
         *lines, file.rest = (file.rest + part).split(b"\n")
         if len(file.rest) >= LINE_BYTES:

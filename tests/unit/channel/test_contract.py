@@ -256,7 +256,7 @@ WRONG = {
     "impossible credit on lane BULK: 1 slots consumed": lambda c: frame(c, lane=2, flags=CREDIT, credit=1, payload=b""),
     "with lane 3": lambda c: frame(c, lane=3),
     "flags 128": lambda c: frame(c, flags=128),
-    "is not the part that should come": lambda c: frame(c, flags=LAST),
+    "is not the expected part": lambda c: frame(c, flags=LAST),
     "do not add up": lambda c: frame(c, flags=FIRST),
     "message of 5 bytes with 4 bytes": lambda c: frame(c, total=5),
     "MESSAGE_BYTES_MAX": too_large,

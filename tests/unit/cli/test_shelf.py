@@ -11,8 +11,8 @@ import pytest
 
 from ferry.contract.manifest import Chain, Manifest, StoredFile
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry_operator.cli import main, shelf
 
 JOB = """
@@ -29,7 +29,7 @@ spec:
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three checkpoints: one without state, one with a name, and one that lacks its file."""
     monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
-    found = Shelf(Location(str(tmp_path / "shelf"), "counts"))
+    found = CheckpointCatalog(Location(str(tmp_path / "shelf"), "counts"))
     commit = CommitId(Step(9, 0), Attempt(1, 1))
     one = Manifest(1, "counts", "counts-1", "l", 1, 1000.0, commit, (), b"", 8, (), ())
     lost = Chain((0,), (StoredFile("files/gone", 2_000_000, 1, 0, "scan", 9, 1),))

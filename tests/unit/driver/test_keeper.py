@@ -21,9 +21,9 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import keeper
 from ferry.driver.keeper import Keeper
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
-from ferry.durable.shelf import Shelf
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.test_data import settings_of
 
@@ -43,7 +43,7 @@ class Job:
         machine = SimpleNamespace(generation=1, checkpoints=checkpoints)
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
-        shelf = Shelf(Location(where.location, self.settings.job))
+        shelf = CheckpointCatalog(Location(where.location, self.settings.job))
         self.keeper = Keeper(self.settings, where, [], shelf, self.loop, self.metrics)
         self.keeper.start()
 

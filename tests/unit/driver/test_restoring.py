@@ -18,9 +18,9 @@ from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
 from ferry.driver.ends import Halted
 from ferry.driver.restoring import Restoring
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt, PartWriter
-from ferry.durable.shelf import Shelf
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.leaders import OPERATORS
 from tests.unit.sidecar.test_data import VNODES, settings_of
@@ -37,7 +37,7 @@ class Place:
 
     def __init__(self, directory: Path, job: str = "j") -> None:
         self.directory, self.job = directory, job
-        self.shelf = Shelf(Location(str(directory / "store"), job))
+        self.shelf = CheckpointCatalog(Location(str(directory / "store"), job))
         self.rewound: list[Manifest] = []
 
     def checkpoint(self, number: int, epoch: int, run: str = "j-0", generation: int = 3, **changes: Any) -> Manifest:
@@ -55,7 +55,7 @@ class Place:
     def driver(self, restore_from: str | None = None, kept: bool = True) -> Restoring:
         where = CheckpointSettings(str(self.directory / "store"))
         settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
-        shelf = Shelf(Location(where.location, settings.job)) if kept else None
+        shelf = CheckpointCatalog(Location(where.location, settings.job)) if kept else None
         return Restoring(settings, OPERATORS, shelf, self._rewind)
 
     def _rewind(self, manifest: Manifest, loop: Any) -> bool:

@@ -20,11 +20,11 @@ from ferry.contract.errors import Bug, Refusal
 from ferry.contract.manifest import Chain, Manifest, StoredFile
 from ferry.contract.names import Attempt, CommitId, Step, vnode_shift
 from ferry.contract.results import no_results
+from ferry.durable import catalog, parts
 from ferry.durable import location as locations
-from ferry.durable import parts, shelf
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location, Missing
 from ferry.durable.parts import Corrupt, PartWriter, read_parts
-from ferry.durable.shelf import Shelf
 
 VIRTUAL_NODES = 64
 
@@ -214,7 +214,7 @@ class PartsStories:
                 whole, expected = bytearray(), "it has 0 bytes"
             case "no footer":
                 whole[-1] ^= 1
-                expected = "its footer is not what was written"
+                expected = "its footer is damaged"
             case "later":
                 whole[-12] += 1
                 expected = "its format is 2, this release reads up to 1"
@@ -286,12 +286,12 @@ def stored(where: Location, data: bytes = b"state") -> StoredFile:
     return StoredFile(name, len(data), 0, 0, "scan", 1, 1)
 
 
-def later(where: Location, seconds: float = shelf.UNKNOWN_SECONDS + 60) -> Shelf:
-    """A shelf that has seen what is there for a while: nothing is young."""
+def later(where: Location, seconds: float = catalog.UNKNOWN_SECONDS + 60) -> CheckpointCatalog:
+    """A catalog that has seen what is there for a while: nothing is young."""
     now = [0.0]
     plain = copy.copy(where)
     plain.__class__ = Location
-    there = Shelf(plain, lambda: now[0])
+    there = CheckpointCatalog(plain, lambda: now[0])
     there.look()
     there.location = where
     now[0] = seconds
@@ -302,8 +302,8 @@ def nothing(name: str, age: float) -> bool:
     return False
 
 
-def published(where: Location, *ones: Manifest) -> Shelf:
-    found = Shelf(where)
+def published(where: Location, *ones: Manifest) -> CheckpointCatalog:
+    found = CheckpointCatalog(where)
     for one in ones:
         found.publish(one)
     return found
@@ -316,10 +316,10 @@ def names(where: Location, prefix: str) -> set[str]:
 class ShelfStories:
     def test_the_newest_is_first_and_numbers_grow(self, url: str) -> None:
         where = fresh(url)
-        assert Shelf(where).manifests() == [] and Shelf(where).next_number() == 1
+        assert CheckpointCatalog(where).manifests() == [] and CheckpointCatalog(where).next_number() == 1
         one, two, ten, again = manifest(1), manifest(2, name="before"), manifest(10), manifest(10, generation=2)
         there = published(where, two, again, one, ten)
-        for each in (there, Shelf(where)):
+        for each in (there, CheckpointCatalog(where)):
             assert each.manifests() == [again, ten, two, one] and each.next_number() == 11
             assert (
                 each.find("latest") == each.find("10") == again and each.find("before") == two and each.find("1") == one
@@ -328,7 +328,7 @@ class ShelfStories:
     def test_who_asks_for_what_is_not_there_is_told_what_is(self, url: str) -> None:
         where = fresh(url)
         with pytest.raises(Refusal, match=r"no checkpoint 'latest' at .*: there is none yet"):
-            Shelf(where).find("latest")
+            CheckpointCatalog(where).find("latest")
         there = published(where, manifest(1), manifest(3, name="before"))
         for which in ("2", "after", f"{where.url_of('manifests/0000000002-000001-ab.json')}"):
             with pytest.raises(Refusal, match=r"there are 3 \('before', epoch 30\), 1 \(epoch 10\)"):
@@ -354,9 +354,12 @@ class ShelfStories:
         file = stored(theirs)
         other = published(theirs, manifest(4, file))
         there = other.url(manifest(4, file))
-        assert Shelf(mine).find(there) == manifest(4, file)
-        assert Shelf.at(there).manifests() == [manifest(4, file)] and Shelf.at(there).location.text == theirs.text
-        Shelf.at(there).check(manifest(4, file))
+        assert CheckpointCatalog(mine).find(there) == manifest(4, file)
+        assert (
+            CheckpointCatalog.at(there).manifests() == [manifest(4, file)]
+            and CheckpointCatalog.at(there).location.text == theirs.text
+        )
+        CheckpointCatalog.at(there).check(manifest(4, file))
 
     def test_a_check_names_each_file_and_the_older_checkpoint_that_is_whole(self, url: str) -> None:
         where = fresh(url)
@@ -392,9 +395,9 @@ class ShelfStories:
             manifest(5, files[4], generation=2),
         ]
         published(where, *ones)
-        assert Shelf(where).collect("L", 2, nothing) == 0, "young files stay"
+        assert CheckpointCatalog(where).collect("L", 2, nothing) == 0, "young files stay"
         assert later(where).collect("L", 2, lambda name, age: name == files[5].name) == 2
-        assert Shelf(where).manifests() == [ones[5], ones[4], ones[3], ones[1], ones[0]]
+        assert CheckpointCatalog(where).manifests() == [ones[5], ones[4], ones[3], ones[1], ones[0]]
         assert names(where, "files") == {files[i].name for i in (0, 1, 3, 4, 5)}
         assert later(where).collect("L", 1, nothing) == 2
         assert names(where, "files") == {files[i].name for i in (0, 1, 4)}
@@ -428,7 +431,7 @@ class ShelfStories:
             for _ in range(4):
                 pin.renew()
             assert len(names(where, "pins")) == 2
-            expired = later(where, shelf.PIN_SECONDS + 60)
+            expired = later(where, catalog.PIN_SECONDS + 60)
             assert expired.collect("L", 1, nothing) == 1 and names(where, "pins") == set()
         file = stored(where)
         one = manifest(3, file)
@@ -443,19 +446,19 @@ class ShelfStories:
         stored(where)
         where.write_new("pins/torn.json", b"{")
         assert later(where).collect("L", 1, nothing) == 0
-        assert later(where, shelf.PIN_SECONDS + 60).collect("L", 1, nothing) == 1
+        assert later(where, catalog.PIN_SECONDS + 60).collect("L", 1, nothing) == 1
 
     def test_who_pins_what_was_just_removed_is_told(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         where = fresh(url)
         one = manifest(1)
         there = published(where, one)
-        renew = shelf.Pin.renew
+        renew = catalog.Pin.renew
 
-        def removed_first(pin: shelf.Pin) -> None:
-            Shelf(where).remove(one)
+        def removed_first(pin: catalog.Pin) -> None:
+            CheckpointCatalog(where).remove(one)
             renew(pin)
 
-        monkeypatch.setattr(shelf.Pin, "renew", removed_first)
+        monkeypatch.setattr(catalog.Pin, "renew", removed_first)
         with pytest.raises(Missing, match=r"checkpoint 1 at .* was removed just now"), there.pin(one):
             pytest.fail("its files may be gone")
         assert names(where, "pins") == set()
@@ -471,7 +474,7 @@ class ShelfStories:
 
         def land() -> None:
             if flying:
-                Shelf(where).publish(manifest(2, file))
+                CheckpointCatalog(where).publish(manifest(2, file))
                 flying.clear()
 
         def flies(name: str, age: float) -> bool:
@@ -481,7 +484,7 @@ class ShelfStories:
 
         later(_Watched(where, step, land)).collect("L", 5, flies)
         land()
-        Shelf(where).check(manifest(2, file))
+        CheckpointCatalog(where).check(manifest(2, file))
 
     @pytest.mark.parametrize("step", range(4))
     def test_a_reader_that_comes_between_two_steps_of_two_collections_reads(self, url: str, step: int) -> None:
@@ -493,7 +496,7 @@ class ShelfStories:
 
             def come() -> None:
                 """A reader pins it; then another collection removes the manifest."""
-                pins.enter_context(Shelf(where).pin(one))
+                pins.enter_context(CheckpointCatalog(where).pin(one))
                 later(where).collect("L", 1, nothing)
 
             later(_Watched(where, step, come)).collect("L", 2, nothing)
@@ -529,11 +532,11 @@ class ShelfStories:
             name = f"files/{number}"
             flying.add(name)
             where.write_new(name, b"state")
-            Shelf(where).publish(manifest(number, StoredFile(name, 5, 0, 0, "scan", 1, 1)))
+            CheckpointCatalog(where).publish(manifest(number, StoredFile(name, 5, 0, 0, "scan", 1, 1)))
             flying.discard(name)
-            older = Shelf(where).manifests()[-1]
+            older = CheckpointCatalog(where).manifests()[-1]
             try:
-                with Shelf(where).pin(older):
+                with CheckpointCatalog(where).pin(older):
                     for file in older.files:
                         time.sleep(0.002)
                         assert where.read(file.name) == b"state"

@@ -64,7 +64,7 @@ def test_what_is_no_location_is_refused(url: str, said: str) -> None:
 
 @pytest.mark.parametrize("job", ["", "a/b", "..", ".hidden"])
 def test_a_job_that_is_no_folder_is_refused(job: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecRefused, match="cannot be that of a folder"):
+    with pytest.raises(SpecRefused, match="cannot name a folder"):
         Location(str(tmp_path), job)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ferry.contract.manifest import StoredFile
-from ferry.durable import shelf
+from ferry.durable import catalog
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Entry, Location
-from ferry.durable.shelf import Shelf
 from tests.unit.durable.stores import manifest, nothing, stored
 
 Lie = Callable[[list[Entry]], list[Entry]]
@@ -24,7 +24,7 @@ class Lying(Location):
 
     def names(self, prefix: str) -> list[Entry]:
         entries = super().names(prefix)
-        if prefix != shelf.MANIFESTS:
+        if prefix != catalog.MANIFESTS:
             return entries
         self.listings += 1
         return self.lies.get(self.listings, lambda listed: listed)(entries)
@@ -43,15 +43,15 @@ def where(tmp_path: Path) -> Lying:
     return Lying(str(tmp_path), "job")
 
 
-def aged(where: Lying) -> tuple[Shelf, list[StoredFile]]:
-    """A shelf with two checkpoints of four files, of which none is young."""
+def aged(where: Lying) -> tuple[CheckpointCatalog, list[StoredFile]]:
+    """A catalog with two checkpoints of four files, of which none is young."""
     now = [0.0]
-    there = Shelf(where, lambda: now[0])
+    there = CheckpointCatalog(where, lambda: now[0])
     files = [stored(where) for _ in range(4)]
     there.publish(manifest(1, *files[:2]))
     there.publish(manifest(2, *files))
     there.look()
-    now[0] = shelf.UNKNOWN_SECONDS + 60
+    now[0] = catalog.UNKNOWN_SECONDS + 60
     return there, files
 
 
@@ -68,7 +68,7 @@ def test_an_old_listing_removes_nothing(where: Lying, lie: Lie, lied_to: tuple[i
 
 def test_a_checkpoint_that_another_process_removed_holds_nothing_up(where: Lying) -> None:
     there, files = aged(where)
-    Shelf(where).remove(manifest(2, *files))
+    CheckpointCatalog(where).remove(manifest(2, *files))
     assert there.collect("L", 3, nothing) == 2
     there.check(manifest(1, *files[:2]))
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_another_process_removed_holds_nothing_up(where: Lying
 def test_a_collector_removes_no_file_that_it_has_not_seen_for_a_while_whatever_clocks_say(where: Lying) -> None:
     there, files = aged(where)
     young = stored(where)
-    reader = Shelf(where)
+    reader = CheckpointCatalog(where)
     with reader.pin(manifest(2, *files)):
         for one in (manifest(1, *files[:2]), manifest(2, *files)):
             there.remove(one)

@@ -14,9 +14,9 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.manifest import Chain, Manifest, StoredFile
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
-from ferry.durable.shelf import Shelf
 from ferry.kernels import columns
 from ferry.store.state import open_state
 
@@ -72,5 +72,5 @@ def publish(
             Chain(tuple(int(v) for v in vnodes), tuple(chains[name])) for name, vnodes in (("even", even), ("odd", odd))
         ),
     )
-    Shelf(where).publish(made)
+    CheckpointCatalog(where).publish(made)
     return made

@@ -16,9 +16,9 @@ from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Wi
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import WATERMARK_NONE
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt
-from ferry.durable.shelf import Shelf
 from tests.unit.reading.checkpoints import publish
 from tests.unit.store import test_aggregate as aggregates
 from tests.unit.store import test_process as processes
@@ -180,7 +180,7 @@ def test_what_is_not_there_is_named(where: Location, tmp_path: Path) -> None:
     with pytest.raises(ferry.SpecRefused, match="'op' is no process and has no tables"):
         read(where, "op", table="count")
     assert ferry.read_state(where.text, "op").num_rows == 1, "without a job the location ends in its name"
-    assert ferry.read_state("nowhere", "op", checkpoint=Shelf(where).url(made)).num_rows == 1
+    assert ferry.read_state("nowhere", "op", checkpoint=CheckpointCatalog(where).url(made)).num_rows == 1
     where.remove(made.files[0].name)
     with pytest.raises(Corrupt, match=r"is missing; `restoreFrom: 4`"):
         read(where, "op")
@@ -192,6 +192,8 @@ def test_what_is_read_is_pinned(where: Location, tmp_path: Path, monkeypatch: py
     epochs = [(aggregates.partials(descriptor, [(1, 1, 1, 1, 1)]), times(0, WATERMARK_NONE, 5))]
     publish(where, descriptor, epochs, tmp_path / "state")
     pinned: list[int] = []
-    check = Shelf.check
-    monkeypatch.setattr(Shelf, "check", lambda *given: (pinned.append(len(where.names("pins"))), check(*given)))
+    check = CheckpointCatalog.check
+    monkeypatch.setattr(
+        CheckpointCatalog, "check", lambda *given: (pinned.append(len(where.names("pins"))), check(*given))
+    )
     assert read(where, "op").num_rows == 1 and pinned == [1] and where.names("pins") == []

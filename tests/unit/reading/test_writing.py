@@ -13,8 +13,8 @@ import ferry
 from ferry.contract.descriptors import GLOBAL, Aggregate, Window
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import WATERMARK_NONE
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from tests.unit.reading.checkpoints import publish
 from tests.unit.reading.test_state import times
 from tests.unit.store import test_aggregate as aggregates
@@ -49,9 +49,9 @@ def test_an_aggregate_is_that_of_the_records(where: Location, tmp_path: Path, ke
     for checkpoint in (url, "latest", "seeded"):
         state = ferry.read_state(where.text, "op", checkpoint)
         assert {tuple(row.values()) for row in state.to_pylist()} == expected and state.num_rows == 30
-    made = Shelf(where).find("seeded")
+    made = CheckpointCatalog(where).find("seeded")
     assert (made.number, made.epoch, made.operators, made.meta) == (2, base.epoch, base.operators, base.meta)
-    assert made.lineage != base.lineage and Shelf(where).find("1") == base
+    assert made.lineage != base.lineage and CheckpointCatalog(where).find("1") == base
     assert ferry.read_state(where.text, "op", "1").num_rows == 1
 
 
@@ -66,7 +66,7 @@ def test_a_process_has_the_tables_that_were_read(where: Location, tmp_path: Path
     tables = {name: ferry.read_state(where.text, "p", table=name) for name in names}
     assert all(table.num_rows > 3 for table in tables.values())
     ferry.write_state(where.text, tables={"p": tables})
-    assert len(Shelf(where).find("latest").files) == 1
+    assert len(CheckpointCatalog(where).find("latest").files) == 1
     for name in names:
         assert rows(ferry.read_state(where.text, "p", "2", table=name)) == rows(tables[name])
     ferry.write_state(where.text, tables={"p": {"count": tables["count"].slice(0, 2)}})
@@ -111,5 +111,5 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(where: Location, tmp_
             ferry.write_state(where.text, tables={"p": given})
     with pytest.raises(Refusal, match="no checkpoint '9'"):
         ferry.write_state(where.text, operators="9", tables={})
-    assert Shelf(where).next_number() == 6 and where.names("pins") == []
+    assert CheckpointCatalog(where).next_number() == 6 and where.names("pins") == []
     assert not [entry for entry in where.names("files") if "written" in entry.name]

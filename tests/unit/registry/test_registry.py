@@ -17,7 +17,7 @@ from ferry.contract.places import DriverPlace, Registration
 from ferry.contract.routing import Version
 from ferry.contract.signs import Pulse
 from ferry.contract.tickets import derived
-from ferry.registry import Changes, Claim, JobRegistry, Roll
+from ferry.registry import Changes, Claim, JobRegistry, MemberCache
 from tests.unit.registry.journal_contract import CHECKS, Another, table
 from tests.unit.registry.redis_server import RUN, Redis
 
@@ -103,7 +103,7 @@ def test_a_registration_gives_way_to_that_of_a_later_life_only(redis: Redis) -> 
 
 
 def test_the_roll_is_kept_up_by_changes(redis: Redis) -> None:
-    registry, roll = redis.registry(), Roll(redis.registry())
+    registry, roll = redis.registry(), MemberCache(redis.registry())
     roll.look()
     assert roll.entries == {}
     a, b = entry("0.0", "1"), entry("1.0", "1")
@@ -121,7 +121,7 @@ def test_the_roll_is_kept_up_by_changes(redis: Redis) -> None:
 
 
 def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) -> None:
-    registry, rolls = redis.registry(), [Roll(redis.registry()) for _ in range(5)]
+    registry, rolls = redis.registry(), [MemberCache(redis.registry()) for _ in range(5)]
     client = registry._redis
 
     def bytes_so_far() -> int:
@@ -149,7 +149,7 @@ def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) 
 
 
 def test_the_roll_is_read_as_a_whole_when_redis_was_away_or_has_lost_something(redis: Redis) -> None:
-    registry, roll = redis.registry(), Roll(redis.registry())
+    registry, roll = redis.registry(), MemberCache(redis.registry())
     for instance in ("0.0", "1.0"):
         registry.register(entry(instance, "1"))
     roll.look()

@@ -21,8 +21,8 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.manifest import Manifest, chain_from_wire
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry.process.shapes import shape_of
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
@@ -187,7 +187,7 @@ class Cluster:
             self.vnodes, tuple(OPERATORS), tuple(chains),
         )  # fmt: skip
         assert sorted(v for chain in chains for v in chain.vnodes) == list(range(self.vnodes))
-        shelf = Shelf(Location(str(self.directory / "store"), "j"))
+        shelf = CheckpointCatalog(Location(str(self.directory / "store"), "j"))
         shelf.check(made)
         shelf.publish(made)
         return made
@@ -197,7 +197,7 @@ class Cluster:
         other = Cluster(directory, instances, self.vnodes)
         other.leads = [[v for v in range(self.vnodes) if leader_of[v] == i] for i in range(instances)]
         other.epoch, other.low, other.seq = manifest.epoch, self.low, self.seq
-        origin = f"{Shelf(Location(str(self.directory / 'store'), 'j')).url(manifest)}#2"
+        origin = f"{CheckpointCatalog(Location(str(self.directory / 'store'), 'j')).url(manifest)}#2"
         for one, mine in zip(other.all, other.leads, strict=True):
             one.perform(core.Save(one.saved().changed(origin=origin)))
             one.perform(core.Erase())

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from ferry.contract import messages as m
 from ferry.contract.manifest import Manifest
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry.durable.shelf import Shelf
 from ferry.protocol import instance as core
 from ferry.sidecar import archive, loading, shadows, uploads
 from ferry.sidecar.data import Data
@@ -265,7 +265,7 @@ def test_a_shadow_lets_go_of_what_is_final(tmp_path: Path) -> None:
 def test_a_restore_that_was_cut_short_leaves_nothing(cluster: Cluster) -> None:
     manifest = cluster.checkpoint()
     other = cluster.restored(manifest, cluster.directory / "other", [0] * 8, 1)
-    url = Shelf(Location(str(cluster.directory / "store"), "j")).url(manifest)
+    url = CheckpointCatalog(Location(str(cluster.directory / "store"), "j")).url(manifest)
     commit = m.Commit(manifest.commit_id, 0, (), b"", f"{url}#3")
     done = other.all[0].perform(core.Restore(commit, (1, 5)))
     assert done == core.Restored(commit)
@@ -276,7 +276,7 @@ def test_a_restore_that_was_cut_short_leaves_nothing(cluster: Cluster) -> None:
 
 def of_its(cluster: Cluster, manifest: Manifest, vnodes: tuple[int, ...]) -> tuple[core.LoadAhead, core.Restore]:
     """A restore of these, and what is said of it before."""
-    origin = f"{Shelf(Location(str(cluster.directory / 'store'), 'j')).url(manifest)}#3"
+    origin = f"{CheckpointCatalog(Location(str(cluster.directory / 'store'), 'j')).url(manifest)}#3"
     return core.LoadAhead(origin, vnodes), core.Restore(m.Commit(manifest.commit_id, 0, (), b"", origin), vnodes)
 
 
@@ -331,7 +331,7 @@ def test_of_what_was_loaded_ahead_for_nobody_nothing_stays(
 def test_what_cannot_be_loaded_ahead_is_a_reason_when_it_is_asked_for(cluster: Cluster) -> None:
     manifest = cluster.checkpoint()
     ahead, restore = of_its(cluster, manifest, (1, 5))
-    Shelf(Location(str(cluster.directory / "store"), "j")).remove(manifest)
+    CheckpointCatalog(Location(str(cluster.directory / "store"), "j")).remove(manifest)
     cluster.all[0].perform(ahead)
     time.sleep(0.1)
     done = cluster.all[0].perform(restore)
@@ -352,7 +352,7 @@ def test_what_was_in_the_way_of_loading_ahead_may_be_over(cluster: Cluster) -> N
 
 def test_a_manifest_that_is_gone_is_a_reason(cluster: Cluster) -> None:
     manifest = cluster.checkpoint()
-    shelf = Shelf(Location(str(cluster.directory / "store"), "j"))
+    shelf = CheckpointCatalog(Location(str(cluster.directory / "store"), "j"))
     url = shelf.url(manifest)
     shelf.remove(manifest)
     done = cluster.all[0].perform(core.Restore(m.Commit(manifest.commit_id, 0, (), b"", f"{url}#3"), (1, 5)))

@@ -41,9 +41,7 @@ def settings(directory: Path) -> RunSettings:
 
 def parent_of(tmp_path: Path, code: int, instances: int = 1) -> Parent:
     """A parent whose instances end at once with this code."""
-    one = Parent(
-        settings(tmp_path), str(tmp_path / "run.json"), worker=0, instances=instances, surroundings=Environment()
-    )
+    one = Parent(settings(tmp_path), str(tmp_path / "run.json"), worker=0, instances=instances, env=Environment())
     one._process = lambda index: process(os._exit, code)  # type: ignore[method-assign]
     one._preloaded.set()
     return one

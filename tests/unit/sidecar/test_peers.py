@@ -207,7 +207,7 @@ def test_a_former_life_that_cannot_see_the_registry_takes_no_connection_of_its_s
         until(lambda: "1.0" in former.opened)
         blind = Registry()
         blind.entries = dict(registry.entries)
-        former.peers._roll._registry = blind
+        former.peers._member_cache._registry = blind
         successor.start()
         until(lambda: "1.0" in successor.opened)
         refused = other.endpoint.refusals

@@ -85,7 +85,7 @@ def main() -> None:
     from ferry.sidecar import forks
     from ferry.sidecar.parent import Parent
 
-    one = Parent(RunSettings.read(sys.argv[1]), sys.argv[1], worker=0, instances=2, surroundings=Environment())
+    one = Parent(RunSettings.read(sys.argv[1]), sys.argv[1], worker=0, instances=2, env=Environment())
     one._claimed = Claim(7, "7 pod")
     forks.begin()
     forks.when_loaded(one._preloaded.set)

@@ -214,7 +214,7 @@ def test_state_without_its_record_is_damage_and_nothing_of_it_is_used(
     machine.fill()
     harm(machine.directory / "commit-record")
     one = machine.start()
-    assert not is_whole(one) and "commit-record is missing, or not what was written" in one.damage
+    assert not is_whole(one) and "commit-record is missing, or damaged" in one.damage
 
 
 def _killed_after(act: Callable[[Path], None]) -> Callable[[Path], None]:

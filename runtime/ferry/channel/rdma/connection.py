@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LinkLost(Unreachable):
-    """The link cannot be set up, or broke; the TCP connection may well be alive."""
+    """The link cannot be set up, or broke; the TCP connection may still be alive."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ class ConnectionFactory:
     budget: Budget
     lent: LentMemory = field(default_factory=LentMemory)
     fallback: bool = False
-    """a link that cannot be set up, or breaks, leaves its channel on TCP; False: it ends the channel"""
+    """a link that cannot be set up, or breaks, leaves its channel on TCP; False: the channel ends"""
 
     def open(self, peer: str) -> RdmaConnection:
         """A connection within the budget. Raises DeviceUnusable or Exhausted."""
@@ -90,7 +90,8 @@ class RdmaConnection:
         )
 
     def attach(self, peer: Hello) -> None:
-        """Connect to the peer's queue pair; what the peer posts before is retried. Raises DeviceUnusable, LinkLost."""
+        """Connect to the peer's queue pair; earlier requests of the peer are retried. Raises DeviceUnusable,
+        LinkLost."""
         mine = self.hello
         if (peer.slots, peer.slot_bytes) != (mine.slots, mine.slot_bytes):
             raise LinkLost(
@@ -103,16 +104,16 @@ class RdmaConnection:
 
     @property
     def all_completed(self) -> bool:
-        """Every request that asked for a completion has got it."""
+        """Whether every signaled request is completed."""
         return self.requests.completed >= self.requests.signaled
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way in either direction, so that this side may sleep."""
+        """Whether both directions are idle, so that this side may sleep."""
         return self.outbound.settled and self.all_completed and not self.outbound.keeps_lent
 
     def arm(self) -> bool:
-        """Arm the doorbell and tell the peer to ring it; False when that could not be sent."""
+        """Arm the doorbell and tell the peer to ring it; False when the message could not be sent."""
         self.queue_pair.request_notify()
         self.inbound.poll_receives()
         return self.inbound.post_credit(sleeping=True) or self.inbound.reported_sleeping
@@ -123,7 +124,7 @@ class RdmaConnection:
         self.inbound.poll_receives()
 
     def last_request(self) -> int:
-        """The wr_id of a signaled request: its completion proves that all requests until now are completed."""
+        """The wr_id of a signaled request: its completion proves that all requests so far are completed."""
         if self.requests.signaled < self.requests.posted:
             return self.outbound.probe()
         return self.requests.signaled
@@ -138,7 +139,7 @@ class RdmaConnection:
 
 
 class ReassemblyBuffer:
-    """The bytes that came, through the ring or over TCP, and are not a whole frame yet."""
+    """Received bytes, from the ring or over TCP, that are not a complete frame yet."""
 
     def __init__(self, shape: RingShape) -> None:
         self._shape = shape
@@ -146,7 +147,7 @@ class ReassemblyBuffer:
         self._start = self._end = 0
 
     def fill(self, inbound: Inbound) -> bool:
-        """Copy some slots, not all, so that their credit goes back early; True when there were some. Raises Refusal."""
+        """Copy some slots, not all, so that their credit returns early; True when there were some. Raises Refusal."""
         before = self._end
         for _ in range(max(1, self._shape.slots // 4)):
             if len(self._bytes) - self._end < self._shape.payload_bytes:
@@ -158,7 +159,7 @@ class ReassemblyBuffer:
         return self._end != before
 
     def empty(self, feed: Callable[[memoryview], int]) -> None:
-        """Pass the whole frames on; `feed` returns how many bytes they were."""
+        """Pass complete frames on; `feed` returns how many bytes they had."""
         self._start += feed(self._bytes[self._start : self._end])
         left = self._end - self._start
         if not left:
@@ -168,7 +169,7 @@ class ReassemblyBuffer:
             self._start, self._end = 0, left
 
     def add(self, data: memoryview, feed: Callable[[memoryview], int]) -> None:
-        """Add bytes that came over TCP, and pass whole frames on as `empty` does."""
+        """Add bytes that came over TCP, and pass complete frames on, as `empty` does."""
         while data and (room := min(len(self._bytes) - self._end, len(data))):
             self._bytes[self._end : self._end + room] = data[:room]
             self._end += room

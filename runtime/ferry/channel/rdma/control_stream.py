@@ -3,13 +3,13 @@
     hello      where the ring and the credit word are, and how to reach the queue pair
     ready      from now on this side can be written to
     switch     this side's stream goes on in the ring
-    fall back  this side has left its ring after so many slots; the stream goes on here
+    fall back  this side has left its ring after this many slots; the stream goes on here
     data       bytes of the stream
     ping       nothing: the peer's kernel acknowledges it, however busy the peer is
     bye        why this side ends, and how many slots have reached the peer for certain
 
-Fixed layouts with bounds only; nothing that a peer says is used before it was checked. It must never know which message
-may come when: `link_control` does.
+Fixed layouts with bounds only; no value of a peer is used unchecked. It must never know which message may come when:
+`link_control` does.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Hello(NamedTuple):
     slots: int
     slot_bytes: int
     ring_id: int
-    """drawn at random for this one ring: slots that were meant for another one are refused"""
+    """random, unique to this ring: slots for another ring are refused"""
     credit: int
     credit_rkey: int
     imm: bool
-    """the owner of the ring wants immediate data with every slot: its device guarantees no order of bytes"""
+    """the owner of the ring wants immediate data with every slot, because its device guarantees no order of bytes"""
 
     def encode(self) -> bytes:
-        """As a message."""
+        """The message."""
         remote = self.remote
         return b"H" + _HELLO.pack(
             MAGIC,
@@ -82,7 +82,7 @@ class Hello(NamedTuple):
 
 
 def decode(data: bytes) -> Hello:
-    """Read and check a peer's hello, but not whether its ring is like this side's. Raises Refusal."""
+    """Read and check a peer's hello, but not whether its ring matches this side's. Raises Refusal."""
     magic, qp_num, psn, mtu, gid, *ring_fields, imm = _HELLO.unpack(data)
     ring, ring_rkey, slots, slot_bytes, ring_id, credit, credit_rkey = ring_fields
     if magic != MAGIC:
@@ -99,11 +99,11 @@ class FallBack(NamedTuple):
     """The sender has left its ring."""
 
     consumed: int
-    """slots that it has read; what came after them has to be sent again"""
+    """slots that it has read; bytes after them have to be sent again"""
     reason: str
 
     def encode(self) -> bytes:
-        """As a message."""
+        """The message."""
         return b"L" + _counted(self.consumed, self.reason)
 
 
@@ -115,16 +115,16 @@ class Bye(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the receiver closes, too."""
+        """Reason for the receiver to close, too."""
         return self.text if self.text == REPLACED else f"closed by the peer: {self.text}"
 
     def encode(self) -> bytes:
-        """As a message."""
+        """The message."""
         return b"B" + _counted(self.landed, self.text)
 
 
 def stream_header(size: int) -> bytes:
-    """What comes before so many bytes of the stream."""
+    """The header of a piece of the stream of this size."""
     return b"D" + _DATA.pack(size)
 
 
@@ -147,7 +147,7 @@ class ControlStream:
         self._stream = 0
 
     def read(self) -> ControlMessage | None:
-        """The next message, or None. Raises Unreachable when the peer is gone, Refusal for what is no message."""
+        """The next message, or None. Raises Unreachable when the peer has closed, Refusal for invalid bytes."""
         while (message := self._next()) is None:
             if self._start:
                 left = self._end - self._start

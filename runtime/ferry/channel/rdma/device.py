@@ -1,6 +1,6 @@
-"""Which device and which of its addresses to use; a device is used only when it has carried bytes in a self-test.
+"""Selects a device and one of its addresses; a device is used only after it has carried bytes in a self-test.
 
-It must never settle for a device in silence: whoever asks is told why each of the others was passed over.
+It must never choose a device silently: the error names the reason against each of the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PATTERN = b"ferry self-test!"
 
 
 class Device:
-    """An open device. It closes when `close` was called and its last queue pair is gone. Raises DeviceUnusable."""
+    """An open device. It closes after `close`, with its last queue pair. Raises DeviceUnusable."""
 
     def __init__(self, name: str, own: Collection[str] = (), gid_index: int | None = None) -> None:
         self._lib = lib = library()
@@ -52,15 +52,15 @@ class Device:
 
     def _gids(self) -> list[Gid]:
         v2 = int(self._lib.enums.IBV_GID_TYPE_ROCE_V2)
-        found = []
+        gids = []
         for entry in self._context.query_gid_table(GIDS_MAX):
             if entry.port_num == PORT:
                 address = IPv6Address(self._context.query_gid(PORT, entry.gid_index).gid)
                 netdev = ""
                 with contextlib.suppress(OSError, AttributeError):
                     netdev = socket.if_indextoname(entry.ndev_ifindex)
-                found.append(Gid(entry.gid_index, address, 2 if int(entry.gid_type) == v2 else 0, netdev))
-        return found
+                gids.append(Gid(entry.gid_index, address, 2 if int(entry.gid_type) == v2 else 0, netdev))
+        return gids
 
     def queue_pair(self, depth: int, receives: int) -> QueuePair:
         """A new queue pair. Raises DeviceUnusable."""
@@ -94,7 +94,7 @@ class Device:
 
 
 def choose_gid(device: str, gids: Collection[Gid], own: Collection[str], index: int | None) -> Gid:
-    """The address with the best rank, or that with the index. Raises DeviceUnusable when there is none."""
+    """The address with the best rank, or with the index. Raises DeviceUnusable when there is none."""
     mine = frozenset(_mapped(address) for address in own)
     live = [gid for gid in gids if int(gid.address) and (index is None or gid.gid_index == index)]
     if not live:
@@ -103,7 +103,8 @@ def choose_gid(device: str, gids: Collection[Gid], own: Collection[str], index: 
 
 
 def rank(gid: Gid, own: Collection[IPv6Address]) -> tuple[bool, bool, bool, bool, bool, int]:
-    """Lower is better: routable, of this process, not of a bridge of containers, global, IPv4; then the first."""
+    """Sort key of an address, lower is better: routable, of this process, not of a container bridge, global, IPv4; then
+    the first."""
     return (
         gid.version != 2,
         gid.address not in own,
@@ -120,7 +121,7 @@ def _mapped(address: str) -> IPv6Address:
 
 
 def self_test(device: Device, shape: RingShape) -> None:
-    """Write to oneself, with rings of the real size. Raises DeviceUnusable when the bytes do not arrive."""
+    """Write to itself, with rings of the real size. Raises DeviceUnusable when the bytes do not arrive."""
     name = device.port.device
     pair = device.queue_pair(shape.send_depth, shape.receives)
     try:

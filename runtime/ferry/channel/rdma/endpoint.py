@@ -1,7 +1,8 @@
-"""Channels over RDMA: a TCP endpoint whose channels use an RDMA link where both ends have a device.
+"""Channels over RDMA: a TCP endpoint whose channels use an RDMA link if both ends have a device.
 
-Who may connect, and which of two connections stays, is decided by the TCP endpoint; a peer without RDMA gets a channel
-over TCP. It must never open a link to a peer that did not prove itself there, nor be silent about a link that is not RDMA.
+The TCP endpoint decides which peers may connect, and which of two connections stays; a peer without RDMA gets a channel
+over TCP. It must never open a link to a peer that did not prove its identity there, and must report every link that is
+not RDMA.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Notify(StrEnum):
-    """How a receiver notices a slot: by its footer where the device guarantees order, else by immediate data."""
+    """How a receiver notices a slot: by its footer if the device guarantees order, else by immediate data."""
 
     AUTO = "auto"
     FOOTER = "footer"
@@ -35,7 +36,7 @@ class Notify(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RdmaSettings:
-    """What an administrator may choose; `slots` and `slot_bytes` must be the same everywhere."""
+    """An administrator's choices; `slots` and `slot_bytes` must be the same everywhere."""
 
     shape: RingShape = field(default_factory=RingShape)
     notify: Notify = Notify.AUTO
@@ -43,11 +44,11 @@ class RdmaSettings:
     fallback: bool = False
     """a channel whose link cannot be set up, or breaks, goes on over TCP and tries again; False: it closes"""
     lend_bytes: int = 0
-    """most bytes that `lend` will be given"""
+    """largest size of memory for `lend`"""
 
 
 class RdmaEndpoint(TcpEndpoint):
-    """See Endpoint. It closes the device with itself. Raises Exhausted when it may not pin even one link."""
+    """Closes the device with itself. Raises Exhausted when it may not pin even one link."""
 
     carriers = RDMA
 
@@ -78,7 +79,7 @@ class RdmaEndpoint(TcpEndpoint):
         """slots come with immediate data; False: their footers are polled"""
 
     def lend(self, mapping: mmap.mmap) -> None:
-        """Send bodies that lie in this shared mapping without copying them, on links that open from now on.
+        """Send bodies within this shared mapping without copying them, on links that open from now on.
 
         Each of these links pins the mapping. A body must not change while the channel refers to its buffer: until the
         peer has read it, over RDMA or TCP, or the channel is closed.
@@ -87,7 +88,7 @@ class RdmaEndpoint(TcpEndpoint):
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that were sent from lent memory until now."""
+        """Bytes sent from lent memory so far."""
         return self._lent.sent_bytes
 
     @property
@@ -103,6 +104,5 @@ class RdmaEndpoint(TcpEndpoint):
         return RdmaTransport(opening, factory)
 
     def close(self) -> None:
-        """See Endpoint.close."""
         super().close()
         self._device.close()

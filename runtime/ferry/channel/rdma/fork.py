@@ -1,4 +1,4 @@
-"""No fork while a device is open: a child's copies of the verbs objects can destroy those of its parent.
+"""Forbids a fork while a device is open: a child's copies of the verbs objects can destroy the parent's objects.
 
 Starting another program (`subprocess`, spawn) stays allowed. It must never know what a device is.
 """
@@ -12,7 +12,7 @@ from typing import NoReturn
 from ferry.contract.errors import Bug
 
 EXIT_CODE = 70
-"""Of a child that was forked behind Python's back: it must not reach its finalisers."""
+"""Exit code of a child that was forked behind Python's back: it must not reach its finalisers."""
 
 _lock = threading.Lock()
 _open = 0
@@ -21,19 +21,19 @@ _fork, _forkpty = os.fork, os.forkpty
 
 
 def hold() -> None:
-    """A device was opened: from now on `os.fork` raises Bug."""
+    """A device is open: from now on `os.fork` raises Bug."""
     global _open, _hooked
     with _lock:
         _open += 1
         if not _hooked:
-            # What such a hook raises is printed and ignored, so it cannot refuse; it is the second line of defence.
+            # An exception in such a hook is printed and ignored, so it cannot refuse; it is the second line of defence.
             os.register_at_fork(after_in_child=_leave)
             _hooked = True
         os.fork = os.forkpty = _refuse
 
 
 def drop() -> None:
-    """A device was closed; the last one gives `os.fork` back."""
+    """A device was closed; after the last one `os.fork` works again."""
     global _open
     with _lock:
         _open -= 1

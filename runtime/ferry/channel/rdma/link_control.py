@@ -1,4 +1,4 @@
-"""Which way the bytes of a channel go: through the rings of a link, or over the TCP connection on which it is agreed.
+"""Decides the path of a channel's bytes: through the rings of a link, or over the TCP connection that began the link.
 
     phase         the peer says, or what happens      this side                                        next
     ------------  ----------------------------------  -----------------------------------------------  ------------
@@ -9,13 +9,13 @@
     PROBING       the device answers the probe        says switch, and sends through the ring          ESTABLISHED
     PROBING       switch                              receives through the ring
     ESTABLISHED   switch                              receives through the ring
-    any           the link broke                      takes the peer's rights away, reads what has     FALLING_BACK
-                                                      arrived, says how many slots that was
-    FALLING_BACK  fall back                           sends over TCP, first what the peer did not      DETACHED
-                                                      read
+    any           the link broke                      revokes the peer's rights, reads the slots that  FALLING_BACK
+                                                      have arrived, and sends their number
+    FALLING_BACK  fall back                           sends over TCP, first the bytes that the peer    DETACHED
+                                                      did not read
 
-A peer that falls back makes this side fall back, too. So no byte is lost or comes twice.
-It must never wait, nor leave the peer its rights while anybody goes on without this link.
+A peer that falls back makes this side fall back, too, so no byte is lost or duplicated.
+It must never wait, nor leave the peer its rights while either side goes on without this link.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from ferry.contract.errors import Refusal, Unreachable
 log = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_SECONDS = 0.3
-"""A peer whose device does not answer has this long to acknowledge a TCP segment: its kernel does, however busy it is."""
+"""Time for a peer with a silent device to acknowledge a TCP segment: its kernel does, however busy it is."""
 
 PING_SECONDS = 0.1
-"""A device that has not answered for this long: the peer's kernel is asked, too, so that both are known dead at once."""
+"""Silence of a device after which the peer's kernel is asked, too, so that the death of both is known at the same
+time."""
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.25, 30.0
 """From a fall back until the next attempt; doubled by each link that does not last STEADY_SECONDS."""
@@ -50,7 +51,7 @@ STEADY_SECONDS = 10.0
 
 
 class LinkPhase(Enum):
-    """How far a link is; the table above says what leads from one phase to the next."""
+    """The state of a link; the table above has the transitions."""
 
     DETACHED = "detached"
     OFFERED = "offered"
@@ -61,7 +62,7 @@ class LinkPhase(Enum):
 
 
 class LinkControl:
-    """Called with the sending lock, but for `receive`. `leads`: this side begins a new attempt after a fall back."""
+    """Called with the sending lock, except `receive`. `leads`: this side begins a new attempt after a fall back."""
 
     def __init__(self, sock: socket.socket, peer: str, factory: ConnectionFactory, leads: bool) -> None:
         self._socket = sock
@@ -70,7 +71,7 @@ class LinkControl:
         self._leads = leads
         self.stream = ControlStream(sock)
         self._unsent: list[bytes | memoryview] = []
-        """what the TCP connection did not take yet"""
+        """bytes that the TCP connection did not take yet"""
         self._connection: RdmaConnection | None = None
         self._sends_by_ring = False
         self._receives_by_ring = False
@@ -103,9 +104,9 @@ class LinkControl:
         self._enter(LinkPhase.OFFERED)
 
     def on_message(self, message: Hello | Signal) -> None:
-        """The peer says this on the way to a link. Raises LinkLost, or Refusal for what it may not say now."""
+        """Handle a message of the peer during the set-up. Raises LinkLost, or Refusal for a message out of turn."""
         if self.phase is LinkPhase.FALLING_BACK or message is Signal.PING:
-            return  # the peer said it before it knew, or wants an acknowledgement of TCP only
+            return  # sent before the peer knew, or only for an acknowledgement of TCP
         kind = Hello if isinstance(message, Hello) else message
         handler = _HANDLERS.get((self.phase, kind))
         if handler is None or (message is Signal.SWITCH and self._receives_by_ring):
@@ -145,7 +146,7 @@ class LinkControl:
     # -- falling back to TCP ------------------------------------------------------------------------------------------
 
     def revoke(self, reason: str) -> None:
-        """The fence; what has arrived can still be read. Raises Unreachable when TCP is known to be dead, too."""
+        """The fence; received slots can still be read. Raises Unreachable when TCP is known to be dead, too."""
         log.warning("the link to %s goes on over TCP: %s", self._peer, reason)
         steady = self.phase is LinkPhase.ESTABLISHED and time.monotonic() - self._since > STEADY_SECONDS
         self._pause = RETRY_SECONDS if steady else min(2 * self._pause, RETRY_SECONDS_MAX)
@@ -158,12 +159,12 @@ class LinkControl:
             raise Unreachable(f"{reason}, and its TCP connection does not answer either")
 
     def announce_fall_back(self) -> None:
-        """Everything that had arrived was read: tell the peer."""
+        """All received slots were read: tell the peer."""
         self._receives_by_ring = False
         self._say(FallBack(self.consumed, self.reason).encode())
 
     def resume_tcp(self, peer: FallBack) -> list[bytes]:
-        """Both sides have fallen back: returns what the peer did not read, to be sent again before everything else."""
+        """Both sides have fallen back: returns the bytes that the peer did not read, to be sent again first."""
         connection, self._connection = self._connection, None
         try:
             unread = [] if connection is None else connection.outbound.unread(peer.consumed)
@@ -175,7 +176,7 @@ class LinkControl:
         return unread
 
     def close(self) -> None:
-        """Take all rights away and end the link, if there is one."""
+        """Revoke all rights and end the link, if there is one."""
         self._sends_by_ring = self._receives_by_ring = False
         self._unsent = []
         if self._connection is not None:
@@ -185,7 +186,7 @@ class LinkControl:
 
     @property
     def landed(self) -> int:
-        """Slots that are in the peer's memory for certain."""
+        """Slots that are known to be in the peer's memory."""
         if self._connection is None or not self._sends_by_ring:
             return 0
         with contextlib.suppress(Unreachable):
@@ -210,7 +211,7 @@ class LinkControl:
         return []
 
     def push(self) -> bool:
-        """Hand what goes over TCP to the kernel; True when nothing is left. Raises Unreachable."""
+        """Hand TCP bytes to the kernel; True when no byte is left. Raises Unreachable."""
         try:
             while self._unsent:
                 self._unsent = send_some(self._socket, self._unsent, socket.MSG_DONTWAIT)
@@ -223,7 +224,7 @@ class LinkControl:
 
     @property
     def unsent(self) -> bool:
-        """There is something that the kernel did not take yet."""
+        """Whether bytes wait that the kernel did not take yet."""
         return bool(self._unsent)
 
     def _say(self, message: bytes) -> None:
@@ -243,7 +244,8 @@ class LinkControl:
             self._connection.outbound.read_credit()
 
     def progress(self, idle: bool) -> tuple[bool, bool]:
-        """Read credit, poll completions, give credit; returns whether there was some of the first two. Raises LinkLost."""
+        """Read credit, poll completions, give credit; returns whether there was any credit, and any completion. Raises
+        LinkLost."""
         connection = self._connection
         if self.phase is LinkPhase.PROBING and self.poll_answer():
             self._on_answer()
@@ -260,7 +262,7 @@ class LinkControl:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def on_timer(self, now: float) -> None:
-        """Do what is due: a doorbell, a probe, a new attempt, or giving up. Raises LinkLost, or Unreachable."""
+        """Run due work: a doorbell, a probe, a new attempt, or a timeout. Raises LinkLost, or Unreachable."""
         waited = now - self._since
         if self.phase is LinkPhase.ESTABLISHED:
             self._keep_alive(now)
@@ -288,7 +290,7 @@ class LinkControl:
                 self._say(Signal.PING)
 
     def timer_milliseconds(self, now: float) -> int:
-        """How long to wait at most until the next `on_timer`; only while no link is established."""
+        """Longest wait until the next `on_timer`; only while no link is established."""
         if self.phase is not LinkPhase.DETACHED:
             return 2 if self.phase is LinkPhase.PROBING else 50
         due = self._retry_at - now if self._leads else 1.0
@@ -297,7 +299,7 @@ class LinkControl:
     # -- sleeping (see RdmaConnection) --------------------------------------------------------------------------------
 
     def arm(self) -> bool:
-        """Have the peer ring the doorbell; False when something is under way. Raises LinkLost."""
+        """Ask the peer to ring the doorbell; False when a transfer is under way. Raises LinkLost."""
         connection = self.established
         with link_errors():
             return connection is not None and not self._unsent and connection.idle and connection.arm()
@@ -309,13 +311,13 @@ class LinkControl:
                 self._connection.disarm()
 
     def probe(self) -> None:
-        """Ask the peer's device whether it is there."""
+        """Probe the peer's device."""
         if self._connection is not None:
             with link_errors():
                 self._connection.outbound.probe()
 
     def poll_answer(self) -> bool:
-        """The peer's device has answered since the last call."""
+        """Whether the peer's device has answered since the last call."""
         with link_errors():
             answered = self._connection is not None and self._connection.requests.poll()
         if answered:
@@ -333,4 +335,4 @@ _HANDLERS: Mapping[tuple[LinkPhase, type[Hello] | Signal], Callable[[LinkControl
     (LinkPhase.PROBING, Signal.SWITCH): LinkControl._on_switch,
     (LinkPhase.ESTABLISHED, Signal.SWITCH): LinkControl._on_switch,
 }
-"""What the peer may say in which phase; everything else is refused."""
+"""The messages that the peer may send in each phase; all others are refused."""

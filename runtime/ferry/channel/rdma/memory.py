@@ -1,4 +1,4 @@
-"""How much memory the links pin, whether this process may pin it, and what to change when it may not.
+"""The memory that links pin, whether this process may pin it, and remedies when it may not.
 
 Arithmetic and two reads of this process's own limits; it must never pin anything itself.
 """
@@ -37,17 +37,18 @@ class RingShape:
 
     @property
     def ring_bytes(self) -> int:
-        """Of one direction, on one side."""
+        """Bytes of one direction, on one side."""
         return self.slots * self.slot_bytes
 
     @property
     def payload_bytes(self) -> int:
-        """Of one slot, without its footer."""
+        """Payload bytes of one slot, without its footer."""
         return self.slot_bytes - FOOTER_BYTES
 
     @property
     def pinned_bytes(self) -> int:
-        """Of one link, on one side: the inbound ring, the outbound staging, and a page for each credit word."""
+        """Pinned bytes of one link, on one side: the inbound ring, the outbound staging, and a page for each credit
+        word."""
         return rings.link_bytes(self.slots, self.slot_bytes)
 
     @property
@@ -62,7 +63,7 @@ class RingShape:
 
 
 class Budget:
-    """What the links of one process may pin together."""
+    """The memory that all links of one process may pin."""
 
     def __init__(self, maximum: int = PINNED_BYTES_MAX) -> None:
         self.maximum = maximum
@@ -74,12 +75,12 @@ class Budget:
         """Bytes that are pinned now."""
         return self._used
 
-    def take(self, count: int, what: str) -> None:
-        """Raises Exhausted when it does not fit any more."""
+    def take(self, count: int, purpose: str) -> None:
+        """Raises Exhausted when the bytes do not fit any more."""
         with self._lock:
             if self._used + count > self.maximum:
                 raise Exhausted(
-                    f"{what} pins {count} bytes, {self._used} of {self.maximum} are in use: "
+                    f"{purpose} pins {count} bytes, {self._used} of {self.maximum} are in use: "
                     "use fewer or smaller slots, or allow more (transport.rdma.pinned)"
                 )
             self._used += count
@@ -91,7 +92,7 @@ class Budget:
 
 
 class LentMemory:
-    """Memory of this process that its links send from without copying it, and how much they sent."""
+    """Memory of this process from which its links send without copying, and the bytes sent so far."""
 
     def __init__(self) -> None:
         self.mappings: tuple[mmap.mmap, ...] = ()
@@ -105,28 +106,28 @@ class LentMemory:
 
     @property
     def sent_bytes(self) -> int:
-        """Sent from lent memory by all links until now."""
+        """Bytes sent from lent memory by all links so far."""
         return self._sent_bytes
 
     def sent(self, count: int) -> None:
-        """A link sent so many bytes from lent memory."""
+        """A link sent this many bytes from lent memory."""
         with self._lock:
             self._sent_bytes += count
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the system allows this process to pin."""
+    """The system's limits on pinned memory for this process."""
 
     locked_bytes: int | None
     """None: without a limit"""
     may_lock: bool
-    """it has the capability IPC_LOCK in effect, so the limit does not hold"""
+    """it has the effective capability IPC_LOCK, so the limit does not apply"""
     uid: int
 
     @classmethod
     def here(cls) -> Limits:
-        """Of this process."""
+        """The limits of this process."""
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         status = Path("/proc/self/status").read_text("ascii")
         effective = int(next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16)
@@ -135,7 +136,8 @@ class Limits:
 
 
 def ring_error(links: int, shape: RingShape, limits: Limits, lend: int = 0) -> str | None:
-    """Why so many links cannot be pinned under these limits, with three remedies, the best first; None when they can."""
+    """Why this many links cannot be pinned under these limits, with three remedies, the best first; None when they
+    can."""
     if limits.may_lock or limits.locked_bytes is None:
         return None
     return rings.pin_error(links, shape.slots, shape.slot_bytes, limits.locked_bytes, limits.uid == 0, lend)

@@ -1,7 +1,7 @@
-"""The link address of a peer's card: looked up before the device looks it up.
+"""Resolves the link address of a peer's card before the device needs it.
 
-A device that connects waits for this address, for a second or more, and pyverbs holds the interpreter's lock meanwhile:
-no other thread of the process runs, and the process is taken for dead when it happens a few times.
+A device that connects waits for this address, for a second or more, and pyverbs holds the interpreter's lock during
+that time: no other thread of the process runs, and a few such waits make the process look dead.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ipaddress import IPv6Address
 from ferry.channel.rdma.verbs import DeviceUnusable
 
 RESOLVE_SECONDS = 0.25
-"""An address that has no answer after so long has none for now: the link is tried again later."""
+"""An address without an answer after this long has none for now: the link is retried later."""
 
 _DISCARD = 9
-"""The port of the datagram. Nobody has to listen there: it is sent for the question that the system asks first."""
+"""Port of the datagram. No process has to listen there: it is sent for the system's address query."""
 
 
 def resolve(own: IPv6Address, peer: IPv6Address, seconds: float = RESOLVE_SECONDS) -> None:
-    """Have the system find the link address of `peer`, as seen from the card with the address `own`.
+    """Make the system resolve the link address of `peer`, as seen from the card with the address `own`.
 
-    A datagram stays in its socket's queue until the system knows where to send it. Raises DeviceUnusable when it is still
-    there after `seconds`. Addresses that are none of the Internet Protocol's are left to the device.
+    A datagram stays in its socket's queue until the system knows its destination. Raises DeviceUnusable when it is
+    still queued after `seconds`. The device resolves other kinds of addresses itself.
     """
     if own.is_link_local or peer.is_link_local:
         return
@@ -39,16 +39,14 @@ def resolve(own: IPv6Address, peer: IPv6Address, seconds: float = RESOLVE_SECOND
             sock.connect((there, _DISCARD))
             sock.send(b"")
         except OSError:
-            return  # the device has ways that the system does not know
+            return  # the device may have other paths than the system
         deadline = time.monotonic() + seconds
         while _waiting(sock):
             if time.monotonic() > deadline:
-                raise DeviceUnusable(
-                    f"{there} does not answer who it is: no card with this address is reached from {here}"
-                )
+                raise DeviceUnusable(f"{there} does not answer: no card with this address is reached from {here}")
             time.sleep(0.001)
 
 
 def _waiting(sock: socket.socket) -> bool:
-    """The system has not sent everything yet."""
+    """Whether the system has not sent everything yet."""
     return bool(struct.unpack("@i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])

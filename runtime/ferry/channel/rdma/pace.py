@@ -1,4 +1,4 @@
-"""How a thread waits for memory to change: it polls, ever less often, and then sleeps until a descriptor is readable.
+"""Waiting for memory to change: polling, ever less often, and then sleeping until a descriptor is readable.
 
 A loop that only polls is worse than one that sleeps wherever processor time is limited. It must never decide what to do.
 """
@@ -12,7 +12,7 @@ import time
 
 SPINS, YIELDS, NAPS = 0, 30, 90
 """The first SPINS polls follow without a pause; up to YIELDS each lets other threads run first; up to NAPS each sleeps
-NAP_SECONDS first. SPINS is 0: a thread that spins keeps the interpreter's lock from the one that has something to send."""
+NAP_SECONDS first. SPINS is 0: a spinning thread would keep the interpreter's lock from a sending one."""
 
 NAP_SECONDS = 0.0001
 WAIT_MILLISECONDS, STALL_MILLISECONDS = 1, 5
@@ -20,33 +20,34 @@ WAIT_MILLISECONDS, STALL_MILLISECONDS = 1, 5
 
 STALL_SECONDS = 0.2
 SLEEPY_SECONDS = 0.01
-"""Nothing was done for this long: it is worth the effort to wait for the doorbell."""
+"""After this long without work it pays to wait for the doorbell."""
 
 PROBE_MILLISECONDS = 150
 """Without a completion for this long the peer's device is probed; it has 0.46 s to answer (see queue_pair)."""
 
 ANSWER_MILLISECONDS = (2, 4, 8, 16, 32)
-"""A sleeping thread's pauses before it looks for the answer to its probe. A busy peer takes longer: then it stays awake."""
+"""Pauses of a sleeping thread before it looks for the answer to its probe. A busy peer takes longer: then it stays
+awake."""
 
 LISTEN_SECONDS = 0.02
-"""How often a busy channel reads its TCP connection."""
+"""Interval at which a busy channel reads its TCP connection."""
 
 DRAIN_SECONDS = 1.0
-"""How long a channel that ends waits for slots that its peer knows to have arrived."""
+"""Longest wait of an ending channel for slots that its peer knows to have arrived."""
 
 LAST_WORDS_SECONDS = 0.1
-"""A link that broke: how long the peer may take to say why."""
+"""Longest wait, after a link broke, for the peer's reason."""
 
 
 class PollPace:
-    """Knows when something was done last, and so how long to pause."""
+    """Remembers the last work, and so the length of the next pause."""
 
     def __init__(self) -> None:
         self._polls = 0
         self._active = time.monotonic()
 
     def worked(self) -> None:
-        """Something was done; any thread may call this."""
+        """Work was done; any thread may call this."""
         self._polls = 0
         self._active = time.monotonic()
 
@@ -61,7 +62,7 @@ class PollPace:
 
     @property
     def sleepy(self) -> bool:
-        """Nothing was done for so long that the thread should wait for the doorbell."""
+        """Whether the idle time is long enough to wait for the doorbell."""
         return time.monotonic() - self._active > SLEEPY_SECONDS
 
     @property
@@ -71,7 +72,7 @@ class PollPace:
 
 
 class Waker:
-    """Wakes the thread that waits on it. Waking is allowed from any thread, also when it is gone."""
+    """Wakes a waiting thread. Any thread may wake it, even after its end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,13 +81,13 @@ class Waker:
         self._registered: tuple[int, ...] = ()
 
     def wake(self) -> None:
-        """The wait that is going on, or the next one, ends at once."""
+        """End the present wait, or the next one, at once."""
         with self._lock:
             if self._descriptor >= 0:
                 os.eventfd_write(self._descriptor, 1)
 
     def wait(self, milliseconds: int, *descriptors: int, writable: bool = False) -> set[int]:
-        """Until it is woken, one of the descriptors is readable, or the time is over; returns the ready ones.
+        """Wait until woken, until a descriptor is readable, or for the given time; returns the ready descriptors.
 
         `writable`: the first descriptor is also waited for until it can be written to.
         """

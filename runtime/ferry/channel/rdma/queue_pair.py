@@ -1,7 +1,7 @@
 """One queue pair with its protection domain and completion queues, and the memory regions that its device may reach.
 
-It must never grant a right that is not needed (the peer may write to rings and credit words, and to nothing else; nobody
-may read), never wait inside a verbs call (pyverbs holds the interpreter's lock), and never leave a work request to the
+It must never grant a right that is not needed (the peer may write to rings and credit words only, and may read
+nothing), never wait inside a verbs call (pyverbs holds the interpreter's lock), and never leave a work request to the
 garbage collector: pyverbs up to 64 leaks every one of them.
 """
 
@@ -27,7 +27,8 @@ SGES = 8
 INLINE_BYTES = 32
 
 TIMEOUT, RETRIES = 14, 6
-"""4.096 us * 2**14 * (6 + 1) = 0.46 s until an unanswered request is an error. Seven retries would be for ever on some."""
+"""4.096 us * 2**14 * (6 + 1) = 0.46 s until an unanswered request is an error. Seven retries mean endless on some
+devices."""
 
 _BATCH = 16
 _RNR_TIMER = 12
@@ -39,7 +40,7 @@ _opening = threading.Lock()
 class MemoryRegion:
     """A shared mapping (a fork never copies it) that the device may reach; the peer may write to it only if `remote`.
 
-    A `mapping` that is given without `remote` is only read: pages of files can always be pinned for that.
+    A `mapping` without `remote` is only read: pages of files can always be pinned for that.
     """
 
     def __init__(self, lib: SimpleNamespace, domain: Any, size: int, remote: bool, mapping: mmap.mmap | None) -> None:
@@ -59,13 +60,13 @@ class MemoryRegion:
         self.rkey = int(self._mr.rkey)
 
     def revoke(self) -> None:
-        """From now on nobody's request reaches this memory. The memory itself stays until `close`."""
+        """From now on no request reaches this memory. The memory itself stays until `close`."""
         if self._mr is not None:
             self._mr.close()
             self._mr = None
 
     def close(self) -> None:
-        """Revoke, and unmap the memory as soon as nobody has a view of it."""
+        """Revoke, and unmap the memory when its last view is gone."""
         self.revoke()
         self._pin = None
         with contextlib.suppress(BufferError):
@@ -87,7 +88,7 @@ class QueuePair:
         self._stack = contextlib.ExitStack()
         self._failures: dict[int, str] = {}
         self.fd = -1
-        """becomes readable when a solicited write came after `request_notify`"""
+        """readable when a solicited write came after `request_notify`"""
         try:
             self._create(context, depth, receives)
         except BaseException as error:
@@ -107,7 +108,7 @@ class QueuePair:
             # The attribute came with rdma-core 57.
             self.fd = getattr(self._comp_channel, "fd", None) or (_event_fds() - before).pop()
         os.set_blocking(self.fd, False)
-        # On an error requests that asked for no completion get one, too: there must be room for all.
+        # After an error unsignaled requests complete, too: there must be room for all.
         self._send_cq = self._keep(lib.CQ(context, 2 * depth + _BATCH))
         self._recv_cq = self._keep(lib.CQ(context, receives + _BATCH, channel=self._comp_channel))
         caps = lib.QPCap(max_send_wr=depth, max_recv_wr=receives, max_send_sge=SGES, max_inline_data=INLINE_BYTES)
@@ -123,7 +124,7 @@ class QueuePair:
 
     @property
     def address(self) -> QueuePairAddress:
-        """What the peer has to know to connect to this queue pair."""
+        """The address with which the peer connects to this queue pair."""
         return QueuePairAddress(self.qp_num, self.psn, self._port.gid.address, self._port.mtu)
 
     def region(self, size: int, *, remote: bool, mapping: mmap.mmap | None = None) -> MemoryRegion:
@@ -156,7 +157,7 @@ class QueuePair:
 
     @property
     def in_order(self) -> bool:
-        """The device guarantees that the last byte of a write becomes visible last; known once connected."""
+        """Whether the device guarantees that the last byte of a write becomes visible last; known once connected."""
         try:
             return bool(self._qp.query_data_in_order(self._lib.enums.IBV_WR_RDMA_WRITE))
         except (AttributeError, self._lib.PyverbsError):
@@ -176,7 +177,8 @@ class QueuePair:
         imm_data: int | None = None,
         solicited: bool = False,
     ) -> None:
-        """Post one WRITE; `imm_data`: the peer gets a completion with it; `solicited`: one that makes its `fd` readable."""
+        """Post one WRITE; `imm_data`: the peer gets a completion with it; `solicited`: one that makes its `fd`
+        readable."""
         lib = self._lib
         enums = lib.enums
         flags = (
@@ -211,7 +213,7 @@ class QueuePair:
         return last
 
     def _completions(self, queue: Any) -> list[Any]:
-        """New completions until the first failure, which is raised when none came before it."""
+        """New completions until the first failure, which is raised when no completion came before it."""
         good = []
         for done in queue.poll(_BATCH)[1]:
             if int(done.status) != int(self._lib.enums.IBV_WC_SUCCESS):
@@ -233,11 +235,11 @@ class QueuePair:
             raise Unreachable(f"a receive could not be posted: {error}") from error
 
     def poll_receives(self) -> list[int]:
-        """Immediate data that came; each used up one receive. Raises Unreachable when the queue pair failed."""
+        """Received immediate data; each used up one receive. Raises Unreachable when the queue pair failed."""
         try:
             return [int(done.imm_data) & 0xFFFFFFFF for done in self._completions(self._recv_cq)]
         except Unreachable:
-            self.poll()  # the request that failed tells why, not the receives that were flushed after it
+            self.poll()  # the failed request has the reason, the flushed receives after it do not
             raise
 
     def request_notify(self) -> None:
@@ -246,20 +248,20 @@ class QueuePair:
 
     def ack_events(self) -> None:
         """Take the events that made `fd` readable; never waits."""
-        # EAGAIN ends it: the descriptor does not block.
+        # EAGAIN ends the loop: the descriptor does not block.
         with contextlib.suppress(self._lib.PyverbsError):
             while True:
                 self._comp_channel.get_cq_event(self._recv_cq)
                 self._recv_cq.ack_events(1)
 
     def barrier(self) -> None:
-        """Everything that the device wrote before the word that was just read is visible after this."""
+        """After this, all writes of the device before the last read word are visible."""
         self._lib.barrier()
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def revoke(self) -> None:
-        """The fence: no request of the peer, however late, reaches memory of this queue pair after this."""
+        """The fence: after this no request of the peer, however late, reaches memory of this queue pair."""
         for region in self._regions:
             region.revoke()
 
@@ -275,9 +277,9 @@ class QueuePair:
 
 
 def _event_fds() -> set[int]:
-    found = set()
+    fds = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[infinibandevent]":
-                found.add(int(name))
-    return found
+                fds.add(int(name))
+    return fds

@@ -1,11 +1,11 @@
-"""A ring of slots in each direction: the sender writes the receiver's slots by RDMA, the receiver gives credit back.
+"""A ring of slots in each direction: the sender writes the receiver's slots by RDMA, the receiver returns credit.
 
     slot          | unused | payload, right-aligned | footer: length, checksum, ring, kind, flags, sequence |
     credit word   top bit: the receiver sleeps; the other bits: slots consumed since the link began
 
-The footer's sequence is the last word of the slot, so it is written last (or immediate data says that all is there). It
-must never trust the peer: impossible lengths, sequences and credits are refused, and every slot is copied once, before
-the copy is checked. It takes no locks and never waits.
+The footer's sequence is the last word of the slot, so it is written last (or immediate data proves that the slot is
+complete). It must never trust the peer: impossible lengths, sequences and credits are refused, and every slot is copied
+once, before the copy is checked. It takes no locks and never waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA, DOORBELL = 0, 0xFFFFFFFF
 
 SLEEPING = 1 << 63
 TORN_SECONDS = 0.02
-"""Impossible bytes may be half written, where the device guarantees no order: they are refused when they stay so long."""
+"""Without guaranteed order impossible bytes may be half written: they are refused when they stay this long."""
 
 _FOOTER = struct.Struct("<IIIHHQ")
 _UNCHECKED = struct.Struct("<IIHHQ")
@@ -63,7 +63,7 @@ class Outbound:
         self._lent = lent
         self._sources = [queue_pair.region(len(one), remote=False, mapping=one) for one in lent.mappings]
         self._lent_slots: deque[tuple[int, int, list[memoryview]]] = deque()
-        """For each slot with lent memory: its sequence, its wr_id, and the views that keep the memory unchanged."""
+        """For each slot with lent memory: its sequence, its wr_id, and views that keep the memory unchanged."""
         self._staging = queue_pair.region(shape.ring_bytes, remote=False)
         self._nothing = ScatterGatherEntry(self._staging.address, 0, self._staging.lkey)
         self.credit = queue_pair.region(PAGE_BYTES, remote=True)
@@ -74,22 +74,22 @@ class Outbound:
         self.consumed = 0
         self._credit_word = 0
         self._rung_for = 0
-        """The credit word for which the doorbell was rung: one doorbell for each time that the peer sleeps."""
+        """The credit word for which the doorbell was rung: one doorbell for each sleep of the peer."""
         self._suspect: tuple[int, float] | None = None
         self._peer: Hello | None = None
 
     def attach(self, peer: Hello) -> None:
-        """The peer has described its ring."""
+        """Take the peer's description of its ring."""
         self._peer = peer
 
     @property
     def settled(self) -> bool:
-        """The peer has consumed everything."""
+        """Whether the peer has consumed everything."""
         return self.sent == self.consumed
 
     @property
     def landed(self) -> int:
-        """Slots that are in the peer's memory for certain."""
+        """Slots that are known to be in the peer's memory."""
         slots, completed = self.shape.slots, self._requests.completed
         first = max(0, self.sent - slots)
         return next((n for n in range(self.sent, first, -1) if self._wr_ids[(n - 1) % slots] <= completed), first)
@@ -122,21 +122,22 @@ class Outbound:
 
     @property
     def keeps_lent(self) -> bool:
-        """Lent memory may still be read: by the own device, or to send it again to a peer that did not read it."""
+        """Whether lent memory may still be read: by the own device, or to send it again to a peer that did not read
+        it."""
         return bool(self._lent_slots)
 
     def release_lent(self) -> None:
-        """The link is closed: nothing is read any more."""
+        """The link is closed: its memory is not read any more."""
         self._lent_slots.clear()
 
     @property
     def room(self) -> bool:
-        """The next slot is free: the peer has consumed it, and the own device has completed its request."""
+        """Whether the next slot is free: consumed by the peer, and completed by the own device."""
         slots = self.shape.slots
         return self.sent - self.consumed < slots and self._wr_ids[self.sent % slots] <= self._requests.completed
 
     def put(self, gather: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-        """Send as much as there are free slots for; returns the rest. Raises Unreachable."""
+        """Send as much as fits into free slots; returns the rest. Raises Unreachable."""
         rest = list(gather)
         rest.reverse()
         while rest and self.room:
@@ -170,13 +171,13 @@ class Outbound:
             entries,
             peer.ring + (slot + 1) * shape.slot_bytes - FOOTER_BYTES - size,
             peer.ring_rkey,
-            signaled=bool(lent),  # who owns the memory waits for it
+            signaled=bool(lent),  # the owner of the memory waits for it
             imm_data=DATA if peer.imm else DOORBELL if doorbell else None,
             solicited=doorbell,
         )
 
     def unread(self, consumed: int) -> list[bytes]:
-        """The payloads behind the first `consumed` slots: they are still where they were sent from.
+        """The payloads after the first `consumed` slots: they are still in their original place.
 
         Raises Refusal for an impossible number.
         """
@@ -189,21 +190,21 @@ class Outbound:
         """Entries for the pieces in order, and the pieces in lent memory; all others are copied into staging memory."""
         stage, out, start, lent = self._staging, list[ScatterGatherEntry](), at, list[memoryview]()
         for piece in pieces:
-            found = self._lent_entry(piece, len(out))
-            if found is None:
+            entries = self._lent_entry(piece, len(out))
+            if entries is None:
                 stage.view[at : at + len(piece)] = piece
                 at += len(piece)
                 continue
             if at > start:
                 out.append(ScatterGatherEntry(stage.address + start, at - start, stage.lkey))
                 start = at
-            out.append(found)
+            out.append(entries)
             lent.append(piece)
         out.append(ScatterGatherEntry(stage.address + start, at - start, stage.lkey))
         return out, lent
 
     def _lent_entry(self, piece: memoryview, used: int) -> ScatterGatherEntry | None:
-        """An entry for the piece where it is, if that is lent memory and worth an entry of its own."""
+        """An entry for the piece in place, if it is in lent memory and worth an entry of its own."""
         if not self._sources or len(piece) < LENT_BYTES_MIN or used > SGES - 3:
             return None
         address = int(np.frombuffer(piece, np.uint8).__array_interface__["data"][0])
@@ -214,11 +215,11 @@ class Outbound:
 
     @property
     def _peer_sleeps(self) -> bool:
-        """The peer waits for a doorbell, and it was not rung yet."""
+        """Whether the peer waits for a doorbell that was not rung yet."""
         return bool(self._credit_word & SLEEPING) and self._credit_word != self._rung_for
 
     def ring_doorbell(self) -> None:
-        """Wake a peer that went to sleep before it saw what was sent."""
+        """Wake a peer that went to sleep before it saw the last slots."""
         peer = self._peer
         if self._peer_sleeps and not self.settled and self._requests.room:
             assert peer is not None
@@ -226,7 +227,7 @@ class Outbound:
             self._requests.post_write([self._nothing], peer.ring, peer.ring_rkey, imm_data=DOORBELL, solicited=True)
 
     def probe(self) -> int:
-        """Post a write of no bytes, which needs no credit: its completion shows that the peer's device is there."""
+        """Post an empty write, which needs no credit: its completion shows that the peer's device is alive."""
         assert self._peer is not None
         return self._requests.post_write([self._nothing], self._peer.ring, self._peer.ring_rkey, signaled=True)
 
@@ -252,7 +253,7 @@ class Inbound:
         self.consumed = 0
 
     def attach(self, peer: Hello) -> None:
-        """The peer has described its credit word. From now on it may send immediate data."""
+        """Take the peer's description of its credit word. From now on it may send immediate data."""
         self._peer = peer
         self._queue_pair.post_receives(self.shape.receives)
 
@@ -274,14 +275,14 @@ class Inbound:
         if self._words[end // 8 - 1] != wanted:
             return self._suspicious("its sequence is another") if self._imm else 0
         self._queue_pair.barrier()
-        found = bytes(self.ring.view[end - FOOTER_BYTES : end])
-        length, _, ring_id, kind, flags, sequence = _FOOTER.unpack(found)
+        written = bytes(self.ring.view[end - FOOTER_BYTES : end])
+        length, _, ring_id, kind, flags, sequence = _FOOTER.unpack(written)
         expected = (self._ring_id, _KIND, 0, wanted)
         if not 0 < length <= shape.payload_bytes or (ring_id, kind, flags, sequence) != expected:
             return self._suspicious(f"its footer says {length} bytes, ring {ring_id}, kind {kind}, sequence {sequence}")
         end -= FOOTER_BYTES
         into[:length] = self.ring.view[end - length : end]
-        if footer(length, ring_id, sequence, [into[:length]]) != found:
+        if footer(length, ring_id, sequence, [into[:length]]) != written:
             return self._suspicious("its checksum is wrong")
         self._suspect = None
         self.consumed = wanted
@@ -299,13 +300,13 @@ class Inbound:
 
     @property
     def reported_sleeping(self) -> bool:
-        """The peer's credit word says that this side sleeps."""
+        """Whether the peer's credit word says that this side sleeps."""
         return bool(self._reported & SLEEPING)
 
     def post_credit(self, *, idle: bool = False, sleeping: bool = False) -> bool:
-        """Write the peer's credit word when a quarter of the ring was consumed; False when nothing was written.
+        """Write the peer's credit word after a quarter of the ring was consumed; False when it was not written.
 
-        `idle`: also for less, as there is nothing else to do. `sleeping`: the peer has to ring the doorbell.
+        `idle`: also for less, because there is no other work. `sleeping`: the peer has to ring the doorbell.
         """
         fresh = self.consumed - (self._reported & ~SLEEPING)
         due = (

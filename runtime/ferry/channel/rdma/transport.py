@@ -1,9 +1,9 @@
 """A channel over RDMA: an authenticated TCP connection for liveness, the beginning and the end, and a link with rings.
 
-Whether the bytes go through the rings or over TCP is the business of `link_control`; here is what moves them.
-One thread makes progress: it receives, gives credit, polls completions and sends what senders could not send themselves.
-It waits by looking, ever less often, and when nothing is under way by sleeping until the peer rings its doorbell.
-It must never report the end before the peer's rights to this side's memory are revoked, nor wait inside a verbs call.
+`link_control` decides whether bytes go through the rings or over TCP; this file moves them. One thread makes progress:
+it receives, gives credit, polls completions and sends bytes that senders could not send themselves. It waits by
+polling, ever less often, and in idle times by sleeping until the peer rings its doorbell. It must never report the end
+before the peer's rights to this side's memory are revoked, nor wait inside a verbs call.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ferry.contract.errors import FerryError, Unreachable
 log = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 0.5
-"""For the sending lock: making a queue pair takes tens of milliseconds."""
+"""Wait for the sending lock: making a queue pair takes tens of milliseconds."""
 
 
 class RdmaTransport:
-    """See ChannelTransport and SocketTransport; `start` begins to set up the link, and what is sent before goes over TCP."""
+    """`start` begins to set up the link; earlier messages go over TCP."""
 
     name = "rdma"
 
@@ -47,27 +47,24 @@ class RdmaTransport:
         self._pace = PollPace()
         self._received = ReassemblyBuffer(factory.shape)
         self._rest: list[bytes | memoryview] = []
-        """of the last gather: what found no room; with the sending lock"""
+        """rest of the last gather; with the sending lock"""
         self._asleep = False
         self._listened_at = 0.0
         self._failure: FerryError | None = None
-        """that a sender met, for the thread that makes progress"""
+        """error of a sender, for the thread that makes progress"""
 
     @property
     def link(self) -> LinkState:
-        """See Endpoint.links."""
         if self._control.established is not None:
             return LinkState(self.channel.peer, "rdma", "")
         return LinkState(self.channel.peer, "tcp", self._control.reason)
 
     def start(self) -> None:
-        """See SocketTransport.start."""
         self.connection.start()
 
-    # -- sending: in senders' threads, and in the one that makes progress ---------------------------------------------
+    # -- sending: in senders' threads, and in the progress thread ---------------------------------------------------
 
     def queued(self, size: int) -> None:
-        """See ChannelTransport.queued."""
         if size <= limits.SLOT_BYTES and self._failure is None and self._sending.acquire(blocking=False):
             try:
                 self._control.read_credit()
@@ -79,15 +76,14 @@ class RdmaTransport:
         self.wake()
 
     def wake(self) -> None:
-        """See ChannelTransport.wake."""
-        # Set before the thread looks for the last time what there is to do, and read after there was something to do.
+        # Set before the thread's last look for work, and read after work was added.
         if self._asleep:
             self._waker.wake()
 
     def _send(self, batches: int) -> bool:
-        """With the sending lock: as much as there is room for; True when something went."""
+        """With the sending lock: send as much as there is room for; True when bytes were sent."""
         if self._control.phase is LinkPhase.FALLING_BACK:
-            return False  # what goes first is not known before the peer has said what it read
+            return False  # the peer must first say how much it has read
         moved = False
         for _ in range(batches):
             if not self._control.push():
@@ -113,7 +109,7 @@ class RdmaTransport:
             self.channel.handed_over()
 
     def flush(self, timeout: float) -> bool:
-        """See Channel.flush; when it returns True, everything is in the peer's memory, or its kernel has it to send."""
+        """When it returns True, everything is in the peer's memory, or in its kernel's queue."""
         deadline = time.monotonic() + timeout
         while self.channel.wait_handed_over(max(0.0, deadline - time.monotonic())):
             with self._sending:
@@ -124,7 +120,7 @@ class RdmaTransport:
                     return self.channel.closed is None
                 try:
                     target = link.last_request()
-                except Unreachable as error:  # what was sent may have to be sent again over TCP
+                except Unreachable as error:  # bytes may have to be sent again over TCP
                     self._failure, target = LinkLost(str(error)), sys.maxsize
             self.wake()
             if self._completed(link, target, deadline):
@@ -134,7 +130,7 @@ class RdmaTransport:
         return False
 
     def _completed(self, link: RdmaConnection, target: int, deadline: float) -> bool:
-        """Wait for that request; False when it was not done in time, or never will be."""
+        """Wait for that request; False after the deadline, or when it can never complete."""
         self.channel.wait_for(
             lambda: link.requests.completed >= target or self._control.outgoing is not link,
             max(0.0, deadline - time.monotonic()),
@@ -144,7 +140,6 @@ class RdmaTransport:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """See SocketTransport.serve."""
         try:
             with self._falling_back(), self._sending:
                 self._control.offer()
@@ -158,7 +153,7 @@ class RdmaTransport:
             raise Unreachable(self._last_words() or str(error)) from error
 
     def _step(self) -> bool:
-        """Do what there is to do; False when there was nothing."""
+        """One pass of work; False when there was none."""
         now = time.monotonic()
         busy = False
         if self._failure is not None:
@@ -187,7 +182,7 @@ class RdmaTransport:
         return moved
 
     def _listen(self) -> bool:
-        """What the peer says over TCP; False when it says nothing. Raises Unreachable when it ends."""
+        """Read the peer's TCP messages; False when there is none. Raises Unreachable when it ends."""
         heard = False
         while self.channel.closed is None:
             try:
@@ -216,7 +211,7 @@ class RdmaTransport:
 
     @contextlib.contextmanager
     def _falling_back(self) -> Iterator[None]:
-        """A link that is lost does not end the connection, when that is allowed."""
+        """With fallback enabled, a lost link does not end the connection."""
         try:
             yield
         except LinkLost as error:
@@ -225,11 +220,11 @@ class RdmaTransport:
             self._fall_back(str(error))
 
     def _fall_back(self, reason: str) -> None:
-        """Leave the link: fence it, read what has arrived, and tell the peer."""
+        """Leave the link: fence it, read the received slots, and tell the peer."""
         if self._control.phase is LinkPhase.FALLING_BACK:
             return
         with self._sending:
-            self.channel.take_back()  # what was sent may have to be sent again
+            self.channel.take_back()  # sent bytes may have to be sent again
             self._control.revoke(reason)
         with contextlib.suppress(LinkLost):
             while self._receive():
@@ -240,7 +235,7 @@ class RdmaTransport:
         self.channel.notify()
 
     def _resume_tcp(self, peer: FallBack) -> None:
-        """The peer has left the link: this side does, too, if it has not yet, and goes on where the peer stopped."""
+        """The peer has left the link: this side leaves it, too, and resumes where the peer stopped."""
         if not self._fallback:
             raise Unreachable(f"the peer goes on over TCP: {peer.reason}")
         self._fall_back(f"{peer.reason} (says the peer)")
@@ -263,11 +258,11 @@ class RdmaTransport:
             self._asleep = False
 
     def _wait_for_doorbell(self) -> bool:
-        """Sleep until the peer rings, if nothing is under way; False when something is."""
+        """Sleep until the peer rings, if no transfer is under way; False otherwise."""
         with self._sending:
             if self._rest or not self._control.arm():
                 return False
-        # What came or was queued before the peer and the senders knew that this thread sleeps.
+        # Handle work from before the peer and the senders knew that this thread sleeps.
         if not self._step():
             self._sleep()
         with self._sending:
@@ -275,7 +270,7 @@ class RdmaTransport:
         return True
 
     def _sleep(self) -> None:
-        """Until something wakes it; meanwhile the peer's device is asked now and then, and nothing else is done."""
+        """Sleep until woken; the peer's device is probed at times, nothing else is done."""
         link = self._control.established
         while self.channel.closed is None and link is not None and link.idle:
             if self._wait(pace.PROBE_MILLISECONDS, link.queue_pair.fd):
@@ -291,7 +286,7 @@ class RdmaTransport:
                 return
 
     def _wait(self, milliseconds: int, *doorbell: int) -> bool:
-        """True when there may be something to do before the time is over."""
+        """True when there may be work before the time is over."""
         blocked = self._control.unsent
         if not blocked and not self._rest and self.channel.sendable:
             return True
@@ -303,7 +298,7 @@ class RdmaTransport:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _drain(self, landed: int) -> None:
-        """Deliver what reached this side before the peer ended; its link is broken by now, or will be."""
+        """Deliver slots that arrived before the peer ended; its link is broken by now, or will be."""
         deadline = time.monotonic() + pace.DRAIN_SECONDS
         with contextlib.suppress(Unreachable):
             while time.monotonic() < deadline and self.channel.closed is None:
@@ -313,7 +308,7 @@ class RdmaTransport:
                     time.sleep(pace.NAP_SECONDS)
 
     def _last_words(self) -> str | None:
-        """The link broke; the peer may have closed it, and says so."""
+        """The link broke; the peer may have closed it, and may have sent a reason."""
         deadline = time.monotonic() + pace.LAST_WORDS_SECONDS
         while not self.connection.peer_gone and self.channel.closed is None and time.monotonic() < deadline:
             try:
@@ -324,18 +319,17 @@ class RdmaTransport:
         return None
 
     def close(self, reason: str) -> None:
-        """See ChannelTransport.close."""
         self.connection.shut_down(
             lambda: Bye(self._control.landed, reason).encode() if self._control.push() else b"", _FAREWELL_SECONDS
         )
         self._waker.wake()
 
     def release(self) -> None:
-        """See SocketTransport.release: the peer loses its rights before anybody hears of the end."""
+        """The peer loses its rights before the end is reported."""
         with self._sending:
             try:
                 self._control.close()
-            except Exception:  # it must still be reported, and whoever reads the log must know
+            except Exception:  # the end must still be reported, and the error logged
                 log.exception("the link to %s could not be closed", self.channel.peer)
             self._rest = []
             self._socket.close()

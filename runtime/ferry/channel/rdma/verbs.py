@@ -1,6 +1,7 @@
-"""The only file that imports pyverbs, of rdma-core 44 to 64 and later, and the types that the others share.
+"""The only importer of pyverbs, of rdma-core 44 to 64 and later, and the types that the other files share.
 
-It must never import pyverbs before a device is asked for: it is optional, and has to be of the system's own rdma-core.
+It must never import pyverbs before a device is asked for: it is optional, and has to come from the system's own
+rdma-core.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PORT = 1
 
 
 class DeviceUnusable(Fault):
-    """There is no such device, or it cannot do what a channel needs; the message says which and why."""
+    """The device does not exist, or cannot do what a channel needs; the message says which and why."""
 
 
 class Gid(NamedTuple):
@@ -28,12 +29,12 @@ class Gid(NamedTuple):
     gid_index: int
     address: IPv6Address
     version: int
-    """of RoCE: 2 can be routed; 0 means something else"""
+    """version of RoCE: 2 can be routed; 0 means another protocol"""
     netdev: str
 
 
 class Port(NamedTuple):
-    """A port of an open device, with the address that was chosen."""
+    """A port of an open device, with the chosen address."""
 
     device: str
     gid: Gid
@@ -41,7 +42,7 @@ class Port(NamedTuple):
 
 
 class QueuePairAddress(NamedTuple):
-    """How to reach a queue pair."""
+    """The address of a queue pair."""
 
     qp_num: int
     psn: int
@@ -107,7 +108,7 @@ def device_names() -> list[str]:
 
 
 def status_name(status: int) -> str:
-    """What a completion's status is called, e.g. REM_ACCESS_ERR."""
+    """Name of a completion's status, e.g. REM_ACCESS_ERR."""
     enums = library().enums
     for name in dir(enums):
         if name.startswith("IBV_WC_") and name.endswith("_ERR") and int(getattr(enums, name)) == status:

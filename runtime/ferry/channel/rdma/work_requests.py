@@ -1,4 +1,4 @@
-"""The work requests of one queue pair, counted: how many are posted, how many completed, and which are signaled.
+"""Counts the work requests of one queue pair: posted ones, completed ones, and which are signaled.
 
 It must never post more than the send queue takes, nor many requests in a row without a signaled one.
 """
@@ -19,7 +19,8 @@ _SPARE = 8
 
 
 class WorkRequests:
-    """The work requests of one queue pair, numbered from 1: a completion of one proves that all before it are done."""
+    """The work requests of one queue pair, numbered from 1: a completion of one proves that all earlier ones are
+    done."""
 
     def __init__(self, queue_pair: QueuePair, shape: RingShape) -> None:
         self._queue_pair = queue_pair
@@ -28,13 +29,13 @@ class WorkRequests:
         self.posted = 0
         """wr_id of the last request"""
         self.completed = 0
-        """wr_id of the last request that is known to be completed"""
+        """wr_id of the last request known to be completed"""
         self.signaled = 0
-        """wr_id of the last request that asked for a completion"""
+        """wr_id of the last signaled request"""
 
     @property
     def room(self) -> bool:
-        """The send queue has room for one request that could wait, too."""
+        """Whether the send queue has room for one more request that can wait."""
         return self.posted - self.completed < self._depth
 
     def post_write(
@@ -48,7 +49,7 @@ class WorkRequests:
         imm_data: int | None = None,
         solicited: bool = False,
     ) -> int:
-        """See QueuePair.post_write; returns its `wr_id`."""
+        """Post as QueuePair.post_write; returns the `wr_id`."""
         wr_id = self.posted + 1
         signaled = signaled or wr_id - self.signaled >= self._signal_every
         self._queue_pair.post_write(

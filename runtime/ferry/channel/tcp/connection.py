@@ -1,6 +1,6 @@
-"""One authenticated TCP connection: its socket, the lock of whoever sends, the thread that receives, and its end.
+"""One authenticated TCP connection: its socket, the lock of senders, the receiving thread, and its end.
 
-A transport has one, whether it moves the messages over it or only begins there. It must never know what is sent.
+Every transport has one, for all messages or only for the beginning. It must never know what is sent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ GATHER_MAX = 1000
 """Entries of one sendmsg; Linux allows 1024."""
 
 SILENT_SECONDS = 15
-"""Unacknowledged bytes for this long mean that the node is gone; a dead process is noticed at once. Generous, because
-the heartbeats of the membership are quicker and a process that is merely stopped must not look dead to TCP."""
+"""Unacknowledged bytes for this long mean that the node is lost; a dead process is noticed at once. Generous, because
+heartbeats of the membership are quicker and a process that is merely stopped must not look dead to TCP."""
 
 _SIOCOUTQNSD = 0x894B
-"""Bytes of the send queue that were not sent yet: of linux/sockios.h, Python has no name for it."""
+"""Bytes of the send queue that were not sent yet: from linux/sockios.h, unnamed in Python."""
 
 _JOIN_SECONDS = 1.0
 
@@ -45,15 +45,15 @@ class SocketTransport(ChannelTransport, Protocol):
         """Begin to receive; once. Sending is possible before."""
 
     def serve(self) -> None:
-        """Receive until the channel is closed, on the connection's thread. Raises why it ends."""
+        """Receive until the channel is closed, on the connection's thread. Raises the reason of the end."""
 
     def release(self) -> None:
-        """Give everything back: the connection has ended and nobody was told yet, or it was never started."""
+        """Release all resources: the connection has ended but the end was not reported yet, or it was never started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A connection that has proved itself, and who is told of its end."""
+    """An authenticated connection, and the callbacks for its messages and its end."""
 
     sock: socket.socket
     peer: str
@@ -61,11 +61,11 @@ class Opening:
     on_message: Handler
     on_end: Callable[[SocketTransport, str], None]
     initiator: str
-    """who dialled"""
+    """name of the side that dialled"""
     life: bytes
-    """of the peer"""
+    """life of the peer"""
     number: int
-    """of the connections that the initiator opened"""
+    """number among the initiator's connections"""
 
 
 class TcpConnection:
@@ -75,7 +75,7 @@ class TcpConnection:
         self.opening = opening
         self.socket = opening.sock
         self.sending = threading.Lock()
-        """Held by whoever sends."""
+        """Held by the sending thread."""
         self.peer_gone = False
         """The peer has ended the connection: a farewell would not be read."""
         self._transport = transport
@@ -96,7 +96,7 @@ class TcpConnection:
             self._transport.serve()
         except OSError as error:
             reason, self.peer_gone = f"connection lost: {error}", True
-        except Exception as error:  # a handler's failure must end its connection, not the thread in silence
+        except Exception as error:  # a handler's failure must end its connection, not silently the thread
             reason = reason_of(error)
         self._transport.channel.close(reason)
         self._shut_down.wait(_JOIN_SECONDS)
@@ -104,7 +104,8 @@ class TcpConnection:
         self.opening.on_end(self._transport, self._transport.channel.closed or reason)
 
     def shut_down(self, farewell: Callable[[], bytes], seconds: float) -> None:
-        """Tell the peer why, at best effort and waiting `seconds` for another sender, and end both directions."""
+        """Send the reason to the peer, at best effort and waiting `seconds` for another sender, and end both
+        directions."""
         if not self.peer_gone and self.sending.acquire(timeout=seconds):
             try:
                 with contextlib.suppress(OSError, Unreachable):
@@ -116,7 +117,7 @@ class TcpConnection:
         self._shut_down.set()
 
     def wait_end(self) -> None:
-        """After a close: until the end was reported, unless called by the thread that reports it."""
+        """After a close: wait until the end was reported, unless called by the reporting thread."""
         if threading.current_thread() is not self._reader and self._reader.ident is not None:
             self._reader.join(_JOIN_SECONDS)
 
@@ -127,14 +128,15 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Linux names; elsewhere only the heartbeats of the membership notice a dead node.
+    # Linux names; on other systems only heartbeats of the membership notice a dead node.
     for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000)):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def receive(sock: socket.socket, buffer: memoryview, flags: int = 0) -> int:
-    """Receive some bytes. Raises Unreachable when the peer is gone, BlockingIOError when the flags say not to wait."""
+    """Receive some bytes. Raises Unreachable when the peer has closed, BlockingIOError when the flags forbid
+    waiting."""
     try:
         count = sock.recv_into(buffer, 0, flags)
     except BlockingIOError:
@@ -147,12 +149,12 @@ def receive(sock: socket.socket, buffer: memoryview, flags: int = 0) -> int:
 
 
 def send_some(sock: socket.socket, gather: list[bytes | memoryview], flags: int = 0) -> list[bytes | memoryview]:
-    """One sendmsg of the gather; returns what is left to send."""
+    """One sendmsg of the gather; returns the rest."""
     return unsent(gather, sock.sendmsg(gather[:GATHER_MAX], [], flags))
 
 
 def unsent(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
-    """What is left of a gather after `count` bytes of it were sent."""
+    """The rest of a gather after `count` bytes of it were sent."""
     for index, piece in enumerate(gather):
         if count < len(piece):
             return [memoryview(piece)[count:], *gather[index + 1 :]]
@@ -161,9 +163,9 @@ def unsent(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryv
 
 
 def unacknowledged(sock: socket.socket) -> bool:
-    """The peer's kernel has not acknowledged all that was sent; asked of Linux, elsewhere never known.
+    """Whether the peer's kernel has unacknowledged bytes; from Linux, elsewhere always False.
 
-    What waits here because the peer does not read is not sent: a slow or frozen process is no dead machine.
+    Bytes that wait here because the peer does not read are not sent: a slow or frozen process is no dead machine.
     """
     try:
         queued, not_sent = (_count(sock, request) for request in (termios.TIOCOUTQ, _SIOCOUTQNSD))

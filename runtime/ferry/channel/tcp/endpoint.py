@@ -1,12 +1,12 @@
-"""Channels over TCP: listens, connects, admits who passed the handshake, and keeps one connection for each peer.
+"""Channels over TCP: listens, connects, admits authenticated peers, and keeps one connection for each peer.
 
 It must never parse a frame, nor decide when to connect: reconnecting is the caller's decision.
 
-Which of two connections of one pair stays is a rule that gives both ends the same answer:
+A rule, the same at both ends, decides which of two connections of one pair stays:
 
 * of two lives of the peer the later one: once it has connected, the former one is refused for ever;
-* both were opened by the same side: the one opened later stays;
-* each side opened one at the same time: the one opened by the smaller name stays.
+* opened by the same side: the one opened later stays;
+* opened by both sides at the same time: the connection of the smaller name stays.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RETRY_SECONDS = 0.02
 
 
 class TcpEndpoint(Endpoint):
-    """See Endpoint."""
+    """Keeps one TCP connection per peer."""
 
     carriers = 0
     """besides TCP, as the handshake names them"""
@@ -64,7 +64,8 @@ class TcpEndpoint(Endpoint):
         on_close: OnClose,
         life: bytes | None = None,
     ) -> None:
-        """`life`: 16 bytes, greater than those of all former lives of this name; by default made from the time."""
+        """`life`: 16 bytes, greater than the lives of all former endpoints of this name; by default derived from the
+        time."""
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
             raise Refusal(f"{name!r} is not a name: 1 to {NAME_BYTES_MAX} bytes without NUL")
         self.name = name
@@ -85,12 +86,12 @@ class TcpEndpoint(Endpoint):
         self._listener: socket.socket | None = None
         self._closing = False
         self.refusals: deque[str] = deque(maxlen=REFUSALS_KEPT)
-        """Why the last callers were refused; they are not told."""
+        """Why the last callers were refused; the callers do not learn it."""
 
     # -- accepting ----------------------------------------------------------------------------------------------------
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """See Endpoint.listen. Raises Unreachable when the address cannot be bound."""
+        """Raises Unreachable when the address cannot be bound."""
         try:
             listener = socket.create_server(
                 (host, port), family=socket.AF_INET6 if is_v6(host) else socket.AF_INET, backlog=128
@@ -109,7 +110,7 @@ class TcpEndpoint(Endpoint):
             except OSError as error:
                 if self._closing:
                     return
-                # Out of descriptors, or a caller that left while it waited: neither may end the listening.
+                # Out of descriptors, or a caller that left early: neither may end the listening.
                 log.warning("%s could not accept: %s", self.name, error)
                 time.sleep(_RETRY_SECONDS)
                 continue
@@ -128,7 +129,7 @@ class TcpEndpoint(Endpoint):
             welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.carriers, decide)
         except FerryError as error:
             self._refuse(sock, str(error))
-        except Exception:  # a callback that failed: this connection ends, the endpoint lives
+        except Exception:  # a failed callback ends this connection, not the endpoint
             log.exception("%s could not open a connection", self.name)
             sock.close()
         finally:
@@ -142,7 +143,6 @@ class TcpEndpoint(Endpoint):
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
-        """See Endpoint.connect."""
         if peer == self.name:
             raise Refusal(f"{peer} does not connect to itself: hand the message over locally")
         deadline = time.monotonic() + timeout
@@ -153,8 +153,8 @@ class TcpEndpoint(Endpoint):
             transport = self._dial(peer, address, left)
             if transport is not None:
                 return transport.channel
-            # The peer keeps another connection: one that it opened itself, which is registered here already or breaking,
-            # or one to a later life of this side.
+            # The peer keeps another connection: one that it opened itself, which is registered here already or
+            # breaking, or one to a later life of this side.
             other = self.channel(peer)
             if other is not None:
                 return other
@@ -194,7 +194,7 @@ class TcpEndpoint(Endpoint):
         return Opening(sock, peer, self._job, self._on_message, self._ended, initiator, life, number)
 
     def _admit(self, transport: SocketTransport, answer: Callable[[Verdict], None] | None) -> bool:
-        """Make it the peer's connection, or not; the old one has ended, and was reported, before the new one opens."""
+        """Make it the peer's connection, or refuse it; the end of the old one is reported before the new one opens."""
         connection, channel = transport.connection, transport.channel
         with self._admission:
             old = self._transports.get(channel.peer)
@@ -213,7 +213,7 @@ class TcpEndpoint(Endpoint):
                 self._transports[channel.peer] = transport
             try:
                 self._on_open(channel.peer, channel)
-            except Exception as error:  # it was announced, so its end has to be announced, too
+            except Exception as error:  # the open was reported, so the end has to be reported, too
                 log.exception("on_open of %s for %s failed", self.name, channel.peer)
                 channel.close(f"on_open failed: {error!r}")
             transport.start()
@@ -232,22 +232,19 @@ class TcpEndpoint(Endpoint):
                 del self._transports[peer]
         try:
             self._on_close(peer, reason)
-        except Exception:  # the thread ends anyway; the failure must be seen
+        except Exception:  # the thread ends anyway; the failure must be logged
             log.exception("on_close of %s for %s failed", self.name, peer)
 
     def channel(self, peer: str) -> Channel | None:
-        """See Endpoint.channel."""
         transport = self._transports.get(peer)
         return None if transport is None or transport.channel.closed is not None else transport.channel
 
     def links(self) -> tuple[LinkState, ...]:
-        """See Endpoint.links."""
         with self._lock:
             transports = sorted(self._transports.items())
         return tuple(transport.link for _, transport in transports if transport.channel.closed is None)
 
     def close(self) -> None:
-        """See Endpoint.close."""
         self._closing = True
         if self._listener is not None:
             with contextlib.suppress(OSError):
@@ -262,7 +259,7 @@ class TcpEndpoint(Endpoint):
 
 
 def preferred(old: Opening, new: Opening) -> bool:
-    """Of two connections of one pair the old one stays; both ends get the same answer."""
+    """Of two connections of one pair the preferred one stays; both ends get the same answer."""
     if old.life != new.life:
         return old.life > new.life
     if old.initiator == new.initiator:

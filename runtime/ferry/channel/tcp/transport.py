@@ -1,8 +1,8 @@
 """A channel over TCP: one reading and one writing thread on one connection.
 
 The reader receives, delivers and takes credit; it never sends and never waits for a sender. A sender sends in its own
-thread when nobody else does and the socket takes the bytes at once (no thread switch: the latency of a control message);
-the rest is left to the writer. It must never decide what a message means, nor reconnect by itself.
+thread if no other thread does and the socket takes the bytes at once (no thread switch: the latency of a control
+message); the writer sends the rest. It must never decide what a message means, nor reconnect.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ assert RECEIVE_BYTES >= 2 * FRAME_BYTES
 
 
 class TcpTransport:
-    """See ChannelTransport and SocketTransport."""
+    """One reading and one writing thread on one connection."""
 
     name = "tcp"
 
     def __init__(self, opening: Opening, reason: str = "") -> None:
-        """`reason`: why the channel is not over RDMA, where it could have been."""
+        """`reason`: why the channel is not over RDMA although it could have been."""
         self.channel = FlowChannel(opening.peer, opening.job, opening.on_message, self)
         self.connection = TcpConnection(opening, self)
         self.link = LinkState(opening.peer, "tcp", reason)
         self._socket = opening.sock
         self._rest: list[bytes | memoryview] = []
-        """of the last gather: what the socket did not take; with the sending lock"""
+        """rest of the last gather; with the sending lock"""
         self._send_error: str | None = None
         self._work = threading.Event()
         self._writer = threading.Thread(target=self._write, name=f"channel-write-{opening.peer}", daemon=True)
 
     def start(self) -> None:
-        """See SocketTransport.start."""
         self._writer.start()
         self.connection.start()
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def queued(self, size: int) -> None:
-        """See ChannelTransport.queued."""
         if size <= limits.SLOT_BYTES and self.connection.sending.acquire(blocking=False):
             try:
                 self._send(socket.MSG_DONTWAIT, batches=1)
@@ -62,11 +60,9 @@ class TcpTransport:
             self._work.set()
 
     def wake(self) -> None:
-        """See ChannelTransport.wake."""
         self._work.set()
 
     def flush(self, timeout: float) -> bool:
-        """See Channel.flush."""
         return self.channel.wait_handed_over(timeout)
 
     def _write(self) -> None:
@@ -78,7 +74,7 @@ class TcpTransport:
                     self._send(0, batches=64)
 
     def _send(self, flags: int, batches: int) -> None:
-        """With the sending lock: send what was left, then up to `batches` gathers."""
+        """With the sending lock: send the rest of the last gather, then up to `batches` gathers."""
         for _ in range(batches):
             if not self._rest:
                 self._rest = self.channel.collect()
@@ -96,7 +92,7 @@ class TcpTransport:
             self.channel.handed_over()
 
     def _give_up(self, error: str) -> None:
-        # The reader ends when it has received what the peer still said: that may be the reason.
+        # The reader ends when it has received the peer's last bytes: they may hold the reason.
         self._send_error = error
         self._rest = []
         with contextlib.suppress(OSError):
@@ -106,7 +102,6 @@ class TcpTransport:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """See SocketTransport.serve."""
         buffer = memoryview(bytearray(RECEIVE_BYTES))
         start = end = 0
         try:
@@ -131,12 +126,10 @@ class TcpTransport:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """See ChannelTransport.close."""
         self._work.set()
         self.connection.shut_down(lambda: b"" if self._rest else self.channel.bye(reason), _FAREWELL_SECONDS)
 
     def release(self) -> None:
-        """See SocketTransport.release."""
         if self._writer.ident is not None:
             self._writer.join()
         with self.connection.sending:

@@ -1,23 +1,23 @@
-"""The shelf: which checkpoints a location has, how one is found, and what may go.
+"""The checkpoint catalog: which checkpoints a location has, how one is found, and which files may be deleted.
 
     manifests/NUMBER-GENERATION-TOKEN.json     one checkpoint each, never replaced
-    files/...                                  what they name
-    pins/TOKEN.json                            what a reader needs, whatever becomes of the manifest, for a while
+    files/...                                  named by manifests
+    pins/TOKEN.json                            files that a reader needs for a while, whatever becomes of the manifest
 
-Why no file goes that somebody needs, however slow they are, and whoever else collects:
+Why no needed file is deleted, however slow its reader or writer is, and however many collectors there are:
 
-* A reader writes its pin, THEN looks that the manifest is still there, THEN reads. Whoever removes files lists the manifests
-  and THEN the pins: was the manifest gone from that listing, then a reader that has seen it had written its pin before.
-* A writer has files in flight until its manifest names them. Whoever removes files asks what is in flight and THEN lists the
-  manifests: what stopped being in flight in between is named by one of these.
-* Candidates are listed before all that, so a file that came later is none.
+* A reader writes its pin, THEN checks that the manifest still exists, THEN reads. A collector lists the manifests and
+  THEN the pins: if the manifest is absent from the listing, a reader that has seen it had written its pin before.
+* A writer has files in flight until its manifest names them. A collector asks which files are in flight and THEN lists
+  the manifests: a file that stopped being in flight in between is named by one of these.
+* Candidates are listed before all that, so a later file is not a candidate.
 
-So the order of `collect` is: old manifests go; files; in flight; manifests; pins; then files go. Must never remove a file
-while a manifest cannot be read, for that one may name it.
+So the order of `collect` is: delete old manifests; list files; in flight; manifests; pins; then delete files. Must
+never delete a file while a manifest cannot be read, because that manifest may name it.
 
-A listing of a store may be old, or half of one: `collect` removes nothing when a listing lacks a manifest that can be read,
-and this shelf has published it or seen it before. Clocks of machines and stores differ, and step: files and pins are as old
-as the time since this shelf saw them first, by a clock that never steps.
+A listing of a store may be outdated or incomplete: `collect` deletes nothing when a listing lacks a readable manifest
+that this catalog has published or seen before. Clocks of machines and stores differ, and step: the age of files and
+pins is the time since this catalog first saw them, by a monotonic clock.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ log = logging.getLogger("ferry.durable")
 MANIFESTS, FILES, PINS = "manifests", "files", "pins"
 
 PIN_SECONDS = 1800
-"""A reader that renews its pin less often than this may find that files are gone."""
+"""A reader that renews its pin less often than this may lose its files."""
 
 UNKNOWN_SECONDS = 600
-"""Files that a shelf has not seen for this long stay, whoever has written them."""
+"""Files younger than this, since the catalog first saw them, stay, whichever process has written them."""
 
 _NAME = re.compile(rf"{MANIFESTS}/(\d{{10}})-(\d{{6}})-[0-9a-f]+\.json")
 
 
 class Pin:
-    """What keeps the files of a checkpoint for its reader. There are two for a while, lest a listing finds neither."""
+    """Protects the files of a checkpoint for its reader. Two pins overlap, so that no listing misses both."""
 
     def __init__(self, location: Location, files: Sequence[str]) -> None:
-        """Nothing is pinned before `renew`."""
+        """No file is protected before `renew`."""
         self._location = location
         self._files = files
         self._names: list[str] = []
 
     def renew(self) -> None:
-        """For another PIN_SECONDS."""
+        """Protect the files for another PIN_SECONDS."""
         name = f"{PINS}/{secrets.token_hex(8)}.json"
         self._location.write_new(name, json.dumps({"files": self._files}).encode())
         self._names.append(name)
@@ -67,7 +67,7 @@ class Pin:
             self._location.remove(self._names.pop(0))
 
     def release(self) -> None:
-        """It is removed now, or, if the store cannot be reached, expires."""
+        """Remove the pin or, if the store is unreachable, let it expire."""
         try:
             for name in self._names:
                 self._location.remove(name)
@@ -75,11 +75,11 @@ class Pin:
             log.warning("a pin stays until it expires: %s", error)
 
 
-class Shelf:
+class CheckpointCatalog:
     """The checkpoints at one location."""
 
     def __init__(self, location: Location, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds since any moment; it never steps."""
+        """`clock`: seconds, monotonic."""
         self.location = location
         self._clock = clock
         self._read: dict[str, Manifest] = {}
@@ -87,43 +87,44 @@ class Shelf:
         self._known: set[str] = set()
         """Names of manifests that were published here, or listed once, and not removed here."""
         self._first_seen: dict[str, float] = {}
-        """By name of a file or pin of the last listing, when this shelf saw it first."""
+        """By name of a file or pin of the last listing: when this catalog first saw it."""
 
     @staticmethod
-    def at(url: str) -> Shelf:
-        """The shelf that a manifest lies on, by its URL. Raises SpecRefused, and Refusal for what is no such URL."""
-        return _shelf_of(url)[0]
+    def at(url: str) -> CheckpointCatalog:
+        """The catalog of a manifest, by the manifest's URL. Raises SpecRefused, and Refusal for any other URL."""
+        return _catalog_of(url)[0]
 
     def url(self, manifest: Manifest) -> str:
-        """Of the manifest's file. Raises Missing."""
+        """URL of the manifest's file. Raises Missing."""
         return self.location.url_of(self._names_of(manifest)[0])
 
     def manifests(self) -> list[Manifest]:
-        """The newest first; what cannot be read is logged and left out. Raises Unreachable, as all of it does."""
+        """The newest first; unreadable ones are logged and left out. Raises Unreachable, as every method does."""
         return [one for one in self._listed().values() if isinstance(one, Manifest)]
 
     def next_number(self) -> int:
-        """Above all that are there."""
+        """A number above all existing ones."""
         return max((_order(name)[0] for name in self._names()), default=0) + 1
 
     def publish(self, manifest: Manifest) -> None:
-        """It is a checkpoint from now on. All that it names must be in the store, closed."""
+        """Publish a checkpoint. All files that it names must be closed in the store."""
         token = secrets.token_hex(8)
         name = f"{MANIFESTS}/{manifest.number:010d}-{manifest.generation:06d}-{token}.json"
         self.location.write_new(name, manifest.dump())
         self._known.add(name)
 
     def find(self, which: str) -> Manifest:
-        """By `latest`, its number, its name, or the URL or path of its file, which may lie on another shelf.
+        """Find a checkpoint by `latest`, its number, its name, or the URL or path of its file, perhaps in another
+        catalog.
 
-        Raises Refusal that says what there is, or what is wrong with it: the one before is never taken instead.
+        Raises Refusal that lists the existing ones, or says what is wrong with it: an older one is never taken instead.
         """
         if "/" in which:
-            shelf, name = _shelf_of(which)
+            catalog, name = _catalog_of(which)
             try:
-                return _found(shelf._load(name))
+                return _found(catalog._load(name))
             except Missing as error:
-                raise Refusal(f"there is no checkpoint {which}: {_described(shelf._listed())}") from error
+                raise Refusal(f"there is no checkpoint {which}: {_described(catalog._listed())}") from error
         listed = self._listed()
         if which == "latest":
             chosen = [*listed]
@@ -136,7 +137,7 @@ class Shelf:
         return _found(listed[chosen[0]])
 
     def check(self, manifest: Manifest) -> None:
-        """Raises Corrupt when a file that it names is not there, or not of its size."""
+        """Raises Corrupt when a file that it names is missing, or has another size."""
         there = {entry.name: entry.bytes for entry in self.location.names(FILES)}
         wrong = _wrong(manifest, there)
         if not wrong:
@@ -146,12 +147,15 @@ class Shelf:
         advice = "no older checkpoint is whole"
         if older:
             whole = older[0]
-            advice = f"`restoreFrom: {whole.number}` would begin from epoch {whole.epoch}: it is not taken by itself"
+            advice = (
+                f"`restoreFrom: {whole.number}` would begin from epoch {whole.epoch}: it is never chosen automatically"
+            )
         raise Corrupt(f"checkpoint {manifest.number} at {self.location.text} lacks files: {'; '.join(wrong)}; {advice}")
 
     @contextmanager
     def pin(self, manifest: Manifest) -> Iterator[Pin]:
-        """Its files stay, as long as the pin is renewed. Raises Missing when the checkpoint was removed meanwhile."""
+        """Protect its files as long as the pin is renewed. Raises Missing when the checkpoint was removed at the same
+        time."""
         names = self._names_of(manifest)
         pin = Pin(self.location, [file.name for file in manifest.files])
         try:
@@ -165,15 +169,16 @@ class Shelf:
             pin.release()
 
     def remove(self, manifest: Manifest) -> None:
-        """It is no checkpoint any more; its files go with the next `collect`. Raises Missing."""
+        """Remove a checkpoint; the next `collect` deletes its files. Raises Missing."""
         for name in self._names_of(manifest):
             self._remove_manifest(name)
 
     def collect(self, lineage: str, keep: int, in_flight: Callable[[str, float], bool]) -> int:
-        """Remove checkpoints of this lineage but for the newest `keep`, and files that nobody needs; how many of these.
+        """Remove checkpoints of this lineage but for the newest `keep`, and unneeded files; returns the number of these
+        files.
 
-        Checkpoints that have a name stay, and so do those of other lineages. `in_flight` says of a file's name, and of the
-        seconds since this shelf saw it first, whether it may still become part of a checkpoint.
+        Named checkpoints stay, and so do other lineages. `in_flight` gets a file's name, and the seconds since this
+        catalog first saw it, and returns whether it may still become part of a checkpoint.
         """
         before = self._listed()
         if not _readable(before) or self._lacks_known(before):
@@ -202,7 +207,7 @@ class Shelf:
         return len(unneeded)
 
     def look(self) -> None:
-        """Begin to count the age of what is there: a shelf that collects later removes so much earlier."""
+        """Begin to measure the age of existing files: a later `collect` can then delete them earlier."""
         for folder in (FILES, PINS):
             self._seen(folder)
 
@@ -211,22 +216,21 @@ class Shelf:
         self._known.discard(name)
 
     def _lacks_known(self, listed: dict[str, Manifest | Refusal]) -> bool:
-        """Whether a listing lacks a manifest that is there: then it is none of now, and says nothing of any other."""
+        """Whether a listing lacks an existing manifest: then it is outdated, and not reliable for other files
+        either."""
         self._known.update(listed)
         for name in sorted(self._known - set(listed)):
             try:
                 self.location.read(name)
             except Missing:
-                self._known.discard(name)  # somebody else has removed it
+                self._known.discard(name)  # another process has removed it
                 continue
-            log.warning(
-                "nothing is removed: a listing of the store lacks %s, which is there", self.location.url_of(name)
-            )
+            log.warning("nothing is removed: a listing of the store lacks %s, which exists", self.location.url_of(name))
             return True
         return False
 
     def _seen(self, folder: str) -> dict[str, float]:
-        """What is in a folder, and when this shelf saw it first."""
+        """Files of a folder, and when this catalog first saw each."""
         now = self._clock()
         seen_at = {entry.name: self._first_seen.get(entry.name, now) for entry in self.location.names(folder)}
         others = {name: at for name, at in self._first_seen.items() if not name.startswith(f"{folder}/")}
@@ -234,21 +238,21 @@ class Shelf:
         return seen_at
 
     def _names(self) -> list[str]:
-        """Of manifests, the newest first."""
+        """Names of manifests, the newest first."""
         names = [entry.name for entry in self.location.names(MANIFESTS)]
         return sorted(filter(_NAME.fullmatch, names), key=_order, reverse=True)
 
     def _listed(self) -> dict[str, Manifest | Refusal]:
-        """Manifests, or what is wrong with them, the newest first. What goes away meanwhile is left out."""
-        found: dict[str, Manifest | Refusal] = {}
+        """Manifests, or what is wrong with them, the newest first. Files that vanish meanwhile are left out."""
+        manifests: dict[str, Manifest | Refusal] = {}
         for name in self._names():
             with suppress(Missing):
-                found[name] = self._load(name)
-        self._read = {name: one for name, one in found.items() if isinstance(one, Manifest)}
-        return found
+                manifests[name] = self._load(name)
+        self._read = {name: one for name, one in manifests.items() if isinstance(one, Manifest)}
+        return manifests
 
     def _load(self, name: str) -> Manifest | Refusal:
-        found = self._read.get(name)  # Another thread may replace it meanwhile.
+        found = self._read.get(name)  # Another thread may replace the map.
         if found is not None:
             return found
         data = self.location.read(name)
@@ -259,7 +263,7 @@ class Shelf:
             return Refusal(f"{self.location.url_of(name)}: {error}")
 
     def _names_of(self, manifest: Manifest) -> list[str]:
-        """Of its file; of two, if it was published twice because the first time nobody found that it had worked."""
+        """Names of its file; two, if it was published twice because the success of the first write was not noticed."""
         there = Manifest.load(manifest.dump())
         names = [name for name, one in self._listed().items() if one == there]
         if not names:
@@ -267,7 +271,7 @@ class Shelf:
         return names
 
     def _pinned(self) -> set[str] | None:
-        """Names of files that readers need. None: there is a pin that cannot be read, and may be about any."""
+        """Names of pinned files. None: an unreadable pin exists, which may protect any file."""
         pinned: set[str] = set()
         for name, seen_at in self._seen(PINS).items():
             if final_name(name) != name:
@@ -278,15 +282,15 @@ class Shelf:
             try:
                 pinned.update(json.loads(self.location.read(name))["files"])
             except Missing:
-                continue  # Its reader is done, or another pin of it is here.
+                continue  # Its reader is done, or has another pin.
             except (ValueError, KeyError, TypeError):
                 log.warning("%s cannot be read: nothing is removed until it expires", self.location.url_of(name))
                 return None
         return pinned
 
 
-def _shelf_of(url: str) -> tuple[Shelf, str]:
-    """The shelf, and the name of the manifest on it."""
+def _catalog_of(url: str) -> tuple[CheckpointCatalog, str]:
+    """The catalog, and the name of the manifest in it."""
     parts = urlsplit(url)
     root, _, name = parts.path.rpartition(f"/{MANIFESTS}/")
     base, _, job = root.rpartition("/")
@@ -295,7 +299,7 @@ def _shelf_of(url: str) -> tuple[Shelf, str]:
         raise Refusal(
             f"{url!r} is not the URL of a checkpoint: these are LOCATION/JOB/{MANIFESTS}/NUMBER-GENERATION-TOKEN.json"
         )
-    return Shelf(Location(urlunsplit(parts._replace(path=base)), job)), name
+    return CheckpointCatalog(Location(urlunsplit(parts._replace(path=base)), job)), name
 
 
 def _found(one: Manifest | Refusal) -> Manifest:
@@ -316,27 +320,29 @@ def _goes_by_age(manifest: Manifest, lineage: str) -> bool:
 def _readable(listed: dict[str, Manifest | Refusal]) -> bool:
     wrong = [one for one in listed.values() if isinstance(one, Refusal)]
     for error in wrong:
-        log.warning("nothing is removed as long as a manifest cannot be read, remove it if it is of no use: %s", error)
+        log.warning(
+            "nothing is removed as long as a manifest cannot be read; delete the manifest if it is useless: %s", error
+        )
     return not wrong
 
 
 def _wrong(manifest: Manifest, there: dict[str, int]) -> list[str]:
-    """What is wrong with its files."""
-    found = []
+    """Problems of its files."""
+    problems = []
     for file in manifest.files:
         if file.name not in there:
-            found.append(f"{file.name} is missing")
+            problems.append(f"{file.name} is missing")
         elif there[file.name] != file.bytes:
-            found.append(f"{file.name} has {there[file.name]:,} bytes, {file.bytes:,} were written")
-    return found
+            problems.append(f"{file.name} has {there[file.name]:,} bytes, {file.bytes:,} were written")
+    return problems
 
 
 def _described(listed: dict[str, Manifest | Refusal]) -> str:
-    """What there is, for people."""
-    found = []
+    """The existing checkpoints, for people."""
+    checkpoints = []
     for name, one in listed.items():
         if isinstance(one, Manifest):
-            found.append(f"{one.number} ({f'{one.name!r}, ' if one.name else ''}epoch {one.epoch})")
+            checkpoints.append(f"{one.number} ({f'{one.name!r}, ' if one.name else ''}epoch {one.epoch})")
         else:
-            found.append(f"{_order(name)[0]} (cannot be read)")
-    return f"there are {', '.join(found)}" if found else "there is none yet"
+            checkpoints.append(f"{_order(name)[0]} (cannot be read)")
+    return f"there are {', '.join(checkpoints)}" if checkpoints else "there is none yet"
