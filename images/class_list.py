@@ -27,8 +27,6 @@ def run(directory: Path, master: str, options: dict[str, str]) -> None:
     """
     from pyspark.sql import SparkSession
 
-    from ferry.spark import private
-
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
@@ -62,7 +60,7 @@ def run(directory: Path, master: str, options: dict[str, str]) -> None:
     while (query.lastProgress or {"batchId": -1})["batchId"] < 3:
         query.awaitTermination(0.2)
     query.stop()
-    java = private.gateway().proc
+    java = spark.sparkContext._gateway.proc
     spark.stop()
     java.stdin.close()  # which ends it
     java.wait()
