@@ -266,15 +266,15 @@ def indices(begins: Ints, ends: Ints) -> Ints:
     return np.repeat(begins - ends + lengths, lengths) + np.arange(total)
 
 
-def take_vnodes(batch: pa.RecordBatch, offsets: Ints, vnodes: Ints) -> pa.RecordBatch:
+def take_vnodes(batch: pa.RecordBatch, offsets: Ints, vnodes: Ints | Sequence[int]) -> pa.RecordBatch:
     """The ranges of these vnodes, one after the other; without a copy when they are neighbours in order."""
-    vnodes = np.asarray(vnodes, np.int64)
-    if vnodes.size == 0:
+    wanted = np.asarray(vnodes, np.int64)
+    if wanted.size == 0:
         return batch.slice(0, 0)
-    if vnodes[-1] - vnodes[0] == vnodes.size - 1 and bool(np.all(np.diff(vnodes) == 1)):
-        begin = int(offsets[vnodes[0]])
-        return batch.slice(begin, int(offsets[vnodes[-1] + 1]) - begin)
-    return batch.take(pa.array(range_indices(offsets, vnodes)))
+    if wanted[-1] - wanted[0] == wanted.size - 1 and bool(np.all(np.diff(wanted) == 1)):
+        begin = int(offsets[wanted[0]])
+        return batch.slice(begin, int(offsets[wanted[-1] + 1]) - begin)
+    return batch.take(pa.array(range_indices(offsets, wanted)))
 
 
 def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, assert_never
@@ -22,24 +21,23 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import Bug, FerryError, Refusal, StateUnavailable, UserCodeFailed
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.errors import Bug, FerryError, StateUnavailable
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location
-from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.columns import split_by_vnode
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
-from ferry.process.users import calls_users
 from ferry.protocol import instance as core
 from ferry.sidecar.archive import Archiver
+from ferry.sidecar.attempt_data import AttemptData, batch_of, body_of
 from ferry.sidecar.instance_record import InstanceRecordFile
 from ferry.sidecar.loading import Loader
-from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.reads import fired_rows
 from ferry.sidecar.scans import Scans, scan_of
 from ferry.sidecar.shadows import bytes_by_vnode
-from ferry.sidecar.signs import Computing, Signs
+from ferry.sidecar.signs import Signs
 from ferry.sidecar.staging import Staging
 from ferry.store.log import DeltaLog
 from ferry.store.process import ProcessState
@@ -88,7 +86,7 @@ class Data:
         self.states = self._open_states(directory, settings.memory_bytes // len(descriptors))
         self.scans = Scans(
             me,
-            lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)),
+            lambda to, chunk, batch: send_nowait(core.Send(to, chunk), body_of(batch)),
             settings.bandwidth_bytes,
             lambda to, chunk: self._send(core.Send(to, chunk), None),
         )
@@ -118,13 +116,11 @@ class Data:
                 copies,
             )
         self._loader = Loader(me, self.states, self.virtual_nodes, self._lock, copies, self._alive)
-        self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
-        self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
         self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         """virtual nodes that are held, and learned, completely: as last passed to the states of processes"""
-        self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
-        self.tally = LoadCounter(self.virtual_nodes)
+        self.attempt = AttemptData(me, descriptors, self.states, self.virtual_nodes, self.staging, send, self._signs)
+        self.tally = self.attempt.tally
 
     def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
         """Raises BeginsAnew when files are damaged: this copy is dropped, and made again from another one."""
@@ -174,9 +170,9 @@ class Data:
         """Keep the body of a message for the effects that will name it."""
         match event:
             case m.Partials():
-                self._partials.setdefault((event.step, event.attempt), {})[event.helper] = body
+                self.attempt.receive_partials(event, body)
             case m.Delta():
-                self._bodies[event] = body
+                self.attempt.receive_delta(event, body)
             case m.Chunk():
                 self._chunk = body
 
@@ -189,11 +185,11 @@ class Data:
             case core.Send():
                 self._send(effect, None)
             case core.Contribute():
-                self._contribute(effect)
+                self.attempt.contribute(effect)
             case core.Compute():
-                return self._compute(effect)
+                return self.attempt.compute(effect)
             case core.SendDelta():
-                self._send_delta(effect)
+                self.attempt.send_delta(effect)
             case core.LogDelta():
                 self._log_delta(effect.delta)
             case core.Apply():
@@ -233,76 +229,12 @@ class Data:
                 assert_never(effect)
         return None
 
-    def _contribute(self, effect: core.Contribute) -> None:
-        prepare = effect.prepare
-        state = self.states[prepare.step.operator]
-        schema = fragment_schema(self.descriptors[prepare.step.operator])
-        batches = [b for f in effect.fragments for b in self.staging.take(f)]
-        merged = state.combine(batches)
-        offsets = split_by_vnode(merged, self.virtual_nodes)
-        part = m.Partials(prepare.step, prepare.attempt, self.me)
-        for leader, vnodes in effect.leaders:
-            self._alive()
-            share = take_vnodes(merged, offsets, np.array(vnodes, dtype=np.int64))
-            self._send(core.Send(leader, part), _body(narrowed(share, schema)))
-
-    def _compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
-        """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
-        prepare, state = effect.prepare, self.states[effect.prepare.step.operator]
-        descriptor = self.descriptors[prepare.step.operator]
-        users = calls_users(descriptor)
-        work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
-        try:
-            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), work, users)):
-                return self._computed_of(effect)
-        except (UserCodeFailed, Refusal) as error:
-            if isinstance(error, Refusal) and isinstance(state, ProcessState) and not state.is_made:
-                raise  # The program differs from the driver's; another instance may have the right one.
-            log.warning("%s: attempt %s: %s", self.me, prepare.attempt, error, exc_info=error.__cause__)
-            final = not isinstance(error, UserCodeFailed)
-            return core.ComputeFailed(prepare.step, prepare.attempt, str(error), final)
-
-    def _computed_of(self, effect: core.Compute) -> core.Computed:
-        prepare = effect.prepare
-        state = self.states[prepare.step.operator]
-        schema = fragment_schema(self.descriptors[prepare.step.operator])
-        heard = self._partials.pop((prepare.step, prepare.attempt), {})
-        parts = [_batch(heard[helper], schema) for helper in effect.helpers]
-        self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
-        for part in parts:
-            self.tally.received(records_by_vnode(part, self.virtual_nodes))
-        times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
-        led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
-        delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
-        offsets = split_by_vnode(delta, self.virtual_nodes)
-        self.tally.computed(offsets)
-        self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
-        chains = []
-        for i, (chain, vnodes) in enumerate(effect.chains):
-            self._alive()
-            mine = np.array(vnodes, dtype=np.int64)
-            fired = state.will_fire(take_vnodes(delta, offsets, mine), times, mine)
-            chains.append((chain, vnodes, late if i == 0 else 0, fired))
-        return core.Computed(prepare.step, prepare.attempt, tuple(chains))
-
-    def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
-        schema = state_schema(self.descriptors[delta.step.operator])
-        if delta.leader == self.me:
-            computed = self._computed[CommitId(delta.step, delta.attempt)]
-            return narrowed(take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64)), schema)
-        return _batch(self._bodies[delta], schema)
-
-    def _send_delta(self, effect: core.SendDelta) -> None:
-        delta = effect.delta
-        body = self._bodies[delta] if delta in self._bodies else _body(self._delta_batch(delta))
-        self._send(core.Send(effect.to, delta), body)
-
     def _log_delta(self, delta: m.Delta) -> None:
         source = f"{delta.leader}-{'-'.join(delta.chain) or 'learner'}"
         commit_id, meta = CommitId(delta.step, delta.attempt), {"delta": m.encode(delta)}
-        body = self._log.append(commit_id, source, meta, self._delta_batch(delta))
+        body = self._log.append(commit_id, source, meta, self.attempt.delta_batch(delta))
         if delta.leader == self.me and len(delta.chain) > 1:
-            self._bodies[delta] = body
+            self.attempt.receive_delta(delta, body)
 
     def _apply(self, commit_id: CommitId) -> None:
         with self._lock:
@@ -312,12 +244,11 @@ class Data:
                 state.apply(batch, commit_id.step.epoch, f"{generation}-{number}-{source}")
                 if self.archive is not None:
                     self.archive.applied(commit_id.step.operator, commit_id.step.epoch, source, batch)
-        self._computed.pop(commit_id, None)
+        self.attempt.forget_commit(commit_id)
 
     def _forget(self, step: Step) -> None:
         self._log.forget(step)
-        self._partials = {k: v for k, v in self._partials.items() if k[0] > step}
-        self._bodies = {d: b for d, b in self._bodies.items() if d.step > step}
+        self.attempt.forget(step)
 
     def _release(self, epoch: int, watermarks: tuple[int, ...]) -> None:
         self.staging.release(epoch)
@@ -369,7 +300,7 @@ class Data:
         body, self._chunk = self._chunk, None
         if not body:
             return  # The first and the last chunk have no rows.
-        batch = _batch(body, state_schema(self.descriptors[chunk.operator]))
+        batch = batch_of(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:
             self.states[chunk.operator].apply_absent(batch)
@@ -386,13 +317,3 @@ class Data:
         """Fired rows of a committed step (`sidecar.reads`)."""
         operator = ticket.operator
         return fired_rows(self.me, self.descriptors[operator], self.states[operator], self._lock, ticket, allowed)
-
-
-def _body(batch: pa.RecordBatch | None) -> pa.Buffer | None:
-    return None if batch is None else batch.serialize()
-
-
-def _batch(body: Any, schema: pa.Schema) -> pa.RecordBatch:
-    if isinstance(body, pa.RecordBatch):
-        return body
-    return pa.ipc.read_record_batch(pa.py_buffer(body), schema)

@@ -241,14 +241,16 @@ def test_what_is_forgotten_is_sent_from_no_more(tmp_path: Path) -> None:
         assert one.lies_in_arena(body)
         one.data.perform(core.ForgetLog(STEP))
     del body
-    assert not one.data._bodies and len(places) <= 2, "a block is used again when what was sent from there is gone"
+    assert not one.data.attempt._bodies and len(places) <= 2, (
+        "a block is used again when what was sent from there is gone"
+    )
 
 
 def test_the_last_of_a_chain_keeps_no_body(tmp_path: Path) -> None:
     one = One(tmp_path, ME, 0)
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
-    assert not one.data._bodies
+    assert not one.data.attempt._bodies
 
 
 def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(

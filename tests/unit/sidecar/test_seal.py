@@ -81,7 +81,7 @@ class Machine:
             change, _ = state.delta(parts, EpochTimes(0, 0, STEP.epoch, 10), np.arange(VNODES))
             state.apply(change, STEP.epoch, "x")
         one.receive(delta := m.Delta(STEP, ATTEMPT, Version(1, 1), ME, (ME,), ALL, 0, 0), None)
-        one._computed[COMMITTED] = (empty := one.states[0].combine([]), np.zeros(VNODES + 1, np.int64))
+        one.attempt._computed[COMMITTED] = (empty := one.states[0].combine([]), np.zeros(VNODES + 1, np.int64))
         assert not empty.num_rows
         one._log.append(COMMITTED, "x", {"delta": m.encode(delta)}, empty)
         one.perform(core.Save(SAVED))

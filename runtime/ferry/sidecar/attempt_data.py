@@ -1,0 +1,155 @@
+"""The data of the attempt under way: contributions of helpers, the delta of a leader, and bodies of messages.
+
+Nothing here outlives the process: what counts later is in the log. Must never change a state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract import messages as m
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.errors import Refusal, UserCodeFailed
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.schemas import fragment_schema, state_schema
+from ferry.process.users import calls_users
+from ferry.protocol import instance as core
+from ferry.sidecar.metrics import LoadCounter
+from ferry.sidecar.signs import Computing, Signs
+from ferry.sidecar.staging import Staging
+from ferry.store.process import ProcessState
+from ferry.store.state import State
+
+log = logging.getLogger("ferry.sidecar")
+
+
+class AttemptData:
+    """`send(message, body)` sends to another instance; `signs` get each part of a long operation."""
+
+    def __init__(
+        self,
+        me: InstanceId,
+        descriptors: list[OperatorDescriptor],
+        states: list[State],
+        virtual_nodes: int,
+        staging: Staging,
+        send: Callable[[core.Send, Any], None],
+        signs: Signs,
+    ) -> None:
+        self._me = me
+        self._descriptors = descriptors
+        self._states = states
+        self._virtual_nodes = virtual_nodes
+        self._staging = staging
+        self._send = send
+        self._signs = signs
+        self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
+        self._bodies: dict[m.Delta, Any] = {}
+        self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
+        """(delta, offsets of its virtual nodes)"""
+        self.tally = LoadCounter(virtual_nodes)
+
+    def receive_partials(self, partials: m.Partials, body: Any) -> None:
+        """Keep the contribution of a helper."""
+        self._partials.setdefault((partials.step, partials.attempt), {})[partials.helper] = body
+
+    def receive_delta(self, delta: m.Delta, body: Any) -> None:
+        """Keep the rows of a delta that another leader has sent."""
+        self._bodies[delta] = body
+
+    def contribute(self, effect: core.Contribute) -> None:
+        """Combine the staged fragments, and send each leader its share."""
+        prepare = effect.prepare
+        state = self._states[prepare.step.operator]
+        schema = fragment_schema(self._descriptors[prepare.step.operator])
+        merged = state.combine([batch for fragment in effect.fragments for batch in self._staging.take(fragment)])
+        offsets = split_by_vnode(merged, self._virtual_nodes)
+        part = m.Partials(prepare.step, prepare.attempt, self._me)
+        for leader, vnodes in effect.leaders:
+            self._signs.turns()
+            share = take_vnodes(merged, offsets, vnodes)
+            self._send(core.Send(leader, part), body_of(narrowed(share, schema)))
+
+    def compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
+        """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
+        prepare, state = effect.prepare, self._states[effect.prepare.step.operator]
+        descriptor = self._descriptors[prepare.step.operator]
+        users = calls_users(descriptor)
+        work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
+        try:
+            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), work, users)):
+                return self._computed_of(effect)
+        except (UserCodeFailed, Refusal) as error:
+            if isinstance(error, Refusal) and isinstance(state, ProcessState) and not state.is_made:
+                raise  # The program differs from the driver's; another instance may have the right one.
+            log.warning("%s: attempt %s: %s", self._me, prepare.attempt, error, exc_info=error.__cause__)
+            final = not isinstance(error, UserCodeFailed)
+            return core.ComputeFailed(prepare.step, prepare.attempt, str(error), final)
+
+    def _computed_of(self, effect: core.Compute) -> core.Computed:
+        prepare = effect.prepare
+        state = self._states[prepare.step.operator]
+        schema = fragment_schema(self._descriptors[prepare.step.operator])
+        heard = self._partials.pop((prepare.step, prepare.attempt), {})
+        parts = [batch_of(heard[helper], schema) for helper in effect.helpers]
+        self._partials = {
+            key: bodies for key, bodies in self._partials.items() if key > (prepare.step, prepare.attempt)
+        }
+        for part in parts:
+            self.tally.received(records_by_vnode(part, self._virtual_nodes))
+        times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
+        led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
+        delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
+        offsets = split_by_vnode(delta, self._virtual_nodes)
+        self.tally.computed(offsets)
+        self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
+        chains = []
+        for i, (chain, vnodes) in enumerate(effect.chains):
+            self._signs.turns()
+            mine = np.array(vnodes, dtype=np.int64)
+            fired = state.will_fire(take_vnodes(delta, offsets, mine), times, mine)
+            chains.append((chain, vnodes, late if i == 0 else 0, fired))
+        return core.Computed(prepare.step, prepare.attempt, tuple(chains))
+
+    def delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
+        """The rows of a delta: computed here, or received."""
+        schema = state_schema(self._descriptors[delta.step.operator])
+        if delta.leader == self._me:
+            computed = self._computed[CommitId(delta.step, delta.attempt)]
+            return narrowed(take_vnodes(*computed, delta.vnodes), schema)
+        return batch_of(self._bodies[delta], schema)
+
+    def send_delta(self, effect: core.SendDelta) -> None:
+        """Send a delta to a replica or a learner."""
+        delta = effect.delta
+        body = self._bodies[delta] if delta in self._bodies else body_of(self.delta_batch(delta))
+        self._send(core.Send(effect.to, delta), body)
+
+    def forget_commit(self, commit_id: CommitId) -> None:
+        """A commit was applied: its delta is in the state."""
+        self._computed.pop(commit_id, None)
+
+    def forget(self, step: Step) -> None:
+        """Forget everything up to a step."""
+        self._partials = {key: bodies for key, bodies in self._partials.items() if key[0] > step}
+        self._bodies = {delta: body for delta, body in self._bodies.items() if delta.step > step}
+
+
+def body_of(batch: pa.RecordBatch | None) -> pa.Buffer | None:
+    """The body of a message with these rows."""
+    return None if batch is None else batch.serialize()
+
+
+def batch_of(body: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a message's body."""
+    if isinstance(body, pa.RecordBatch):
+        return body
+    return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
