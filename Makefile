@@ -76,7 +76,7 @@ crds: setup
 	@$(PYTHON_HERE) -m ferry_operator.crd fields >docs/.new && mv docs/.new docs/fields.md
 
 docs: setup
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 bench-handover: setup
 	@$(PYTHON_HERE) bench/handover.py

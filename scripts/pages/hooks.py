@@ -85,7 +85,7 @@ def relinked(markdown: str, source: str, page: str) -> str:
         if re.match(r"[a-z]+:", found["to"]):
             return found[0]
         target = ((ROOT / source).parent / unquote(found["to"])).resolve()
-        if not target.is_relative_to(ROOT):
+        if not target.is_relative_to(ROOT) or not target.exists():
             return found[0]
         inside = target.relative_to(ROOT).as_posix()
         is_page = inside.startswith("docs/") and target.is_file()
