@@ -25,6 +25,7 @@ GUIDE = [
     ),
     KUBERNETES,
     DOCS / "operating" / "checkpoints.md",
+    DOCS / "rdma.md",
 ]  # fmt: skip
 """Pages whose blocks go on from those of the pages before them: a reader may skip a page, but not turn them around."""
 
@@ -44,11 +45,6 @@ class Block(NamedTuple):
     def installs(self) -> bool:
         """Commands that fetch a package."""
         return self.language == "sh" and self.text.startswith("pip install ")
-
-    @property
-    def cluster(self) -> bool:
-        """Commands for a Kubernetes."""
-        return self.language == "sh" and self.text.startswith("kubectl ")
 
 
 def blocks(document: Path) -> list[Block]:

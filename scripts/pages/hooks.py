@@ -70,6 +70,7 @@ def generated(markdown: str) -> str:
         "commands": commands.page,
         "error texts": lambda: errors.page(errors.entries()),
         "metrics": metrics.page,
+        "alerts": metrics.alerts,
         "first minutes": lambda: f"```text\n{(DOCS / 'first-minutes.txt').read_text('utf-8')}```",
     }
     for name, make in parts.items():

@@ -1,9 +1,12 @@
-"""The reference of metrics: every name that the product exports with its help text, collected from its source."""
+"""The reference of metrics, collected from the source: each name that the product exports with its help text. And alerts."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from scripts.pages.errors import PACKAGES, ROOT, assigned, called, parsed, topic_of
 
@@ -51,3 +54,11 @@ def page() -> str:
         lines += ["", f"### {topic}", "", "| metric | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {text} |" for name, (of, text) in sorted(found.items()) if of == topic]
     return "\n".join(lines)
+
+
+def alerts() -> str:
+    """The alerts of the chart as a table."""
+    document = yaml.safe_load((ROOT / "charts" / "ferry" / "alerts.yaml").read_text("utf-8"))
+    rules: list[dict[str, Any]] = [rule for group in document["groups"] for rule in group["rules"]]
+    rows = [f"| `{r['alert']}` | {r['labels']['severity']} | {r['annotations']['summary']} |" for r in rules]
+    return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *rows])

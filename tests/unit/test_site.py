@@ -18,6 +18,7 @@ from ferry_operator.cli.targets import hoist
 from ferry_operator.control.commands import join_at
 from scripts.pages import api, commands, errors, hooks, metrics
 from tests.documents import DOCS, ROOT, blocks
+from tests.unit.test_job_documents import DOCUMENTS
 
 ERRORS = (DOCS / "reference" / "errors.md").read_text("utf-8")
 
@@ -138,10 +139,7 @@ def test_a_link_between_files_becomes_a_link_between_pages() -> None:
     )
 
 
-def documents() -> list[Path]:
-    """Documents for those who use Ferry, and for those who change it."""
-    told = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
-    return [path for path in told if "decisions" not in path.parts]
+PAGES = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / source for source in hooks.OUTSIDE)]
 
 
 def commands_in(page: Path) -> list[list[str]]:
@@ -150,7 +148,7 @@ def commands_in(page: Path) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line.partition("  #")[0], comments=True))]
 
 
-@pytest.mark.parametrize("page", documents(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_of_a_page_exist(page: Path) -> None:
     """Also those that no test runs: the program knows the command and its options, a target or an extra is there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -184,14 +182,9 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         parse(["rescale", "sales"])
 
 
-def test_blocks_of_code_are_run_or_marked_as_text() -> None:
-    """Languages other than those that a test runs: `text` is what a program prints, or a picture."""
-    from tests.unit.test_job_documents import DOCUMENTS
-
-    run = {*DOCUMENTS, *HOW_TO.glob("*.md")}
-    guides = [
-        page
-        for page in DOCS.rglob("*.md")
-        if page not in run and page.parent.name in ("guide", "operating", "concepts")
-    ]
-    assert guides and not [(p.name, b.language) for p in guides for b in blocks(p) if b.language not in ("sh", "text")]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_blocks_of_code_are_run_or_marked_as_text(page: Path) -> None:
+    """Python and job files are run by the tests of documents; `text` is what a program prints, or a drawing."""
+    run = page in DOCUMENTS or page.parent == HOW_TO
+    languages = {"python", "yaml", "sh", "text"} if run else {"sh", "text"}
+    assert {block.language for block in blocks(page)} <= languages
