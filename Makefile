@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs the quick tiers of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
+.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds docs bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -24,6 +24,7 @@ help:
 	@echo 'make canonical         the canonical runs of the papers'\'' queries, whole, beside their published fingerprints'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
+	@echo 'make docs              the site, into build/site; a warning is an error'
 	@echo 'make bench-handover | bench-throughput | bench-channel | bench-checkpoints | bench-recovery | bench-latency | bench-scale | bench-strategies | bench-unimico | bench-reconfigure'
 	@echo 'make paper FIGURE=KEY  a row of bench/PAPERS.md, measured again'
 	@echo 'make clean             removes caches and results; .venv stays'
@@ -73,6 +74,9 @@ demo-kube: setup
 crds: setup
 	@$(PYTHON_HERE) -m ferry_operator.crd >crds/.new && mv crds/.new crds/streamjobs.ferry.dev.yaml
 	@$(PYTHON_HERE) -m ferry_operator.crd fields >docs/.new && mv docs/.new docs/fields.md
+
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 bench-handover: setup
 	@$(PYTHON_HERE) bench/handover.py

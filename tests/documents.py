@@ -7,7 +7,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-WALK = ROOT / "docs" / "jobs.md"
+DOCS = ROOT / "docs"
+
+WALK = DOCS / "tutorial.md"
+TESTING = DOCS / "guide" / "test.md"
+KUBERNETES = DOCS / "operating" / "kubernetes.md"
+PLUGIN = DOCS / "operating" / "kubectl.md"
+
+GUIDE = [
+    WALK,
+    *(
+        DOCS / "guide" / f"{name}.md"
+        for name in (
+            "sources", "event-time", "aggregates", "joins", "processes", "sql", "sinks", "write-a-source", "write-a-sink",
+            "test", "run", "logs", "read-output", "change", "size", "move-state", "failures",
+        )
+    ),
+    KUBERNETES,
+    DOCS / "operating" / "checkpoints.md",
+    DOCS / "rdma.md",
+]  # fmt: skip
+"""Pages whose blocks go on from those of the pages before them: a reader may skip a page, but not turn them around."""
 
 
 class Block(NamedTuple):
@@ -22,9 +42,9 @@ class Block(NamedTuple):
         return self.language == "python" and self.text.startswith(">>> ")
 
     @property
-    def cluster(self) -> bool:
-        """Commands for a Kubernetes."""
-        return self.language == "sh" and self.text.startswith("kubectl ")
+    def installs(self) -> bool:
+        """Commands that fetch a package."""
+        return self.language == "sh" and self.text.startswith("pip install ")
 
 
 def blocks(document: Path) -> list[Block]:

@@ -1,7 +1,7 @@
 """Ferry: stateful stream jobs on Spark that never stop.
 
 A job is a module with two functions: `sources(spark, args)` returns named streams, `pipeline(streams, args)` turns them
-into sinks; see docs/jobs.md. Everything else in this package may change.
+into sinks; see docs/tutorial.md. Everything else in this package may change.
 
 Examples in docstrings speak of the streams of NEXMark: `bids` (seq, ts, auction, bidder, price), `auctions` (id, ts, seller,
 reserve), `people` (id, ts, name); `per_auction` are the bids of each auction in windows of a minute, `counts` their numbers.

@@ -1,4 +1,4 @@
-"""The README's quick start on nodes that fail: all that the job needs to go on is in its pods, and in the API server."""
+"""The quick start on nodes that fail: all that the job needs to go on is in its pods, and in the API server."""
 
 from __future__ import annotations
 

@@ -5,40 +5,15 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import ferry
+from scripts.pages.api import handed_out, members
 from tests.unit.streams import named
 
 SECTION = re.compile(r"^(Parameters|Returns|Raises|Example):", re.MULTILINE)
-
-
-def returned(function: Callable[..., Any]) -> list[type]:
-    """The classes of ours that a function gives out, by its annotation."""
-    names = re.findall(r"\w+", str(function.__annotations__.get("return")))
-    rooms = [vars(module) for name, module in [*sys.modules.items()] if name.startswith("ferry.")]
-    found = [room[name] for name in names for room in rooms if inspect.isclass(room.get(name))]
-    return [one for one in found if one.__module__.startswith("ferry.")]
-
-
-def handed_out() -> list[type]:
-    """Classes of streams: what a pipeline gets, and what methods of these return, if it has methods of its own."""
-    found: list[type] = [ferry.Stream]
-    for one in found:
-        more = [each for member in vars(one).values() if inspect.isfunction(member) for each in returned(member)]
-        found += [each for each in dict.fromkeys(more) if each not in found and [*members(each)]]
-    return found
-
-
-def members(one: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties of a class."""
-    for name, member in vars(one).items():
-        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-            yield f"{one.__name__}.{name}", member
 
 
 def api() -> dict[str, Any]:

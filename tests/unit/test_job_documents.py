@@ -1,10 +1,11 @@
 """The code of the documents for those who write jobs: it runs, in order, on the real classes without Spark.
 
-What needs processes, the first job of `docs/jobs.md` and what it has written, runs in tests/cluster.
+What needs processes, the first job of the tutorial and what it has written, runs in tests/cluster.
 """
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 import sys
@@ -21,10 +22,12 @@ from ferry.api.pipeline import Build, Input, Output
 from ferry.api.stream import Stream
 from ferry.spark.compile import build
 from ferry_operator.job import spec
-from tests.documents import ROOT, WALK, Block, blocks
-from tests.unit.test_documented import handed_out, members
+from scripts.pages.api import handed_out, members
+from tests.documents import DOCS, GUIDE, KUBERNETES, ROOT, TESTING, WALK, Block, blocks
 
-DOCUMENTS = (WALK, ROOT / "docs" / "from-spark-and-flink.md")
+COMING_FROM = DOCS / "from-spark-and-flink.md"
+README = ROOT / "README.md"
+DOCUMENTS = [*GUIDE, COMING_FROM, README]
 
 
 class Streams(dict[str, Stream]):
@@ -54,16 +57,25 @@ def run(found: list[Block]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
 def test_every_block_is_of_a_kind_that_is_run(document: Path) -> None:
-    found = blocks(document)
-    assert found and {block.language for block in found} <= {"python", "yaml", "sh"}
-    assert document == WALK or not [block for block in found if block.session or block.language == "sh"]
+    assert {block.language for block in blocks(document)} <= {"python", "yaml", "sh"}
+    assert document in (WALK, TESTING, README) or not [block for block in blocks(document) if block.session]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
-def test_its_python_runs(document: Path) -> None:
-    made = run([block for block in blocks(document) if block.language == "python" and not block.session])
-    outputs = made.get("outputs", [])
-    assert outputs and all(isinstance(output, Output) for output in outputs)
+@pytest.mark.parametrize("pages", [GUIDE, [COMING_FROM], [README]], ids=["guide", "coming from", "README"])
+def test_its_python_runs(pages: list[Path]) -> None:
+    found = [b for page in pages for b in blocks(page) if b.language == "python" and not b.session]
+    outputs = run(found).get("outputs", [])
+    assert pages == [README] or (outputs and all(isinstance(output, Output) for output in outputs))
+
+
+@pytest.mark.parametrize(("program", "page"), [(WALK, TESTING), (README, README)], ids=["guide", "README"])
+def test_what_is_typed_in_a_test_answers_as_the_page_says(program: Path, page: Path) -> None:
+    first = next(block for block in blocks(program) if block.language == "python")
+    (session,) = [block for block in blocks(page) if block.session]
+    said = list[str]()
+    test = doctest.DocTestParser().get_doctest(session.text, run([first]), page.name, None, 0)
+    doctest.DocTestRunner().run(test, out=said.append)
+    assert not said, "".join(said)
 
 
 def test_the_first_job_is_one() -> None:
@@ -75,8 +87,8 @@ def test_the_first_job_is_one() -> None:
 
 
 def test_its_job_files_are_valid() -> None:
-    whole, *parts = [yaml.safe_load(block.text) for block in blocks(WALK) if block.language == "yaml"]
-    assert spec.load(yaml.safe_dump(whole)).metadata.name == "sales" and len(parts) == 5
+    whole, *parts = [yaml.safe_load(block.text) for page in GUIDE for block in blocks(page) if block.language == "yaml"]
+    assert spec.load(yaml.safe_dump(whole)).metadata.name == "sales" and len(parts) == 8
     for part in parts:
         spec.load(yaml.safe_dump(whole | {"spec": whole["spec"] | part["spec"]}))
 
@@ -96,7 +108,7 @@ def test_names_that_they_use_are_there() -> None:
     assert named and not [n for n in named if not hasattr(ferry, n) and find_spec(f"ferry.{n}") is None]
 
 
-def test_commands_for_kubernetes_are_those_of_the_readme_which_a_test_runs() -> None:
-    quick_start = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1].split("### ")[0]
-    lines = [line for block in blocks(WALK) if block.cluster for line in block.text.splitlines()]
-    assert lines and not [line for line in lines if line not in quick_start.splitlines()]
+def test_commands_for_kubernetes_are_those_of_the_quick_start_which_a_test_runs() -> None:
+    first, *others = [block for block in blocks(KUBERNETES) if block.language == "sh"]
+    lines = [line for block in others for line in block.text.splitlines()]
+    assert lines and not [line for line in lines if line not in first.text.splitlines()]

@@ -1,4 +1,4 @@
-"""The nouns of Ferry as types. The glossary in README.md uses the same words."""
+"""The nouns of Ferry as types. The glossary in docs/concepts/words.md uses the same words."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def csv_files(
 
     Values are written as in JSON, without quotes; a field in quotes may hold the delimiter, and a quote as two (RFC 4180).
     A line break is always the end of a record. A line that has other fields, or does not fit the schema, is reported as
-    Malformed (docs/jobs.md, "What CSV may hold"). A file may be compressed (gzip, bz2, zstd, lz4); one that cannot be read
+    Malformed (docs/reference/types.md, "What CSV may hold"). A file may be compressed (gzip, bz2, zstd, lz4); one that cannot be read
     is named in the status, and waited for.
 
     Parameters:

@@ -1,4 +1,4 @@
-"""Columns of a schema from values of JSON: which texts and numbers each type takes (docs/jobs.md has the table).
+"""Columns of a schema from values of JSON: which texts and numbers each type takes (docs/reference/types.md has the table).
 
 A value that does not fit its column makes its whole text no record. Must never judge one text by another.
 """

@@ -90,5 +90,5 @@ def fields_inside(type_: pa.DataType, path: str) -> list[pa.Field]:
     numbers = types.is_boolean, types.is_integer, types.is_floating, types.is_decimal
     others = types.is_date, types.is_time, types.is_timestamp, types.is_duration, types.is_null, is_text, is_bytes
     if isinstance(type_, pa.BaseExtensionType) or not any(is_(type_) for is_ in (*numbers, *others)):
-        raise SpecRefused(f"{what}which no JSON value is read as; docs/jobs.md lists the types")
+        raise SpecRefused(f"{what}which no JSON value is read as; docs/reference/types.md lists the types")
     return []

@@ -1,4 +1,4 @@
-"""The README's quick start for Kubernetes, line by line as it stands, on a cluster without anything of Ferry.
+"""The quick start for Kubernetes, line by line as `docs/operating` has it, on a cluster without anything of Ferry.
 
 Only the cluster is another one: `kind` is a script that loads an archive into the nodes of the lab.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import KUBERNETES, PLUGIN, blocks
 from tests.kube.clusters import LAB, Cluster
 from tests.kube.conftest import TEST_LABEL
 from tests.kube.installation import ROOT, Installation
@@ -33,11 +34,10 @@ exit 2
 
 
 def commands() -> list[str]:
-    """The lines of the two blocks, in the order in which a reader runs them: the job is deleted at the end."""
-    section = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1]
-    _, first, _, _, _, second, *_ = section.split("```")
-    *lines, last = first.strip().splitlines()
-    return [*lines, *second.strip().splitlines(), last]
+    """The lines of the two pages, in the order in which a reader runs them: the job is deleted at the end."""
+    first, second = (next(b for b in blocks(page) if b.language == "sh") for page in (KUBERNETES, PLUGIN))
+    *lines, last = first.text.strip().splitlines()
+    return [*lines, *second.text.strip().splitlines(), last]
 
 
 @pytest.fixture
