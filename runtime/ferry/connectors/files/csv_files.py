@@ -103,8 +103,8 @@ def csv_files(
 
     Values are written as in JSON, without quotes; a field in quotes may hold the delimiter, and a quote as two (RFC 4180).
     A line break is always the end of a record. A line that has other fields, or does not fit the schema, is reported as
-    Malformed (docs/reference/types.md, "What CSV may hold"). A file may be compressed (gzip, bz2, zstd, lz4); one that cannot be read
-    is named in the status, and waited for.
+    Malformed (docs/reference/types.md, "CSV"). A file may be compressed (gzip, bz2, zstd, lz4). An unreadable file is
+    named in the status, and read again later.
 
     Parameters:
         directory: where every worker sees the files under the same path.

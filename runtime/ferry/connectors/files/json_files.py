@@ -38,7 +38,7 @@ def json_files(
     """A directory of files with one JSON object per line, and of its folders COLUMN=VALUE; new files are new records.
 
     A missing field is null. A line that is no object, or does not fit the schema, is
-    reported as Malformed (docs/reference/types.md, "What JSON may hold"). A file may be
+    reported as Malformed (docs/reference/types.md, "JSON"). A file may be
     compressed (gzip, bz2, zstd, lz4); one that cannot be read is named in the status, and waited for.
 
     Parameters:
