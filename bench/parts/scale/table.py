@@ -32,7 +32,7 @@ COLUMNS = {
 
 def measure(a: argparse.Namespace, console: Console, results: Results) -> bool:
     """All sizes of `--table`; nothing can be wrong. Sizes beyond the product's bound are measured, too."""
-    routing.VIRTUAL_NODES_MAX = max(*a.table, limits.VIRTUAL_NODES_MAX)
+    vars(routing)["VIRTUAL_NODES_MAX"] = max(*a.table, limits.VIRTUAL_NODES_MAX)
     rows = []
     for vnodes in a.table:
         for workers in (w for w in a.workers if w <= vnodes):
