@@ -18,9 +18,11 @@ import yaml
 from ferry.contract import journals, messages, places
 from ferry.contract.documents import RunSettings, Status
 from ferry.contract.manifest import Manifest
+from ferry.contract.program_text import PREFIX
 from ferry.contract.routing import Table
 from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
+from ferry.process.classes import class_of
 from ferry.registry import operators
 from ferry.registry.connection import connected
 from ferry_operator.control import plan_file
@@ -122,6 +124,14 @@ def test_a_manifest_means_the_same(release: Path) -> None:
     for file in files:
         frozen = {key: value for key, value in document(file).items() if key not in ("format", "digest")}
         assert lacking(frozen, json.loads(Manifest.load(file.read_bytes()).dump())) == []
+
+
+def test_classes_that_a_checkpoint_names_are_where_they_were(release: Path) -> None:
+    names = set[str]()
+    for file in release.glob(f"checkpoints/{make.JOB}/manifests/*.json"):
+        shapes = [one.process for one in Manifest.load(file.read_bytes()).operators if one.process is not None]
+        names |= {name for shape in shapes for name in shape.classes if not name.startswith(PREFIX)}
+    assert names and all(isinstance(class_of(name), type) for name in names)
 
 
 def test_a_checkpoint_holds_the_same_state(release: Path, tmp_path: Path) -> None:
