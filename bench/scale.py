@@ -1,8 +1,8 @@
 """`make bench-scale`: what grows with the number of workers and virtual nodes, with the keys of a state, and with time.
 
-`epoch`: what an epoch costs the driver and an instance, by simulated workers and virtual nodes. `growth`: how long an
-instance's loop stands at a time while its state grows. `endurance`: memory, descriptors and threads of a real job
-with fifty epochs a second.
+`epoch`: what an epoch costs the driver and an instance, by simulated workers and virtual nodes. `table`: the size of a
+routing table, and the time that a change of it takes. `growth`: how long an instance's loop stands at a time while its
+state grows. `endurance`: memory, descriptors and threads of a real job with fifty epochs a second.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.scale import endurance, epoch, growth
+from bench.parts.scale import endurance, epoch, growth, table
 from bench.shared.ferry_job import RESULTS
 from bench.shared.results import Results
 
 METHOD = """\
 epoch: real Coordinator, real machine of one instance, real wire forms, no network and no data; one instance a worker, 1 \
 replica, two fragments a helper; processor time of the steps, of encoding what is sent and decoding what is heard. \
+table: 2 replicas, one worker lost: the table as the journal has it, the change that is sent to members, and the processor \
+time to write and read it, to index it, and to plan new placements for random loads. \
 growth: the real state of one instance takes epochs of 50,000 new keys each, integers, and then does what upkeep there \
 is; each step of its loop is timed alone, by the clock (which also counts what others on the machine do) and by the \
 processor. No log, no replicas. The longest of any kind in each tenth of the keys. \
 endurance: NBQ5 at a pace on 2 workers with 1 replica, continuous epochs; /proc of all processes of the run every 5 s."""
 
-PARTS = {"epoch": epoch.measure, "growth": growth.measure, "endurance": endurance.measure}
+PARTS = {"epoch": epoch.measure, "table": table.measure, "growth": growth.measure, "endurance": endurance.measure}
 
 
 def main() -> int:
@@ -34,8 +36,8 @@ def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("parts", nargs="*", help=f"which of {', '.join(PARTS)}; all when none is named")
     p.add_argument("--json", type=Path, default=RESULTS / "scale.json", help="records; pictures are put beside it")
-    p.add_argument("--workers", type=int, nargs="+", default=[10, 100, 400, 1000], help="epoch: simulated ones")
-    p.add_argument("--table", type=int, nargs="+", default=[64, 1024, 8192, 32768], help="epoch: virtual nodes")
+    p.add_argument("--workers", type=int, nargs="+", default=[10, 100, 400, 1000], help="epoch, table: simulated ones")
+    p.add_argument("--table", type=int, nargs="+", default=[64, 1024, 8192, 32768], help="epoch, table: virtual nodes")
     p.add_argument("--epochs", type=int, default=3, help="epoch: that are counted")
     p.add_argument("--minutes", type=float, default=60.0, help="endurance: how long; Ctrl-C ends it before")
     p.add_argument("--interval", default="20ms", help="endurance: of epochs")

@@ -134,7 +134,7 @@ def main() -> int:
                 results.add("Ferry", query, f"mean response {name}", mean, "ms")
                 results.add("Ferry", query, f"standard deviation {name}", spread, "ms")
             results.add("Ferry", query, "output", same, "text", rows=sum(moved.rows.values()))
-            results.add("Ferry", query, "bytes of state", moved.sent_bytes, "bytes")
+            results.add("Ferry", query, "bytes of snapshots", moved.sent_bytes, "bytes")
             results.add("Ferry", query, "from the request to the handover", moved.switched - a.after, "s")
             cells = [f"{mean:.1f} ± {spread:.1f}" for mean, spread in means]
             paper = " / ".join(map(str, PAPER[query]))
@@ -143,7 +143,7 @@ def main() -> int:
     if not table:
         return 1
     results.write(a.json)
-    heads = ["", "output", "without, ms", "with, ms", "paper: without / with", "bytes of state"]
+    heads = ["", "output", "without, ms", "with, ms", "paper: without / with", "bytes of snapshots"]
     show(console, f"Response times {a.around:g} s before and after the handover", heads, table)
     draw(a.json.with_suffix(".png"), "UniMiCo's queries, handed over at 0", panels)
     console.print(f"records: {a.json}")

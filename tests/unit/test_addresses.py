@@ -90,7 +90,7 @@ def test_where_instances_serve_tasks(host: str, uri: str) -> None:
 @pytest.mark.parametrize("tls", ["off", "run"])
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_driver_is_asked(host: str, tls: str, tmp_path: Path) -> None:
-    settings = RunSettings.read(Path(__file__).parent / "contract" / "released" / "v0_1_0.run.json")
+    settings = RunSettings.read(Path(__file__).parents[1] / "released" / "v0.1.0" / "run.json")
     settings = replace(settings, directory=str(tmp_path), secret="s", tls=tls)
     loop: Any = SimpleNamespace(seconds_since_pass=lambda: 0.0, machine=SimpleNamespace(generation=1))
     registry = prom.CollectorRegistry()

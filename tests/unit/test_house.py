@@ -655,12 +655,12 @@ def test_the_parts_of_a_measurement_are_its_own() -> None:
 
 
 def documents() -> list[Path]:
-    """What a reader is given, but for decision records: these say what was so when it was decided."""
-    records = ROOT / "docs" / "decisions"
+    """What a reader is given, but for decision records and notes of measurements: these say what was so on their day."""
+    records = {ROOT / "docs" / "decisions", ROOT / "bench" / "log"}
     found = [*ROOT.glob("*.md")]
     for folder in ("bench", "charts", "docs", "images", "operator", "runtime", "tests"):
         found += (ROOT / folder).rglob("*.md")
-    return sorted(path for path in found if records not in path.parents)
+    return sorted(path for path in found if records.isdisjoint(path.parents))
 
 
 ROOTS = (".", "runtime", "runtime/ferry", "operator/ferry_operator", "operator/ferry_operator/kube")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.shared.results import Results
 
-Answer = tuple[str, float | None]
-"""What was found, in words, and how many times Ferry is ahead of the rival; None where no rival can do it."""
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a measurement says."""
+
+    words: str
+    ratio: float | None = None
+    """How many times Ferry is ahead of the rival; None where there is none, or another one than the paper's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,34 +27,58 @@ class Row:
     where: str
     question: str
     paper: str
-    """what it found"""
+    """what the paper measured"""
     ratio: str
-    """its way ahead of the rival"""
+    """How far the paper's system is ahead of its rival; empty where Ferry's ratio would be of something else."""
+    unlike: str
+    """What is not as in the paper, and what is not counted."""
     command: tuple[str, ...]
     """a command of this folder, and its arguments"""
     answer: Callable[[Results], Answer]
 
+    @property
+    def repeats(self) -> int:
+        """How many runs the command makes."""
+        return int(self.command[self.command.index("--repeats") + 1]) if "--repeats" in self.command else 1
 
-def medians(results: Results, *wanted: dict[str, Any]) -> list[float]:
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One number of some runs."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Of all runs."""
+        return statistics.median(self.values)
+
+    def told(self, scale: float = 1.0, form: str = ".2f") -> str:
+        """The median, and the least and the greatest value when there are several."""
+        low, high = (f"{bound * scale:{form}}" for bound in (min(self.values), max(self.values)))
+        spread = f" ({low} to {high})" if len(self.values) > 1 else ""
+        return f"{self.median * scale:{form}}{spread}"
+
+
+def runs(results: Results, *wanted: dict[str, Any]) -> list[Runs]:
     """Of each of these; raises LookupError for one that was not measured."""
-    found = [results.median(**one) for one in wanted]
-    if missing := [one for one, value in zip(wanted, found, strict=True) if value is None]:
+    found = [Runs(tuple(results.values(**one))) for one in wanted]
+    if missing := [one for one, seen in zip(wanted, found, strict=True) if not seen.values]:
         raise LookupError(f"not measured: {missing[0]}")
-    return [value for value in found if value is not None]
+    return found
 
 
-def thrown(query: str, *rivals: str) -> Callable[[Results], Answer]:
-    """Records/s of files beside others, the same batch; the first of them is the one that Ferry is ahead of."""
+def throughputs(query: str, *systems: str) -> Callable[[Results], Answer]:
+    """Records/s of files, the same batch. The systems are other programs than those of the paper, so there is no ratio."""
 
     def answer(results: Results) -> Answer:
         case = {"case": f"{query}, files", "metric": "throughput", "batch": 1_000_000}
-        ours, *theirs = medians(results, *({"system": name, **case} for name in ("Ferry", *rivals)))
-        others = ", ".join(f"{name} {rate / 1e6:.2f} M" for name, rate in zip(rivals, theirs, strict=True))
-        return f"{ours / 1e6:.2f} M records/s; {others}", ours / theirs[0]
+        found = runs(results, *({"system": name, **case} for name in systems))
+        return Answer("; ".join(f"{name} {rate.told(1e-6)} M" for name, rate in zip(systems, found, strict=True)))
 
     return answer
 
 
-def thrown_with(*queries: str, systems: Sequence[str] = ("ferry", "spark")) -> tuple[str, ...]:
+def thrown_with(*queries: str, systems: Sequence[str]) -> tuple[str, ...]:
     """Arguments of `throughput.py` for nothing but these queries."""
-    return ("throughput", "--queries", *queries, "--systems", *systems, "--cases", "--larger", "1", "--repeats", "1")
+    return ("throughput", "--queries", *queries, "--systems", *systems, "--cases", "--larger", "1", "--repeats", "3")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ferry.contract.descriptors import OperatorDescriptor
@@ -23,7 +22,7 @@ from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import Results, StepResult
 
 FILE_FORMAT, MANIFEST_FORMAT = 1, 2
-"""Files and manifests of a higher format are refused. Manifests hold their own digest from 2 on."""
+"""A file or manifest of a higher format is refused. The first release wrote these."""
 
 
 FILES = "files"
@@ -95,8 +94,6 @@ class Manifest:
     name: str | None = None
     restored_from: str | None = None
     """The checkpoint from which a job was restored; this one is another name for it."""
-    sinks: Mapping[str, int] = field(default_factory=dict)
-    """By sink, the last epoch that it has received."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -131,7 +128,6 @@ class Manifest:
             "files": [asdict(file) for file in files],
             "chains": chains,
             "restored_from": self.restored_from,
-            "sinks": dict(self.sinks),
         }
         return json.dumps(doc | {"digest": _digest(json.loads(json.dumps(doc)))}, indent=1).encode()
 
@@ -142,8 +138,7 @@ class Manifest:
             doc: dict[str, Any] = json.loads(text)
             if doc["format"] > MANIFEST_FORMAT:
                 raise Refusal(f"its format is {doc['format']}, this release reads up to {MANIFEST_FORMAT}")
-            digest = doc.pop("digest", None)
-            if (digest is not None or doc["format"] > 1) and digest != _digest(doc):
+            if doc.pop("digest") != _digest(doc):
                 raise Refusal("it is damaged: its digest does not match")
             files = [StoredFile(**known(StoredFile, one)) for one in doc.pop("files")]
             (step, attempt), results = doc["commit_id"], doc["results"]
@@ -164,5 +159,6 @@ class Manifest:
 
 
 def _digest(doc: dict[str, Any]) -> str:
-    """SHA-256 of the document, independent of its layout."""
-    return hashlib.sha256(json.dumps(doc, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """SHA-256 of the document, independent of its layout, behind the name of the algorithm (decision 0038)."""
+    text = json.dumps(doc, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

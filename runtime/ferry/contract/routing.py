@@ -22,6 +22,10 @@ from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.plans import Plan
 
+JOURNAL_FORMAT = 1
+"""Of a table in the journal. A driver refuses a higher one: it would write the table back without the parts that it does
+not know."""
+
 
 class Version(NamedTuple):
     """Version of a routing table; ordered."""
@@ -135,9 +139,13 @@ class Table:
             return Table(version, tuple(groups), initial, self.origin, at_window=self.at_window)
 
     def to_journal(self) -> dict[str, Any]:
-        """Plain lists and maps, with the plans."""
+        """Plain lists and maps, with the format and the plans."""
         plans = {"plan": self.plan, "prepared": self.prepared}
-        return self.to_wire() | {name: plan.to_wire() for name, plan in plans.items() if plan is not None}
+        return (
+            {"format": JOURNAL_FORMAT}
+            | self.to_wire()
+            | {name: plan.to_wire() for name, plan in plans.items() if plan is not None}
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (Install)."""
@@ -153,6 +161,8 @@ class Table:
     def from_wire(doc: dict[str, Any]) -> Table:
         """Inverse of both. Raises Refusal for any other document."""
         with _from_outside():
+            if doc.get("format", JOURNAL_FORMAT) > JOURNAL_FORMAT:
+                raise Bug(f"its format is {doc['format']}, this release reads up to {JOURNAL_FORMAT}")
             return Table(
                 version=Version(*doc["version"]),
                 initial=bool(doc["initial"]),

@@ -70,7 +70,7 @@ def test_a_difference_is_named(
     found = differences(before, now)
     assert found and (words is None or found == words)
     if before:
-        with pytest.raises(SpecRefused, match=r"not those of the running job\. .* begin without that state"):
+        with pytest.raises(SpecRefused, match=r"differ from the running job\. .* begin without that state"):
             operators.check(operators.dump(before), now)
 
 

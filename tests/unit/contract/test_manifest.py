@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry.contract.manifest import Manifest, StoredFile
+from ferry.contract.manifest import Manifest, StoredFile, _digest
 from tests.unit.durable.stores import manifest
 
 WHOLE = manifest(7, StoredFile("files/a/1-2", 5, 77, 0, "scan", 3, 9), name="before")
@@ -41,13 +41,18 @@ def test_a_value_of_another_type_is_refused_in_words(value: Any) -> None:
         if doc[name] != value:
             with pytest.raises(Refusal, match=r"damaged|no manifest|format"):
                 Manifest.load(json.dumps(doc | {name: value}).encode())
-    unsigned = {name: one for name, one in doc.items() if name != "digest"} | {"format": 1}
-    for name in unsigned:
+        signed = {key: one for key, one in doc.items() if key != "digest"} | {name: value}
         with suppress(Refusal):
-            Manifest.load(json.dumps(unsigned | {name: value}).encode())
+            Manifest.load(json.dumps(signed | {"digest": _digest(signed)}).encode())
 
 
-def test_a_manifest_of_the_first_format_has_no_digest_and_is_read() -> None:
-    doc = json.loads(WHOLE.dump()) | {"format": 1}
+def test_a_digest_names_its_algorithm_and_another_one_is_refused() -> None:
+    doc = json.loads(WHOLE.dump())
+    algorithm, digits = doc["digest"].split(":")
+    assert (algorithm, len(digits)) == ("sha256", 64)
+    for digest in (digits, f"xxh3:{digits}", ""):
+        with pytest.raises(Refusal, match="damaged"):
+            Manifest.load(json.dumps(doc | {"digest": digest}).encode())
     del doc["digest"]
-    assert Manifest.load(json.dumps(doc).encode()).files == WHOLE.files
+    with pytest.raises(Refusal, match="digest"):
+        Manifest.load(json.dumps(doc).encode())

@@ -83,6 +83,14 @@ def test_what_is_no_table_is_refused(wrong: dict[str, Any], why: str) -> None:
         Table.from_wire({key: value for key, value in TABLE.to_wire().items() if key not in wrong})
 
 
+def test_a_journal_of_a_later_release_is_refused() -> None:
+    """A driver that read it would write it again without what it does not know."""
+    document = TABLE.to_journal()
+    assert document["format"] == 1 and Table.from_wire(document) == TABLE
+    with pytest.raises(Refusal, match="its format is 2, this release reads up to 1"):
+        Table.from_wire({**document, "format": 2})
+
+
 @pytest.mark.parametrize(
     ("version", "vnode", "why"),
     [((2, 0), 0, "comes after"), ((2, 2), 2, "virtual node 2 of 2"), ((2, 2), -1, "virtual node -1 of 2")],

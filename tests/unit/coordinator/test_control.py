@@ -25,7 +25,7 @@ from ferry.coordinator.loop import Loop
 from ferry_operator.local.driver import LocalDriver
 
 MACHINE = SimpleNamespace(table=SimpleNamespace(virtual_nodes=1), moves=SimpleNamespace(plan=None))
-RELEASED = Path(__file__).parents[1] / "contract" / "released"
+RELEASED = Path(__file__).parents[2] / "released" / "v0.1.0"
 
 
 def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
@@ -107,7 +107,7 @@ def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
 
 
 def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
-    settings = replace(RunSettings.read(RELEASED / "v0_1_0.run.json"), directory=str(tmp_path), secret="s", tls="run")
+    settings = replace(RunSettings.read(RELEASED / "run.json"), directory=str(tmp_path), secret="s", tls="run")
     loop: Any = SimpleNamespace(seconds_since_pass=lambda: 0.0, machine=SimpleNamespace(generation=1))
     stopped: list[bool] = []
     url = serve(

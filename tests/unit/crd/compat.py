@@ -1,6 +1,6 @@
 """Whether objects and programs made for one version of the custom resource definition still work with another.
 
-Pure: two documents in, complaints out. A test holds the present definition against every one in crds/released.
+Pure: two documents in, complaints out. A test holds the present definitions against those of every release.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, DriverMetrics]:
     """Of a job that says so much of its sinks, and has none."""
-    settings = RunSettings.read(Path(__file__).parents[1] / "contract" / "released" / "v0_1_0.run.json")
+    settings = RunSettings.read(Path(__file__).parents[2] / "released" / "v0.1.0" / "run.json")
     settings, metrics = replace(settings, sink_patience_ms=sink_patience_ms), DriverMetrics("job", str(tmp_path))
     nobody: Any = None
     plan: Any = SimpleNamespace(outputs=(), operators=())
