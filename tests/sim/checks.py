@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import CommitId, InstanceId, Step, Term
+from ferry.contract.names import CommitId, Fragment, InstanceId, Step, Term
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
@@ -34,7 +34,7 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.fragments: dict[m.Fragment, list[tuple[int, data.Record]]] = {}
+        self.fragments: dict[Fragment, list[tuple[int, data.Record]]] = {}
         """Records, each with what it was read from."""
         self.prepares: dict[CommitId, m.Prepare] = {}
         self.root = data.Reference.root(world.graph, world.vnodes)

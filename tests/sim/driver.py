@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId
+from ferry.contract.names import Fragment, InstanceId
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
 from tests.sim.keeper import Keeper
@@ -243,7 +243,7 @@ class Driver:
                 continue
             for wins in (False, True) if rnd.random() < 0.1 else (True,):
                 helper = rnd.choice(job.helpers)
-                fragment = m.Fragment(job.step, self.generation, job.run, task)
+                fragment = Fragment(job.step, self.generation, job.run, task)
                 task += 1
                 if wins:
                     winners.setdefault(helper, []).append(fragment)
@@ -259,7 +259,7 @@ class Driver:
         return host.alive and host.frozen and name in self.core.alive
 
     def stream(
-        self, helper: str, fragment: m.Fragment, part: dict[int, data.Partial], ok: list[bool], end: Callable[[], None]
+        self, helper: str, fragment: Fragment, part: dict[int, data.Partial], ok: list[bool], end: Callable[[], None]
     ) -> None:
         host = self.world.hosts[helper]
         if self.hangs(helper):

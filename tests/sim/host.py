@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.names import CommitId, Fragment, InstanceId, Step
 from ferry.protocol import instance as core
 from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
@@ -77,7 +77,7 @@ class Host:
         self.alive, self.failed = True, False
         self.archive, self.loading = Archive(self), None
         self.inbox, self.frozen_until, self.stands_until = [], 0, 0
-        self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
+        self.staged: dict[Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
         self.bodies: dict[CommitId, dict[tuple[InstanceId, Chain], Body]] = {}
         """By commit id, leader and chain: what was computed here, or came with a delta."""

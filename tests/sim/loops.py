@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ferry.contract import messages as m
+from ferry.contract.names import Fragment
 from ferry.protocol import coordinator as core
 from tests.sim import data
 
 if TYPE_CHECKING:
     from tests.sim.driver import Batch, Driver
 
-Winners = dict[str, list[m.Fragment]]
+Winners = dict[str, list[Fragment]]
 Done = Callable[[Winners | None], None]
 
 
@@ -86,7 +86,7 @@ class Loops:
         if self.driver.run != self.world.run_number:
             return
         world, helper, ok = self.world, self.world.rnd.choice(job.helpers), [True]
-        fragment = m.Fragment(job.step, self.driver.generation, job.run, task)
+        fragment = Fragment(job.step, self.driver.generation, job.run, task)
         world.checks.fragments[fragment] = batch
         part = data.partial(job.step.operator, [record for _, record in batch], world.vnodes)
 
@@ -105,7 +105,7 @@ class Loops:
             self.deal(job, batch)
             return
         self.failed |= not reached
-        self.winners.setdefault(helper, []).append(m.Fragment(job.step, self.driver.generation, job.run, task))
+        self.winners.setdefault(helper, []).append(Fragment(job.step, self.driver.generation, job.run, task))
         self.open -= 1
         if self.open == 0:
             self.world.after(1, self.done, None if self.failed else self.winners)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Term, worker_of
+from ferry.contract.names import Fragment, InstanceId, Term, worker_of
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
@@ -441,7 +441,7 @@ class World(Restores):
         if self.driver is not None:
             self.driver.take(self.desired)
 
-    def staged_event(self, fragment: m.Fragment) -> icore.Staged:
+    def staged_event(self, fragment: Fragment) -> icore.Staged:
         return icore.Staged(fragment)
 
 

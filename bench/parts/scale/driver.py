@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.names import CommitId, Fragment, InstanceId, Step
 from ferry.coordinator.loop import initial_table
 from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
@@ -131,7 +131,7 @@ class Driver:
         self.tell(core.EpochBegun(number))
         run = next(o for o in reversed(self.orders) if isinstance(o, core.StartIngest))
         winners = tuple(
-            (name, tuple(m.Fragment(run.step, self.machine.generation, run.run, TASKS * w + t) for t in range(TASKS)))
+            (name, tuple(Fragment(run.step, self.machine.generation, run.run, TASKS * w + t) for t in range(TASKS)))
             for w, name in enumerate(sorted(self.names))
         )
         self.tell(core.Ingested(run.step, run.run, winners, 10 * number, b"notes"))

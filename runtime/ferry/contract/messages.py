@@ -39,8 +39,7 @@ from typing import Any
 
 import msgpack
 
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.contract.names import Fragment as Fragment
+from ferry.contract.names import Attempt, CommitId, Fragment, InstanceId, Step
 from ferry.contract.plain import built, plain
 from ferry.contract.records import record
 from ferry.contract.results import Results

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ferry.contract.latency import Counts, added
 from ferry.contract.lenient import known
-from ferry.contract.messages import Fragment
+from ferry.contract.names import Fragment
 from ferry.contract.watermarks import Clocks, FlowClock, advanced
 
 

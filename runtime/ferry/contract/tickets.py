@@ -18,8 +18,7 @@ from typing import Any
 
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.names import Attempt, CommitId, Fragment, Step
 
 TICKET_SECONDS = 86_400
 """Longest life of a ticket, by the clocks of two hosts. Usually its epoch ends after a second; the bound must never be

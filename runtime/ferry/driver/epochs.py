@@ -21,11 +21,10 @@ from pyspark.sql import SparkSession
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
 from ferry.contract import limits, watermarks
-from ferry.contract import messages as m
 from ferry.contract.documents import SET_ASIDE, RunSettings
 from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
-from ferry.contract.names import InstanceId, Step
+from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
@@ -283,8 +282,8 @@ class Epochs:
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:
         """Tell the coordinator where the winning fragments are, and what is committed with them."""
         step, late = order.step, self.loop.machine.commits.late
-        fragments = [m.Fragment(step, self.loop.machine.generation, order.run, r.task) for r in receipts]
-        winners: dict[InstanceId, list[m.Fragment]] = {}
+        fragments = [Fragment(step, self.loop.machine.generation, order.run, r.task) for r in receipts]
+        winners: dict[InstanceId, list[Fragment]] = {}
         letters: dict[str, tuple[str, ...]] = {}
         for fragment, r in zip(fragments, receipts, strict=True):
             if r.helper is not None:

@@ -15,7 +15,7 @@ import pyarrow.flight as fl
 
 from ferry.contract.certificates import Identity
 from ferry.contract.errors import Refusal, RowsGone
-from ferry.contract.messages import Fragment
+from ferry.contract.names import Fragment
 from ferry.contract.tickets import Judge, ReadTicket
 
 log = logging.getLogger("ferry.sidecar")

@@ -28,7 +28,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
-from ferry.contract.names import Attempt, InstanceId
+from ferry.contract.names import Attempt, Fragment, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.contract.user_code import USER_CODE
 from ferry.environment import Environment
@@ -370,7 +370,7 @@ class Node:
         if not self._drivers.closed(peer):
             self._inbox.put(core.PeerLost(InstanceId(peer)))
 
-    def _stage(self, fragment: m.Fragment, batches: list[Any]) -> None:
+    def _stage(self, fragment: Fragment, batches: list[Any]) -> None:
         self._data.staging.add(fragment, batches)
         self._inbox.put(core.Staged(fragment))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract.errors import Refusal
-from ferry.contract.messages import Fragment
+from ferry.contract.names import Fragment
 
 
 class Staging:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Step
+from ferry.contract.names import Fragment, Step
 from ferry.contract.notes import EpochCounts, EpochNotes, Receipt, dead_letters_name
 from ferry.contract.watermarks import FlowClock
 

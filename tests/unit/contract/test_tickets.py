@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Step
+from ferry.contract.names import Fragment, Step
 from ferry.contract.tickets import (
     TICKET_BYTES_MAX,
     TICKET_SECONDS,

@@ -8,7 +8,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Refusal
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, driver_name
+from ferry.contract.names import Attempt, CommitId, Fragment, InstanceId, Step, Term, driver_name
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import multicast
@@ -52,7 +52,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[m.Message]:
 
 
 def test_a_helper_gets_its_own_fragments_and_everybody_the_names_of_all_helpers() -> None:
-    winners = tuple((name, tuple(m.Fragment(STEP, 2, 5, t) for t in range(4))) for name in NAMES[:10])
+    winners = tuple((name, tuple(Fragment(STEP, 2, 5, t) for t in range(4))) for name in NAMES[:10])
     prepare = m.Prepare(STEP, ATTEMPT, Version(2, 1), winners, 10, 20)
     out = Multicast()
     for name in NAMES:
@@ -119,7 +119,7 @@ def test_what_all_get_is_encoded_once(encoded: list[m.Message]) -> None:
 def test_where_the_table_is_known_helpers_are_bits_of_its_names() -> None:
     """Whoever gets it has what the coordinator said, as far as it concerns him; also of helpers that hold nothing."""
     helpers = sorted((*NAMES[3:17], InstanceId("400.0"), InstanceId("30.1")))
-    winners = tuple((name, tuple(m.Fragment(STEP, 2, 5, t) for t in range(4))) for name in helpers)
+    winners = tuple((name, tuple(Fragment(STEP, 2, 5, t) for t in range(4))) for name in helpers)
     prepare = m.Prepare(STEP, ATTEMPT, Version(2, 1), winners, 10, 20)
     out, sizes = Multicast(), []
     for name in (*NAMES, InstanceId("400.0"), InstanceId("77.0")):

@@ -17,8 +17,7 @@ from ferry.api.graph import offsets_only
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Step
+from ferry.contract.names import Fragment, Step
 from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.coordinator.driver_metrics import DriverMetrics

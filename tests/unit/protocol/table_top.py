@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import CommitId, InstanceId, Term
+from ferry.contract.names import CommitId, Fragment, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
@@ -136,7 +136,7 @@ class Top:
 
     def ingested(self, helper: InstanceId) -> None:
         run = self.last(c.StartIngest)
-        fragment = m.Fragment(run.step, self.driver.generation, run.run, 0)
+        fragment = Fragment(run.step, self.driver.generation, run.run, 0)
         self.give(helper, i.Staged(fragment))
         self.tell(c.Ingested(run.step, run.run, ((helper, (fragment,)),), 10 * run.step.epoch, b"notes"))
 

@@ -11,8 +11,7 @@ import pyarrow.flight as fl
 import pytest
 
 from ferry.contract.certificates import Identity, authority, issue
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Step
+from ferry.contract.names import Fragment, Step
 from ferry.contract.tickets import Judge, ReadTicket, Right, read_right, stage_right, stage_ticket
 from ferry.sidecar.flight import Door
 from ferry.sidecar.staging import Staging

@@ -18,7 +18,7 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import StateUnavailable
-from ferry.contract.names import CommitId, Step
+from ferry.contract.names import CommitId, Fragment, Step
 from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
 from ferry.protocol import instance as core
@@ -341,4 +341,4 @@ def test_whose_epochs_are_over_is_not_new(machine: Machine) -> None:
     one.perform(core.Save(core.InstanceRecord(2, origin="x#2")))
     with pytest.raises(BeginsAnew, match="of the time before"):
         one.perform(core.Erase())
-    machine.start().staging.claim(m.Fragment(Step(5, 0), 2, 1, 0))
+    machine.start().staging.claim(Fragment(Step(5, 0), 2, 1, 0))

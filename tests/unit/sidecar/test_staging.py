@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ferry.contract.messages import Fragment
-from ferry.contract.names import Step
+from ferry.contract.names import Fragment, Step
 from ferry.sidecar.staging import Staging
 
 

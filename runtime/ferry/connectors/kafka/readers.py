@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ferry.connectors.kafka import client as client
+from ferry.connectors.kafka import client
 from ferry.connectors.kafka.client import LastError, TopicEnds, failure
 from ferry.connectors.kafka.place import KafkaPlace
 from ferry.contract.errors import RECORDS_LOST, FerryError, SpecRefused, Unreachable

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ferry.connectors.kafka import client as client
+from ferry.connectors.kafka import client
 from ferry.connectors.kafka.client import LastError, failure, mapped_errors
 from ferry.connectors.kafka.place import KafkaPlace
 from ferry.connectors.kafka.records import Encoder, Marker, Outgoing

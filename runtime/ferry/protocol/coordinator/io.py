@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ferry.contract import messages as m
-from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.names import CommitId, Fragment, InstanceId, Step
 from ferry.contract.plans import Plan
 from ferry.contract.records import record
 from ferry.contract.results import Results
@@ -131,7 +131,7 @@ class Ingested:
 
     step: Step
     run: int
-    winners: tuple[tuple[InstanceId, tuple[m.Fragment, ...]], ...]
+    winners: tuple[tuple[InstanceId, tuple[Fragment, ...]], ...]
     high: int
     meta: bytes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.names import Attempt, CommitId, Fragment, InstanceId, Step
 from ferry.contract.records import record
 from ferry.contract.results import Results
 from ferry.contract.routing import Version
@@ -24,7 +24,7 @@ DRIVER = InstanceId("driver")
 class Staged:
     """A task finished streaming this fragment."""
 
-    fragment: m.Fragment
+    fragment: Fragment
 
 
 @record
@@ -78,7 +78,7 @@ class Contribute:
     """Combine these fragments and send each leader its Partials."""
 
     prepare: m.Prepare
-    fragments: tuple[m.Fragment, ...]
+    fragments: tuple[Fragment, ...]
     leaders: tuple[tuple[InstanceId, tuple[int, ...]], ...]
 
 

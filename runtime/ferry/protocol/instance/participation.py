@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.names import Attempt, CommitId, Fragment, InstanceId, Step
 from ferry.protocol.instance.io import Compute, ComputeFailed, Contribute
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
@@ -52,7 +52,7 @@ class Participation:
 
     def forget_all(self) -> None:
         """No attempt is under way."""
-        self._staged: dict[m.Fragment, bool] = {}
+        self._staged: dict[Fragment, bool] = {}
         self._in_progress: AttemptInProgress | None = None
         self._early: dict[CommitId, dict[InstanceId, bool]] = {}
         """Helpers whose partials came before the Prepare."""
@@ -93,7 +93,7 @@ class Participation:
             self._in_progress = None
 
     # ---- helper
-    def stage(self, fragment: m.Fragment) -> None:
+    def stage(self, fragment: Fragment) -> None:
         """A task has streamed this fragment."""
         self._staged[fragment] = True
 
@@ -118,7 +118,7 @@ class Participation:
                 self._state.do(Contribute(p, mine, tuple(view.led.items())))
         self._compute_when_heard()
 
-    def _find(self, fragment: m.Fragment) -> m.Fragment | None:
+    def _find(self, fragment: Fragment) -> Fragment | None:
         if self._state.rules.keys_full:
             return fragment if fragment in self._staged else None
         return next((f for f in self._staged if (f.step, f.task) == (fragment.step, fragment.task)), None)

@@ -28,7 +28,7 @@ from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.messages import Fragment
+from ferry.contract.names import Fragment
 from ferry.contract.notes import Receipt
 from ferry.kernels.ages import ages
 from ferry.spark import cuts

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ferry.contract.errors import Unreachable
-from ferry.contract.messages import Fragment
+from ferry.contract.names import Fragment
 from ferry.contract.notes import dead_letters_name
 
 
