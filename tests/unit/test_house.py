@@ -373,7 +373,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/placement": 2,
         "runtime/ferry/driver": 19,
         "runtime/ferry/kernels": 13,
-        "runtime/ferry/process": 34,
         "runtime/ferry/reading": 2,
         "runtime/ferry/spark": 85,
         "runtime/ferry/testing": 5,
@@ -389,10 +388,8 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/placement": 3,
         "runtime/ferry/driver": 80,
         "runtime/ferry/kernels": 43,
-        "runtime/ferry/process": 61,
         "runtime/ferry/reading": 5,
         "runtime/ferry/spark": 207,
-        "runtime/ferry/system": 17,
         "runtime/ferry/testing": 6,
     },
 }
