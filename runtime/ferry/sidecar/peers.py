@@ -173,7 +173,7 @@ class Peers:
         missing = False
         for entry in self._member_cache.entries.values():
             if entry.instance > self._me:
-                self._part_from_predecessor(dialler.life(entry.instance), entry)
+                self._close_predecessor(dialler.life(entry.instance), entry)
                 if entry.instance not in self._open:
                     missing |= dialler.hopeful(entry)
                     dialler.dial(entry)
@@ -191,7 +191,7 @@ class Peers:
             self._entry = None
         self._superseded(there)
 
-    def _part_from_predecessor(self, life: str | None, entry: Registration) -> None:
+    def _close_predecessor(self, life: str | None, entry: Registration) -> None:
         """Close the channel to a life with a successor: a frozen or disconnected one would keep it open."""
         with self._lock:
             channel = self._open.get(entry.instance)
