@@ -126,7 +126,9 @@ class TcpEndpoint(Endpoint):
 
         try:
             tune(sock)
-            welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.transport_flags, decide)
+            welcome(
+                sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.transport_flags, decide
+            )
         except FerryError as error:
             self._refuse(sock, str(error))
         except Exception:  # a failed callback ends this connection, not the endpoint
