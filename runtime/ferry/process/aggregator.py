@@ -288,7 +288,9 @@ def open_aggregator(aggregator: Aggregator, rows: pa.Schema) -> pa.Schema:
     if not aggregator.timed:
         return rows
     if TIME in rows.names:
-        raise SpecRefused(f"column {TIME!r}: event times have this name here; give it another one before the operator")
+        raise SpecRefused(
+            f"column {TIME!r}: this name is reserved for event times; rename the column before the operator"
+        )
     return rows.append(pa.field(TIME, pa.int64()))
 
 

@@ -49,7 +49,7 @@ def _check_table(subject: str, name: str, table: StateTable) -> None:
 def _check_columns(subject: str, schema: pa.Schema, emitted: bool = False) -> None:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise SpecRefused(f"{subject}: columns {twice} are there twice")
+        raise SpecRefused(f"{subject}: columns {twice} appear twice")
     for field in schema:
         if not (_keepable(field.type) or (emitted and value_type(field.type) is not None)):
             raise SpecRefused(

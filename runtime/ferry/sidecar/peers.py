@@ -207,5 +207,5 @@ class Peers:
         late = time.monotonic() - WAITING_SECONDS
         with self._lock:
             for peer in [peer for peer, queue in self._waiting.items() if queue.since < late]:
-                log.warning("%s forgets %d messages for %s", self._me, len(self._waiting.pop(peer).posts), peer)
+                log.warning("%s drops %d messages for %s", self._me, len(self._waiting.pop(peer).posts), peer)
             return bool(self._waiting)

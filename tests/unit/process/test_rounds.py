@@ -245,7 +245,7 @@ class Undeclared(Scripted):
         ({"t": ferry.StateTable(pa.schema([("a", pa.list_(pa.int64()))]))}, VALUES, "column 'a' cannot be list"),
         ({}, pa.schema([]), "output"),
         ({}, None, "output"),
-        ({}, pa.schema([("a", pa.int64()), ("a", pa.int64())]), "columns \\['a'\\] are there twice"),
+        ({}, pa.schema([("a", pa.int64()), ("a", pa.int64())]), "columns \\['a'\\] appear twice"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_at_once(tables: Any, output: Any, message: str) -> None:
