@@ -62,7 +62,7 @@ class Caller(NamedTuple):
     name: str
     life: bytes
     number: int
-    carriers: int = 0
+    transport_flags: int = 0
     """besides TCP: RDMA or 0"""
 
 
@@ -72,7 +72,7 @@ class Admission(NamedTuple):
     admitted: bool
     """False: it keeps another connection to this side"""
     life: bytes
-    carriers: int
+    transport_flags: int
     """besides TCP, common to both sides"""
 
 
@@ -128,12 +128,12 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
         mine = os.urandom(NONCE_BYTES)
         timed.put(_HELLO.pack(MAGIC, mine))
         nonces = mine + _hello(timed.get(_HELLO.size))
-        proof = _PROOF.pack(me.name.encode(), me.life, me.number, me.carriers)
+        proof = _PROOF.pack(me.name.encode(), me.life, me.number, me.transport_flags)
         timed.put(proof + _mac(secret, b"caller", job, (me.name, peer), nonces, proof))
         answer = timed.get(_VERDICT.size + _MAC_BYTES)
     except OSError as error:
         raise Unreachable(f"handshake with {peer} failed: {error}") from error
-    verdict, life, carriers = _VERDICT.unpack_from(answer)
+    verdict, life, transport_flags = _VERDICT.unpack_from(answer)
     if verdict == Verdict.REFUSED:
         raise Refusal(f"{peer} refused the handshake: {MISMATCH}")
     expected = _mac(secret, b"accepter", job, (me.name, peer), nonces, answer[: _VERDICT.size])
@@ -141,7 +141,7 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
         raise Refusal(f"the process that answered for {peer} could not prove its identity: {MISMATCH}")
     if verdict == Verdict.FORMER:
         raise Superseded(f"{peer} knows a later life of {me.name}")
-    return Admission(verdict == Verdict.ADMITTED, life, carriers & me.carriers)
+    return Admission(verdict == Verdict.ADMITTED, life, transport_flags & me.transport_flags)
 
 
 def welcome(
@@ -151,7 +151,7 @@ def welcome(
     job: str,
     secret: bytes,
     seconds: float,
-    carriers: int,
+    transport_flags: int,
     decide: Callable[[Caller, Callable[[Verdict], None]], None],
 ) -> None:
     """The accepting side, with these transports besides TCP.
@@ -178,9 +178,9 @@ def welcome(
             raise Refusal(f"refused a caller that claims to be {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
 
         def answer(verdict: Verdict) -> None:
-            answer = _VERDICT.pack(verdict, life, carriers)
+            answer = _VERDICT.pack(verdict, life, transport_flags)
             timed.put(answer + _mac(secret, b"accepter", job, (name, me), nonces, answer))
 
-        decide(Caller(name, caller_life, number, theirs_too & carriers), answer)
+        decide(Caller(name, caller_life, number, theirs_too & transport_flags), answer)
     except OSError as error:
         raise Unreachable(f"handshake of a caller failed: {error}") from error

@@ -10,8 +10,8 @@ from ferry.contract.descriptors import GLOBAL, OperatorDescriptor
 from ferry.contract.program_text import without_text
 
 WHAT_TO_DO = (
-    "Their state cannot be taken over. Put them back as they were, or begin without that state: a run of this machine with "
-    "another spec.state.directory and another --output, a job of a cluster deleted and made anew"
+    "Their state cannot be taken over. Put them back as they were, or begin without that state: on one machine, run with "
+    "another spec.state.directory and another --output; in a cluster, delete the job and create it again"
 )
 
 
@@ -28,7 +28,7 @@ def differences(before: Sequence[OperatorDescriptor], now: Sequence[OperatorDesc
             changes += [f"{name}: {words}" for words in _changes(old[name], new[name])] or [f"{name} was changed"]
     if not changes and list(old) != list(new):
         changes.append(
-            f"the operators stand in another order (they were {', '.join(old)}, now they are {', '.join(new)})"
+            f"the operators are in another order (they were {', '.join(old)}, now they are {', '.join(new)})"
         )
     return changes
 

@@ -170,6 +170,7 @@ class RunSettings:
     lasting: bool = True
     """another run may read the files of this one after a reboot: a clean end waits until they are on the disk"""
     epoch_mode: str = MICRO_BATCH
+    """auto: continuous if possible; continuous: Spark tasks hold their place; micro-batch: one Spark job an epoch"""
     driver_standby: bool = False
     """A second driver is ready and takes over when the first one ends. On one machine."""
     program: str | None = None

@@ -107,7 +107,7 @@ def app(
     @served.get("/desired")
     def last_desired() -> Response:
         if (plan := newest()) is None:
-            raise HTTPException(404, "no plan was given to this job")
+            raise HTTPException(404, "this job has no plan")
         return JSONResponse(plan.to_wire())
 
     @served.put("/bandwidth")

@@ -88,7 +88,7 @@ class Location:
         except FerryError:
             raise
         except FileExistsError as error:
-            raise Refusal(f"{self.url_of(name)} is there already, and is never replaced") from error
+            raise Refusal(f"{self.url_of(name)} already exists, and is never replaced") from error
         except (OSError, pa.ArrowException) as error:
             if operation == READ and self._is_gone(name, error):
                 raise Missing(f"{self.url_of(name)} is not there: {error}") from error
@@ -281,5 +281,5 @@ def _region(bucket: str) -> str:
         return str(fs.resolve_s3_region(bucket))
     except OSError as error:
         raise Unreachable(
-            f"cannot ask for the region of s3://{bucket}: {error}; say it: s3://{bucket}?region=..."
+            f"cannot ask for the region of s3://{bucket}: {error}; set it: s3://{bucket}?region=..."
         ) from error

@@ -1,4 +1,4 @@
-"""How old the records of a batch were at a moment, counted by the buckets of `ferry.contract.latency`."""
+"""Ages of the records of a batch at a moment, counted by the buckets of `ferry.contract.latency`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _PER_MS = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def ages(created: pa.Array, moment_ms: int) -> NDArray[np.int64]:
-    """How many of these times, integers of milliseconds or timestamps, lie how far before a moment; nulls are left out.
+    """Counts by age bucket: distance of these times, integers of milliseconds or timestamps, before a moment; nulls are
+    left out.
 
-    Later ones count as of the moment: they are of another clock.
+    Later times, from another clock, count as the moment itself.
     """
     unit = created.type.unit if pa.types.is_timestamp(created.type) else "ms"
     values = created.drop_null().cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -25,7 +26,7 @@ def ages(created: pa.Array, moment_ms: int) -> NDArray[np.int64]:
     least = int(values.min())
     if int(values.max()) - least > len(values):
         return _counted(moment - values, None, micros)
-    # Many records share a millisecond: these are counted first, and logarithms are taken of few numbers.
+    # Many records share a millisecond: count these first, and take logarithms of few numbers.
     counts = np.bincount(values - least)
     there = np.flatnonzero(counts)
     return _counted(moment - least - there, counts[there], micros)
@@ -35,5 +36,5 @@ def _counted(before: NDArray[np.int64], counts: NDArray[np.int64] | None, micros
     """By bucket; each number counts once, or as often as `counts` says."""
     passed = np.maximum(before * micros, 1.0).astype(np.float32)
     buckets = np.minimum(np.ceil(np.log(passed) * np.float32(1 / LOG_GROWTH)), BUCKET_MAX).astype(np.int64)
-    # Sums of whole numbers are exact as floats.
+    # Sums of integers are exact as floats.
     return np.bincount(buckets, counts, BUCKET_MAX + 1).astype(np.int64)

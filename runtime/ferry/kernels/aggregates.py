@@ -1,10 +1,10 @@
-"""The aggregate functions: for each one what it keeps of a group, what a record contributes, and what is read from it.
+"""The aggregate functions: the state that each keeps of a group, the contribution of a record, and the result.
 
-One entry below is all that a function is: kernels, schemas, `import ferry` and the checks of a pipeline derive from it. It
-is made of what `ferry.kernels.kept` has; what cannot be made of that needs a new merge in `ferry.kernels.grouping`.
+One entry below defines a function completely: kernels, schemas, `import ferry` and the checks of a pipeline derive from
+it. It is composed from `ferry.kernels.kept`; anything else needs a new merge in `ferry.kernels.grouping`.
 
-A function may leave out records in which a column of it is null, as in SQL. Then its result is null for a group that has
-none left, which bit c of the state's last column says, c being the first state column of the function.
+A function may leave out records in which a column of it is null, as in SQL. Its result is null for a group without
+other records: bit c of the state's last column records this, c being the first state column of the function.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ ORDERED = (*ADDED, "booleans", "dates", "times", "timestamps", "strings", "bytes
 """Families of values (`ferry.kernels.values`) that a function may take."""
 
 COLUMNS_MAX = 31
-"""State columns of an operator: one word of flags has two bits for each."""
+"""State columns of an operator: the flags are one word with two bits per column."""
 
 STATE_BYTES_MAX = 1024
-"""Of one group: a million new ones in an epoch, the default bound of its records, fit into one message each way."""
+"""Bytes of one group: a million new groups in an epoch, the default bound of its records, fit into one message each
+way."""
 
 Word = TypeVar("Word", bound=Callable[..., Aggregate])
 
@@ -56,43 +57,43 @@ class Function:
 
     keeps: Keeps
     result: Result
-    """Of its state columns and the numbers of records, for many groups at once; null where it is not defined. Raises
+    """From its state columns and the numbers of records, for many groups at once; null where it is undefined. Raises
     values.Beyond when a value does not fit into the type of the result."""
     type: Callable[[ValueType], pa.DataType]
-    """Of the result, by that of its column."""
+    """Type of the result, from the type of its column."""
     takes: tuple[str, ...] = ()
-    """Families of values that its column may be of."""
+    """Families of values that its column may have."""
     nullable: bool = True
-    """Without a value there is no result; False: there is one always."""
+    """Without a value the result is null; False: there is always a result."""
     gathers: bool = False
-    """It keeps all distinct values of its column, in no words of a fixed number: a process does."""
+    """It keeps all distinct values of its column, which have no fixed number of words: a process keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedAggregate:
-    """One aggregate of an operator, and where its state columns are."""
+    """One aggregate of an operator, and the position of its state columns."""
 
     aggregate: Aggregate
     function: Function
     columns: tuple[StateColumn, ...]
     first: int
-    """Number of its first state column; until one has several words it is that of the column's word, too."""
+    """Number of its first state column; equal to the number of the column's word until a column has several words."""
     word: int
-    """Where its words begin."""
+    """Its first word."""
 
     @property
     def state(self) -> slice:
-        """Its state columns among those of the operator."""
+        """The range of its state columns in the operator's."""
         return slice(self.first, self.first + len(self.columns))
 
     def check(self, flags: Ints) -> None:
-        """Of the last state column. Raises values.Beyond when a sum has left its bits."""
+        """For the last state column. Raises values.Beyond when a sum has overflowed."""
         if self.function.nullable and (beyond := flags & (1 << OVERFLOWED + self.first) != 0).any():
             wide = self.columns[0].merge == SUM_WIDE
             raise values.Beyond("beyond 128 bits" if wide else "beyond 64-bit integers", int(beyond.argmax()))
 
     def results(self, state: Sequence[pa.Array], records: pa.Array, flags: Ints) -> pa.Array:
-        """Its output column, of its state columns, the numbers of records and the last one. Raises values.Beyond."""
+        """Its output column, from its state columns, the numbers of records and the flags. Raises values.Beyond."""
         self.check(flags)
         if self.columns and self.columns[0].merge == SUM_AND_COUNT:
             state = plain_sums(state, flags & (1 << OVERFLOWED + 1 + self.first) != 0)
@@ -107,24 +108,26 @@ FUNCTIONS: dict[str, Function] = {}
 
 @lru_cache(256)
 def places(descriptor: OperatorDescriptor) -> tuple[PlacedAggregate, ...]:
-    """The aggregates of an operator, in order. State columns of several words come after those of one: these have flags."""
+    """The aggregates of an operator, in order. State columns of several words come last, because flags belong to the
+    others."""
     each = [FUNCTIONS[a.function].keeps(a) for a in descriptor.aggregates]
-    found = dict[int, PlacedAggregate]()
+    placed = dict[int, PlacedAggregate]()
     first = word = 0
     for i in sorted(range(len(each)), key=lambda i: any(column.words > 1 for column in each[i])):
         aggregate = descriptor.aggregates[i]
-        found[i] = PlacedAggregate(aggregate, FUNCTIONS[aggregate.function], each[i], first, word)
+        placed[i] = PlacedAggregate(aggregate, FUNCTIONS[aggregate.function], each[i], first, word)
         first, word = first + len(each[i]), word + words_of(each[i])
-    return tuple(found[i] for i in range(len(each)))
+    return tuple(placed[i] for i in range(len(each)))
 
 
 def words_of(columns: Sequence[StateColumn]) -> int:
-    """How many words state columns have together."""
+    """Number of words of these state columns."""
     return int(np.sum([column.words for column in columns], dtype=np.int64))
 
 
 def flagged(descriptor: OperatorDescriptor) -> bool:
-    """True when the last state column says of the others whether they hold a value, and whether it is true."""
+    """True when the last state column has flags: whether each other one holds a value, and whether it has
+    overflowed."""
     return any(place.function.nullable for place in places(descriptor))
 
 
@@ -137,8 +140,8 @@ def value_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
 
 @lru_cache(256)
 def state_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
-    """The state columns s0, s1, ... of an operator: values, the newest event time if keys are forgotten, the epoch of the
-    last change if these are emitted, flags."""
+    """The state columns s0, s1, ... of an operator: values, the newest event time if keys are forgotten, the epoch of
+    the last change if changes are emitted, flags."""
     columns = value_columns(descriptor)
     if descriptor.ttl_ms is not None:
         columns = (*columns, StateColumn("int", GREATEST["int"], "time"))
@@ -148,7 +151,7 @@ def state_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
 
 
 def merge_codes(descriptor: OperatorDescriptor) -> Ints:
-    """How each word of state is merged, int64[k]; see `ferry.kernels.grouping`."""
+    """Merge code of each word of state, int64[k]; see `ferry.kernels.grouping`."""
     return np.array([column.merge for column in state_columns(descriptor) for _ in range(column.words)], np.int64)
 
 
@@ -163,12 +166,12 @@ def reads_times(aggregate: Aggregate) -> bool:
 
 
 def reads_values(aggregate: Aggregate) -> bool:
-    """True when values of its columns are kept: they must be of a type that it takes then."""
+    """True when values of its columns are kept: their type must then be supported."""
     return _takes(aggregate, "column", "-column", "by")
 
 
 def hashes_values(aggregate: Aggregate) -> bool:
-    """True when values of its column are told from each other (`ferry.kernels.columns.hashable`)."""
+    """True when values of its column are compared by hash (`ferry.kernels.columns.hashable`)."""
     return gathers(aggregate) or _takes(aggregate, "sketch")
 
 
@@ -188,11 +191,11 @@ def _keeps(
     takes: tuple[str, ...] = (),
     **more: Any,
 ) -> Callable[[Word], Word]:
-    """Enter the function that a word of pipelines means."""
+    """Register the function of a pipeline's word."""
 
     def enter(word: Word) -> Word:
         FUNCTIONS[word.__name__] = Function(keeps, result, kind, takes, **more)
-        word.__doc__ = f"{inspect.getdoc(word)}\n{_TAKEN}"  # without the indentation of the source, as of Python 3.13
+        word.__doc__ = f"{inspect.getdoc(word)}\n{_TAKEN}"  # dedented, as Python 3.13 does
         return word
 
     return enter
@@ -209,7 +212,7 @@ def _of(function: str, *columns: str) -> Aggregate:
     nullable=False,
 )
 def count(column: str | None = None) -> Aggregate:
-    """Number of records, or of those in which `column` is not null.
+    """Number of records, or of records in which `column` is not null.
 
     Parameters: `column` of any type; None: all records.
     >>> counts = per_auction.aggregate("counts", num=ferry.count())
@@ -221,8 +224,8 @@ def count(column: str | None = None) -> Aggregate:
 def sum(column: str) -> Aggregate:
     """Sum of integers, floats, decimals or durations; null when there is no value.
 
-    Of decimal(p, s) it is exact, and a decimal(p + 10, s) as in Spark, of 38 digits at most; of integers it has 64 bits. A
-    sum beyond that stops the job. Floats are added in no certain order: their last digits may differ.
+    For decimal(p, s) it is exact, and a decimal(p + 10, s) as in Spark, of 38 digits at most; for integers it has 64
+    bits. A larger sum stops the job. Floats are added in no fixed order: their last digits may differ.
 
     Parameters: `column` of integers, floats, decimals or durations.
     >>> turnover = per_auction.aggregate("turnover", cents=ferry.sum("price"))
@@ -234,8 +237,8 @@ def sum(column: str) -> Aggregate:
 def min(column: str) -> Aggregate:
     """Least value.
 
-    Strings are ordered by their bytes in UTF-8, as in Spark. An operator that keeps values of strings or bytes is slower:
-    every record goes to the instance of its key, instead of what a task has made of many.
+    Strings are ordered by their bytes in UTF-8, as in Spark. For strings or bytes the operator is slower: tasks do not
+    combine records, every record goes to the instance of its key.
 
     Parameters: `column` of numbers, booleans, times, strings or bytes; the result has its type, with 64 bits of integers
     and floats.
@@ -258,7 +261,7 @@ def max(column: str) -> Aggregate:
 def mean(column: str) -> Aggregate:
     """Mean in double precision of the exact sum and count; of decimal(p, s) a decimal(p + 4, s + 4) as in Spark.
 
-    That is rounded once, half away from zero; a mean of decimals that does not fit into 38 digits stops the job. That of
+    A decimal mean is rounded once, half away from zero; one that does not fit into 38 digits stops the job. A mean of
     integers always fits: a sum beyond 64 bits is kept with its carries, and one beyond 86 bits as a double.
 
     Parameters: `column` of integers, floats or decimals.
@@ -269,7 +272,7 @@ def mean(column: str) -> Aggregate:
 
 @_keeps(kept.where_greatest("by"), kept.value_of, values.arrow_type, ORDERED)
 def arg_max(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is kept.greatest, of the records that have both; ties go to the greater value.
+    """The value of `column` where `by` is kept.greatest, among records that have both; ties go to the greater value.
 
     Parameters: `column` and `by`, each as of `min`.
     >>> winners = per_auction.aggregate("winners", bidder=ferry.arg_max("bidder", by="price"))
@@ -279,7 +282,7 @@ def arg_max(column: str, by: str) -> Aggregate:
 
 @_keeps(kept.where_greatest("-time"), kept.value_of, values.arrow_type, ORDERED)
 def first(column: str) -> Aggregate:
-    """The value of the earliest record by event time that has one; of records of one time the greatest value.
+    """The value of the earliest record by event time that has one; at equal times the greatest value.
 
     Parameters: `column` as of `min`.
     >>> opening = per_auction.aggregate("opening", price=ferry.first("price"))
@@ -289,7 +292,7 @@ def first(column: str) -> Aggregate:
 
 @_keeps(kept.where_greatest("time"), kept.value_of, values.arrow_type, ORDERED)
 def last(column: str) -> Aggregate:
-    """The value of the latest record by event time that has one; of records of one time the greatest value.
+    """The value of the latest record by event time that has one; at equal times the greatest value.
 
     Parameters: `column` as of `min`.
     >>> closing = per_auction.aggregate("closing", price=ferry.last("price"))
@@ -299,9 +302,9 @@ def last(column: str) -> Aggregate:
 
 @_keeps(kept.moments, kept.variance_of, kept.float_type, NUMBERS)
 def variance(column: str) -> Aggregate:
-    """Variance of a sample (n - 1), in double precision; null of less than two values.
+    """Variance of a sample (n - 1), in double precision; null for fewer than two values.
 
-    Values are taken in no certain order: the last digits may differ, as of `sum`.
+    Values are taken in no fixed order: the last digits may differ, as with `sum`.
 
     Parameters: `column` of integers, floats or decimals.
     >>> spread = per_auction.aggregate("spread", price=ferry.variance("price"))
@@ -321,10 +324,12 @@ def stddev(column: str) -> Aggregate:
 
 @_keeps(lambda _: (kept.SKETCH,), kept.distinct_of, kept.int_type, nullable=False)
 def approx_count_distinct(column: str) -> Aggregate:
-    """About how many distinct values `column` has: numbers, booleans, strings, bytes, dates, times and timestamps.
+    """Approximate number of distinct values of `column`: numbers, booleans, strings, bytes, dates, times and
+    timestamps.
 
-    The standard error is 4.6 %, less for small counts; the same values give the same number, in whatever order. -0.0 is
-    0.0, and NaN one value. It keeps 344 bytes for each key and slice (`ferry.kernels.sketch`), where `count` keeps 8.
+    The standard error is 4.6 %, less for small counts; the result does not depend on the order of values. -0.0 equals
+    0.0, and NaN is one value. It keeps 344 bytes for each key and slice (`ferry.kernels.sketch`), while `count` keeps
+    8.
 
     Parameters: `column` of these types.
     >>> audience = per_auction.aggregate("audience", bidders=ferry.approx_count_distinct("bidder"))
@@ -334,11 +339,11 @@ def approx_count_distinct(column: str) -> Aggregate:
 
 @_keeps(lambda _: (), kept.distinct_of, kept.int_type, nullable=False, gathers=True)
 def count_distinct(column: str) -> Aggregate:
-    """How many distinct values `column` has, exactly; 0 where all are null. -0.0 is 0.0, and NaN one value.
+    """Exact number of distinct values of `column`; 0 if all are null. -0.0 equals 0.0, and NaN is one value.
 
-    State grows with the values: it keeps each of them (8 bytes of a number or time, 16 of a decimal, a text and 4 bytes) by
-    key and slice, 16 MiB at most, and an epoch that adds some writes them all. Every record goes to the instance of its key.
-    Where about right will do, use `approx_count_distinct`.
+    State grows with the values: it keeps each of them (8 bytes of a number or time, 16 of a decimal, a text and 4
+    bytes) by key and slice, 16 MiB at most, and an epoch that adds some writes them all. Every record goes to the
+    instance of its key. If an approximate number suffices, use `approx_count_distinct`.
 
     Parameters: `column` as of `approx_count_distinct`.
     >>> audience = per_auction.aggregate("audience", bidders=ferry.count_distinct("bidder"))

@@ -1,6 +1,6 @@
 """Arrow batches as numpy arrays and back: keys, partials, ranges of virtual nodes.
 
-Arrow's buffers are read-only; the compiled functions get arrays that are not, so that each is compiled once.
+Arrow's buffers are read-only; compiled functions get writable arrays, so that each is compiled once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BINARY_BYTES_MAX = 2**31 - 1
 
 
 VALUE_SEED = np.uint64(0x9E3779B97F4A7C15)
-"""Without it the hash of 0 would be 0, and that of an empty string as well."""
+"""Without it the hash of 0 and the hash of an empty string would be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def integers(column: pa.Array) -> Ints:
 
 
 def cast(descriptor: OperatorDescriptor, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """The column as that type. Raises SpecRefused with its name when it cannot be."""
+    """The column as this type. Raises SpecRefused with its name when the cast fails."""
     if column.type == kind:
         return column
     try:
@@ -85,7 +85,7 @@ def binary(column: pa.Array) -> tuple[Ints, Bytes]:
 
 
 def binary_array(offsets: Ints, data: Bytes, kind: pa.DataType, valid: pa.Buffer | None = None) -> pa.Array:
-    """Inverse of `binary`, where `valid` is Arrow's bitmap of what is not null; raises Exhausted above 2 GiB."""
+    """Inverse of `binary`, where `valid` is Arrow's bitmap of non-null values; raises Exhausted above 2 GiB."""
     if data.size > BINARY_BYTES_MAX:
         raise Exhausted(f"{data.size} bytes of keys in one batch, {BINARY_BYTES_MAX} are possible: use smaller batches")
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
@@ -93,10 +93,10 @@ def binary_array(offsets: Ints, data: Bytes, kind: pa.DataType, valid: pa.Buffer
 
 
 def value_hashes(column: pa.Array) -> Hashes:
-    """64-bit hashes of values: equal ones have equal hashes, whatever the column's width (decimals of one scale); a null
-    has any. See `hashable`.
+    """64-bit hashes of values: equal values have equal hashes, whatever the column's width (decimals of one scale); the
+    hash of a null is arbitrary. See `hashable`.
 
-    Fixed for ever, as those of keys are: state that is kept was made of them.
+    Fixed for ever, as hashes of keys are: stored state depends on them.
     """
     kind = column.type
     assert hashable(kind), kind
@@ -119,13 +119,13 @@ def value_hashes(column: pa.Array) -> Hashes:
 
 
 def same_floats(column: pa.Array) -> pa.Array:
-    """Floats of which equal ones have equal bits: -0.0 is 0.0, and NaN one value."""
+    """Floats in which equal values have equal bits: -0.0 becomes 0.0, and all NaN become one."""
     zero, nan = (pa.scalar(value, column.type) for value in (0.0, np.nan))
     return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def hashable(kind: pa.DataType) -> bool:
-    """Whether `value_hashes` takes a column of this type."""
+    """Whether `value_hashes` accepts a column of this type."""
     if pa.types.is_dictionary(kind):
         return hashable(kind.value_type)
     return values.value_type(kind) is not None or pa.types.is_date(kind) or _is_bytes(kind)
@@ -167,7 +167,7 @@ def fill_cells(descriptor: OperatorDescriptor, arrays: Sequence[pa.Array], cells
 
 
 def key_array(descriptor: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Array:
-    """The key column: integer keys as they are, else the keys at these heap offsets."""
+    """The key column: integer keys unchanged, else the keys at these heap offsets."""
     keys = np.ascontiguousarray(keys)
     if descriptor.int_key:
         return pa.array(keys)
@@ -197,12 +197,12 @@ _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it has offsets, large or not."""
+    """Whether the type has offsets, large or not."""
     return kind in _LARGE or kind in _LARGE.values()
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of all; its texts get 64-bit offsets when they may be more than 32 bits count (see `narrowed`)."""
+    """One batch of all; its texts get 64-bit offsets when 32 bits may be too few (see `narrowed`)."""
     if len(batches) > 1 and sum(b.nbytes for b in batches) > BINARY_BYTES_MAX:
         schema = pa.schema([f.with_type(_LARGE.get(f.type, f.type)) for f in batches[0].schema])
         batches = [b.cast(schema) for b in batches]
@@ -210,7 +210,7 @@ def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def sorted_by_hash(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows as one batch in the order of their hashes; equal ones stay in the order in which they came."""
+    """All rows as one batch in the order of their hashes; rows with equal hashes stay in order."""
     whole = concatenated(batches)
     hashes = np.require(whole.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
     return whole if bool(np.all(hashes[:-1] <= hashes[1:])) else whole.take(pa.array(order_by_hash(hashes)))
@@ -230,7 +230,7 @@ def narrowed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
-    """Row offsets int64[V + 1]: the rows of vnode v are [v] up to [v + 1]. The batch must be sorted by hash."""
+    """Row offsets int64[V + 1]: vnode v has rows [v] up to [v + 1]. The batch must be sorted by hash."""
     hashes = batch.column("hash").to_numpy(zero_copy_only=True)
     offsets = np.zeros(virtual_nodes + 1, np.int64)
     offsets[-1] = hashes.size
@@ -241,7 +241,7 @@ def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
 
 
 def records_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
-    """Records that these rows of fragments stand for, int64[V]: a row of partials says of how many it is.
+    """Number of records behind these rows of fragments, int64[V]: a row of partials has the number of its records.
 
     The batch must be sorted by hash, or at least by virtual node.
     """
@@ -254,12 +254,12 @@ def records_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
 
 
 def range_indices(offsets: Ints, vnodes: Ints) -> Ints:
-    """Row numbers of these vnodes' ranges, one range after the other."""
+    """Row numbers of these vnodes' ranges, concatenated."""
     return indices(offsets[vnodes], offsets[vnodes + 1])
 
 
 def indices(begins: Ints, ends: Ints) -> Ints:
-    """The numbers of these ranges, one range after the other."""
+    """The numbers of these ranges, concatenated."""
     lengths = ends - begins
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if ends.size else 0
@@ -267,7 +267,7 @@ def indices(begins: Ints, ends: Ints) -> Ints:
 
 
 def take_vnodes(batch: pa.RecordBatch, offsets: Ints, vnodes: Ints | Sequence[int]) -> pa.RecordBatch:
-    """The ranges of these vnodes, one after the other; without a copy when they are neighbours in order."""
+    """The ranges of these vnodes, concatenated; without a copy when they are adjacent and in order."""
     wanted = np.asarray(vnodes, np.int64)
     if wanted.size == 0:
         return batch.slice(0, 0)
@@ -302,7 +302,7 @@ def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:
 
 
 def taken(values: pa.Array, places: pa.Array) -> pa.Array:
-    """Values at these places, null where there is none. Arrow takes no views, and nothing that has some."""
+    """Values at these places, null for a null place. Arrow cannot take from views, nor from types that contain them."""
     try:
         return values.take(places)
     except pa.ArrowNotImplementedError:

@@ -1,4 +1,4 @@
-"""What records contribute to the state of an aggregate's groups: a row of cells for each record."""
+"""Contributions of records to the state of an aggregate's groups: a row of cells for each record."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ferry.kernels.grouping import Ints
 from ferry.kernels.kept import StateColumn
 
 CELLS_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of state that records are made at a time."""
+"""Bytes of state that records are converted to at a time."""
 
 Has = np.bool_ | npt.NDArray[np.bool_]
 
 
 def records_at_once(descriptor: OperatorDescriptor) -> int:
-    """So many records may be made state at a time."""
+    """Number of records that are converted to state at a time."""
     return max(1, CELLS_BYTES_MAX // (8 * max(1, aggregates.merge_codes(descriptor).size)))
 
 
 def contribute(descriptor: OperatorDescriptor, batch: pa.RecordBatch, times: pa.Array | None, cells: Ints) -> None:
-    """Fill cells int64[rows, words of state] with what these records contribute; `times`: where something goes by them."""
+    """Fill cells int64[rows, words of state] with these records' contributions; `times`: for functions that need event
+    times."""
     values_end = aggregates.words_of(aggregates.value_columns(descriptor))
     cells[:, values_end:] = 0
     if descriptor.ttl_ms is not None:
@@ -47,7 +48,7 @@ def contribute(descriptor: OperatorDescriptor, batch: pa.RecordBatch, times: pa.
 
 @dataclass(frozen=True, slots=True)
 class _Contribution:
-    """What records contribute to the state of one aggregate."""
+    """Contributions of records to the state of one aggregate."""
 
     descriptor: OperatorDescriptor
     batch: pa.RecordBatch
@@ -55,7 +56,7 @@ class _Contribution:
     aggregate: Aggregate
     valid: pa.Array | None
     has: Has
-    """`valid` as numpy has it: which records are not left out"""
+    """`valid` as numpy: records that are not left out"""
 
     def to(self, state: StateColumn) -> Ints | Has | int:
         """Cells of one state column."""
@@ -81,7 +82,7 @@ class _Contribution:
         return times if self.valid is None else np.where(self.has, times, np.int64(state.neutral))
 
     def _values(self, name: str | None, value: ValueType, state: StateColumn) -> Ints:
-        """One word of a column's values, with the neutral one where the record is left out."""
+        """One word of a column's values; left-out records have the neutral value."""
         assert name is not None
         column = self.batch.column(name)
         if pa.types.is_dictionary(column.type):
@@ -92,7 +93,7 @@ class _Contribution:
             )
         kind = values.arrow_type("float" if state.number == "float" else value)
         if state.number == "float" and (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
-            column = column.cast(kind, safe=False)  # A mean of great integers is as exact as a double is.
+            column = column.cast(kind, safe=False)  # A mean of large integers has the precision of a double.
         words = values.cells(columns.cast(self.descriptor, column, kind, name), state.word)
         if state.source == "-column":
             words = pc.bit_wise_not(words)
@@ -112,7 +113,7 @@ class _Contribution:
 
 
 def _valid(batch: pa.RecordBatch, aggregate: Aggregate) -> pa.Array | None:
-    """Which records have all columns of an aggregate; None: all have."""
+    """Records that have all columns of an aggregate; None: all records."""
     used = (batch.column(name) for name in (aggregate.column, aggregate.by) if name is not None)
     valid = None
     for column in used:

@@ -1,4 +1,4 @@
-"""The aggregates that a pipeline declares: whether their functions, columns and state fit."""
+"""Checks of a pipeline's declared aggregates: functions, columns and state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def typed(out: str, aggregate: Aggregate, schema: pa.Schema) -> Aggregate:
 
 
 def needs_process(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> bool:
-    """Whether one of them keeps strings, bytes or sets of values, which tables of words cannot: a process does."""
+    """Whether an aggregate keeps strings, bytes or sets of values, which tables of words cannot hold: a process
+    does."""
     own = [a for a in aggregates.values() if isinstance(a, Aggregate)]
     read = (c for a in own if reads_values(a) for c in (a.column, a.by))
     return any(map(gathers, own)) or any(value_type(schema.field(c).type) in TEXTS for c in read if c in schema.names)
@@ -64,14 +65,14 @@ def _value(out: str, column: str | None, aggregate: Aggregate, takes: Sequence[s
 
 
 def check_state(descriptor: OperatorDescriptor) -> None:
-    """Raises SpecRefused when the aggregates need more state than there may be."""
-    state, found = state_columns(descriptor), places(descriptor)
-    of = f"{len(found)} aggregates need"
+    """Raises SpecRefused when the aggregates need more state than allowed."""
+    state, placed = state_columns(descriptor), places(descriptor)
+    of = f"{len(placed)} aggregates need"
     if len(state) > COLUMNS_MAX:
-        each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in found)
+        each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in placed)
         raise SpecRefused(f"{of} {len(state)} columns of state, {COLUMNS_MAX} are possible; declare less ({each})")
     if 8 * words_of(state) > STATE_BYTES_MAX:
-        each = ", ".join(f"{place.aggregate.name} {8 * words_of(place.columns)}" for place in found)
+        each = ", ".join(f"{place.aggregate.name} {8 * words_of(place.columns)}" for place in placed)
         raise SpecRefused(
             f"{of} {8 * words_of(state)} bytes of state for each key, {STATE_BYTES_MAX} are possible; declare less ({each})"
         )

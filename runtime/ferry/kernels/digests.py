@@ -1,4 +1,4 @@
-"""A digest of bytes at rest: one bit that flips changes it. It is no protection against people."""
+"""A digest of bytes at rest: one flipped bit changes it. It is no protection against attacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sum(words):  # type: ignore[no-untyped-def]
 
 
 def digest(content: Bytes) -> int:
-    """Of uint8[n]: a sum of its words, each with an odd weight of its own; the last word is filled up with zeros.
+    """Digest of uint8[n]: a sum of its words, each with an odd weight of its own; the last word is padded with zeros.
 
     Example:
         >>> digest(np.zeros(8, np.uint8)), digest(np.array([1, 0, 0], np.uint8)) == digest(np.array([0, 1, 0], np.uint8))

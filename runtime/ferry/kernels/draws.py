@@ -38,7 +38,7 @@ def _mix(z: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _origin(seed: np.uint64, field: int) -> np.uint64:
-    """Where stream number `field` of generator `seed` starts."""
+    """The start of stream number `field` of generator `seed`."""
     return _mix(np.uint64(seed) + _GOLDEN * np.uint64(field + 1))
 
 
@@ -160,7 +160,7 @@ def delayed_order(
     """Ids at ranks skip .. skip + take - 1 of positions low .. high - 1, ordered by arrival time, ties by position.
 
     A counting sort over the `keys` possible arrival times first_key, first_key + 1, ... ms (counted from the base),
-    which places only what lands in the wanted ranks. Nothing but the counters is as large as the window.
+    which places only events in the wanted ranks. Only the counters are as large as the window.
     """
     seed, field, threshold, spacing_us, delay_ms = late
     origin = _origin(seed, field)
@@ -170,7 +170,7 @@ def delayed_order(
         place[key - first_key + 1] += 1
     for k in range(keys):
         place[k + 1] += place[k]
-    # Ranks of key k are place[k] .. place[k + 1] - 1, so whole keys outside the wanted ranks are passed by.
+    # Ranks of key k are place[k] .. place[k + 1] - 1, so whole keys outside the wanted ranks are skipped.
     first = np.searchsorted(place, skip, side="right") - 1
     last = np.searchsorted(place, skip + take, side="left")
     out = np.empty(take, np.int64)
@@ -190,26 +190,26 @@ def of_kind(ids: Ints, first: int, total: int, low: int, high: int) -> tuple[Int
     """(arrival numbers, ids) of the events with low <= id % total < high; ids[i] arrives as number first + i."""
     seq, n = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
     t, lo, hi = np.uint64(total), np.uint64(low), np.uint64(high)
-    found = 0
+    count = 0
     for i in range(ids.size):
         kind = np.uint64(ids[i]) % t
         if lo <= kind < hi:
-            seq[found] = first + i
-            n[found] = ids[i]
-            found += 1
-    return seq[:found].copy(), n[:found].copy()
+            seq[count] = first + i
+            n[count] = ids[i]
+            count += 1
+    return seq[:count].copy(), n[:count].copy()
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def of_kind_in_order(start: int, stop: int, total: int, low: int, high: int) -> Ints:
     """The ids in [start, stop) with low <= id % total < high."""
     out = np.empty(((stop - start) // total + 2) * (high - low), np.int64)
-    found = 0
+    count = 0
     for epoch in range(start // total, (stop + total - 1) // total):
         for n in range(max(epoch * total + low, start), min(epoch * total + high, stop)):
-            out[found] = n
-            found += 1
-    return out[:found]
+            out[count] = n
+            count += 1
+    return out[:count]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

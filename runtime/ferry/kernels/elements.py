@@ -1,7 +1,7 @@
-"""One element of many encoded rows, written and read: a tag, then bytes of a fixed number, or their length and they.
+"""Writes and reads one element of many encoded rows: a tag, then bytes of a fixed width, or a length and bytes.
 
-A null is the tag 0 and nothing else. `position` says where each row goes on, and is advanced; an empty `valid` means that
-there are no nulls. What the tags mean is said in ferry.kernels.kinds.
+A null is only the tag 0. `position` is where each row continues, and is advanced; an empty `valid` means no nulls.
+ferry.kernels.kinds defines the tags.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_fixed(values: Bytes, valid: Flags, tag: int, position: Ints, out: Byte
             position[i] = p + 1
             continue
         out[p] = tag
-        if width == 8:  # A loop of a known length becomes one move.
+        if width == 8:  # A loop of a known length compiles to one move.
             for b in range(8):
                 out[p + 1 + b] = values[i, b]
         else:
@@ -39,7 +39,7 @@ def write_fixed(values: Bytes, valid: Flags, tag: int, position: Ints, out: Byte
 
 @njit(cache=True, nogil=True)
 def write_bytes(offsets: Ints, data: Bytes, valid: Flags, tag: int, position: Ints, out: Bytes) -> None:
-    """Write texts: that of row i is data[offsets[i]:offsets[i + 1]], its length uint32 little endian."""
+    """Write texts: row i is data[offsets[i]:offsets[i + 1]], after its length uint32 little endian."""
     for i in range(position.size):
         p = position[i]
         if valid.size and not valid[i]:
@@ -59,7 +59,7 @@ def write_bytes(offsets: Ints, data: Bytes, valid: Flags, tag: int, position: In
 
 @njit(cache=True, nogil=True)
 def read_fixed(data: Bytes, tag: int, width: int, position: Ints) -> tuple[Bytes, Flags]:
-    """Inverse of `write_fixed`: values, 0 of a null, and which are none; another tag raises ValueError."""
+    """Inverse of `write_fixed`: values, 0 for a null, and the flags of non-nulls; another tag raises ValueError."""
     values = np.zeros((position.size, width), np.uint8)
     valid = np.ones(position.size, np.bool_)
     for i in range(position.size):
@@ -82,7 +82,8 @@ def read_fixed(data: Bytes, tag: int, width: int, position: Ints) -> tuple[Bytes
 
 @njit(cache=True, nogil=True)
 def read_bytes(data: Bytes, tag: int, position: Ints) -> tuple[Ints, Bytes, Flags]:
-    """Inverse of `write_bytes`: (offsets int64[n + 1], bytes), and which are no nulls; another tag raises ValueError."""
+    """Inverse of `write_bytes`: (offsets int64[n + 1], bytes), and the flags of non-nulls; another tag raises
+    ValueError."""
     rows = position.size
     offsets = np.zeros(rows + 1, np.int64)
     valid = np.ones(rows, np.bool_)

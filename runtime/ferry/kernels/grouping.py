@@ -3,8 +3,8 @@
 Used by the task (one record = one row with n = 1), by the helper (merging fragments), by the leader (merging helpers)
 and when panes are combined into a window. Slash (paper 003) calls this the helper's partial state and its late merge.
 
-A state cell is 8 bytes; floats are kept as their bit pattern. How the cells of a column become one is said by its merge
-code, below. NaN is greater than every number, as in Spark. A sum of integers that leaves its bits sets its flag, for good.
+A state cell is 8 bytes; floats are kept as their bit pattern. The merge codes below say how the cells of a column are
+merged. NaN is greater than every number, as in Spark. A sum of integers that overflows sets its flag permanently.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ SUM: dict[Number, int] = {"int": 0, "float": 1}
 LEAST: dict[Number, int] = {"int": 2, "float": 3}
 GREATEST: dict[Number, int] = {"int": 4, "float": 5}
 BEST: dict[Number, int] = {"int": 6, "float": 7}
-"""Of this column and the `THEN` ones behind it, the values of whichever row has the greater first one, or of equal ones the
-greater second one, and so on. FLAGS are somewhere behind them."""
+"""This column and the `THEN` columns after it are taken from the row with the greater first value, or at a tie the
+greater second value, and so on. FLAGS come somewhere after them."""
 
 MOMENTS = 8
-"""Of three columns: how many values, their mean, and the sum of their squared differences from it (Chan, Golub, LeVeque)."""
+"""Three columns: number of values, their mean, and the sum of their squared differences from it (Chan, Golub,
+LeVeque)."""
 
 RANKS = 9
 """Twelve numbers of 5 bits, the greatest of each; see `ferry.kernels.sketch`."""
 
 SUM_WIDE = 10
-"""Of two columns: the sum of integers of 128 bits (`ferry.kernels.values`)."""
+"""Two columns: the sum of integers of 128 bits (`ferry.kernels.values`)."""
 
 SUM_AND_COUNT = 11
-"""Of two columns: the sum of integers and how many they are, for a mean (`ferry.kernels.means`)."""
+"""Two columns: the sum and the number of integers, for a mean (`ferry.kernels.means`)."""
 
 REST = -1
 """Merged with the column before it."""
 
 FLAGS = -2
-"""The last column: bit c says that column c has seen a value, bit OVERFLOWED + c that its sum left its bits."""
+"""The last column: bit c says that column c has a value, bit OVERFLOWED + c that its sum has overflowed."""
 
 THEN: dict[Number, int] = {"int": -3, "float": -4}
 
@@ -58,7 +59,7 @@ _CARRY = 1 << CARRY_BITS
 _CARRIES_MAX = (1 << (62 - CARRY_BITS)) - 1
 
 SIGN = np.int64(-(2**63))
-"""The bit by which the low word of 128 bits is turned, so that it is ordered as a word with a sign is."""
+"""Flipped in the low word of 128 bits, so that it orders as a signed word."""
 
 DONE, ROWS_FULL, HEAP_FULL = 0, 1, 2
 NO_BYTES: Bytes = np.empty(0, np.uint8)
@@ -72,7 +73,7 @@ def _above(x, y):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _greater_ranks(x, y):  # type: ignore[no-untyped-def]
-    # Every second number leaves room for a bit above each, from which the subtraction borrows where y's is greater.
+    # Every second number leaves room for a bit above each, from which the subtraction borrows if y's is greater.
     numbers, above = 0x7C1F07C1F07C1F, 0x80200802008020
     out = np.int64(0)
     for shift in (0, 5):
@@ -90,7 +91,7 @@ def _as_double(low, count, value, is_double):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _add_and_count(into, finto, i, d, source, fsource, j, e, flags, theirs, bit):  # type: ignore[no-untyped-def]
-    # Row i of groups takes in row j of the source; see ferry.kernels.means. `flags`, `theirs`: the columns of flags.
+    # Merge row j of the source into row i of groups; see ferry.kernels.means. `flags`, `theirs`: the columns of flags.
     mine_double, their_double = into[i, flags] & bit != 0, source[j, theirs] & bit != 0
     number = (into[i, d + 1] & (_CARRY - 1)) + (source[j, e + 1] & (_CARRY - 1))
     if not mine_double and not their_double:
@@ -113,8 +114,8 @@ def _add_and_count(into, finto, i, d, source, fsource, j, e, flags, theirs, bit)
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-untyped-def]
-    # Row i of groups takes in row j of the source, whose cells begin after `skip` words. Inlined, for a call with four
-    # arrays costs a record more than what it does.
+    # Merge row j of the source, whose cells begin after `skip` words, into row i of groups. Inlined, because a call
+    # with four arrays costs more per record than the merge.
     for c in range(codes.size):
         code = codes[c]
         d = CELLS + c
@@ -185,18 +186,18 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def merge_found(rows, frows, order, found, stored, fstored, codes):  # type: ignore[no-untyped-def]
-    """Groups rows[order[o]] take in the stored row found[o], of the same layout; -1: there is none."""
+def merge_found(rows, frows, order, places, stored, fstored, codes):  # type: ignore[no-untyped-def]
+    """Merge the stored row found[o], of the same layout, into group rows[order[o]]; -1: there is none."""
     for o in range(order.size):
-        if found[o] >= 0:
-            rows[order[o], COUNT] += stored[found[o], COUNT]
-            _merge(rows, frows, order[o], stored, fstored, found[o], CELLS, codes)
+        if places[o] >= 0:
+            rows[order[o], COUNT] += stored[places[o], COUNT]
+            _merge(rows, frows, order[o], stored, fstored, places[o], CELLS, codes)
 
 
 @njit(cache=True, nogil=True)
 def _home(slice_start, hash_, mask):  # type: ignore[no-untyped-def]
-    # Low bits: rows often come sorted by hash, and with the top bits a table that is still small would fill up from one
-    # end, in quadratic time. The high half of the product spreads the slices of one key.
+    # Low bits: rows often come sorted by hash, and with the top bits a small table would fill up from one end, in
+    # quadratic time. The high half of the product spreads the slices of one key.
     spread = (np.uint64(slice_start) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
     return np.int64((np.uint64(hash_) ^ spread) & np.uint64(mask))
 
@@ -208,7 +209,7 @@ def _same(heap, at, data, begin, end):  # type: ignore[no-untyped-def]
     )
     if length != end - begin:
         return False
-    # Slices, and no early end: so it is moves of many bytes. Of 224 bytes that takes 14 ns and not 190.
+    # Slices without early exit, so that they compile to moves of many bytes: 14 ns instead of 190 for 224 bytes.
     x, y = heap[at + 4 : at + 4 + length], data[begin:end]
     differs = np.uint8(0)
     for q in range(length):
@@ -303,7 +304,7 @@ def _reindex(index, rows, groups):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def heap_keys(heap, at):  # type: ignore[no-untyped-def]
-    """Keys at these heap offsets, one after the other: (offsets int64[n + 1], bytes)."""
+    """Keys at these heap offsets, concatenated: (offsets int64[n + 1], bytes)."""
     offsets = np.zeros(at.size + 1, np.int64)
     for i in range(at.size):
         a = at[i]
@@ -340,7 +341,8 @@ class Groups:
     def add(
         self, slices: Ints, hashes: Hashes, keys: Ints, offsets: Ints, data: Bytes, n: Ints, cells: Ints, start: int = 0
     ) -> int:
-        """Merge rows from `start` on; the row at which a bound was reached, or the number of rows when all are in."""
+        """Merge rows from `start` on; returns the row at which a bound was reached, or the number of rows when all are
+        merged."""
         while True:
             start, self.count, self.heap_end, why = fold(
                 self._index,
@@ -368,7 +370,7 @@ class Groups:
                     return int(start)
                 self._grow_rows()
             else:
-                # A single key may be longer than the bound: an empty table takes it all the same.
+                # A single key may be longer than the bound: an empty table accepts it.
                 if self.count and self.heap.size >= self.heap_max:
                     return int(start)
                 need = self.heap_end + 4 + int(offsets[start + 1] - offsets[start])

@@ -1,7 +1,7 @@
 """The 64-bit key hash.
 
-It is fixed for ever: it decides which key group, and so which virtual node, a key belongs to, and it is written to disk and
-sent between versions. The test vectors in the tests must never change.
+It is fixed for ever: it decides the key group, and so the virtual node, of a key, and it is written to disk and sent
+between versions. The test vectors in the tests must never change.
 
 A single integer key is hashed by the finaliser of splitmix64, which is a bijection: equal hashes mean equal keys.
 Every other key is encoded (`ferry.kernels.row_codec`) and the bytes are folded by the same finaliser, beginning with their
@@ -51,7 +51,7 @@ def hash_bytes(offsets: Ints, data: Bytes) -> Hashes:
         while p + 8 <= end:
             eight = data[p : p + 8]
             word = np.uint64(0)
-            for q in range(8):  # A loop of a known length becomes one move.
+            for q in range(8):  # A loop of a known length compiles to one move.
                 word |= np.uint64(eight[q]) << np.uint64(8 * q)
             h = _mix(h ^ word)
             p += 8

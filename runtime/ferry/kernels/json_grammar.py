@@ -1,7 +1,7 @@
 """The grammar of JSON on bytes: whether a text is an object, nested to any depth, and nothing more.
 
-Strict (RFC 8259), but for NaN, Infinity and -Infinity, which Python and Java write. Must never read a byte at `stop` or
-behind it. `_nrt=False`: else Numba counts references to arrays at each call, which takes most of the time.
+Strict (RFC 8259), except for NaN, Infinity and -Infinity, which Python and Java write. Must never read a byte at or
+after `stop`. `_nrt=False`: otherwise Numba counts references to arrays at each call, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ferry.kernels.grouping import Bytes, Ints
 Slots = npt.NDArray[np.int32]
 
 NULL, STRING, ESCAPED, INTEGER, DECIMAL, TRUE, FALSE, NAN, INFINITE, MINUS_INFINITE, OBJECT, ARRAY = range(12)
-"""Kinds of values. NULL is a field that is missing, too; ESCAPED is a string with a backslash in it; DECIMAL is a number
+"""Kinds of values. NULL is also a missing field; ESCAPED is a string that contains a backslash; DECIMAL is a number
 with a point or an exponent."""
 
 FINE, BLANK, ENDS, NO_OBJECT, UNEXPECTED, CONTROL, ESCAPE, SURROGATE, TWICE, UNFIT, MORE = range(11)
@@ -33,7 +33,7 @@ def _blanks(data: Bytes, i: int, stop: int) -> int:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _hex(data: Bytes, i: int, stop: int) -> int:
-    """The number that four hexadecimal digits are, -1: they are none."""
+    """The number of four hexadecimal digits; -1: invalid digits."""
     if i + 4 > stop:
         return -1
     value = 0
@@ -53,7 +53,7 @@ def _hex(data: Bytes, i: int, stop: int) -> int:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _string(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
-    """(verdict, place of the closing quote or of the fault, kind) of the string whose first byte inside is at `i`."""
+    """(verdict, place of the closing quote or of the fault, kind) of the string whose content begins at `i`."""
     kind = STRING
     while i < stop:
         c = data[i]
@@ -103,7 +103,7 @@ _NAN, _INFINITY, _MINUS = (np.frombuffer(one, np.uint8) for one in (b"NaN", b"In
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _number(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
-    """As `_scalar`, of a number."""
+    """As `_scalar`, for a number."""
     kind = INTEGER
     if data[i] == 45:
         i += 1
@@ -139,7 +139,8 @@ def _number(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _scalar(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
-    """(verdict, place behind the value or of the fault, kind) of what begins at `i` and is no object and no array."""
+    """(verdict, place after the value or of the fault, kind) of the value at `i`, which is neither an object nor an
+    array."""
     c = data[i]
     if c == 34:
         verdict, end, kind = _string(data, i + 1, stop)
@@ -163,7 +164,7 @@ def _scalar(data: Bytes, i: int, stop: int) -> tuple[int, int, int]:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _pass_over(data: Bytes, i: int, stop: int, open_: Bytes) -> tuple[int, int]:
-    """(verdict, place behind the value or of the fault) of any value; `open_` has room for as many brackets as bytes."""
+    """(verdict, place after the value or of the fault) of any value; `open_` has room for as many brackets as bytes."""
     depth = 0
     state = _VALUE
     while True:
@@ -234,7 +235,7 @@ def _judge(data: Bytes, starts: Ints, stops: Ints, open_: Bytes, verdicts: Ints,
 
 
 def judge(data: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """(verdicts, bytes at which the faults are) on the texts data[starts[i]:stops[i]]: each has to be a JSON object."""
+    """(verdicts, places of the faults) of the texts data[starts[i]:stops[i]], each of which has to be a JSON object."""
     verdicts, places = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     _judge(data, starts, stops, np.empty(int((stops - starts).max(initial=0)), np.uint8), verdicts, places)
     return verdicts, places
@@ -242,7 +243,7 @@ def judge(data: Bytes, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
 
 @njit(cache=True, nogil=True)
 def unquoted(data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Slots:
-    """Kinds of the names in objects, where those stand for values: what is all of it a number or a word is of that kind."""
+    """Kinds of object keys used as values: a key whose whole text is a number or a word has that kind."""
     out = kinds.copy()
     for k in range(len(kinds)):
         if kinds[k] == STRING and starts[k] < stops[k]:

@@ -1,7 +1,7 @@
-"""Where the values of JSON objects lie in their bytes, by the columns of a schema, and what their texts are.
+"""Positions of the values of JSON objects in their bytes, by the columns of a schema, and their texts.
 
-`scan` walks texts of which `json_grammar.judge` has found nothing wrong, and notes each value that a schema names (its node,
-its kind, its bytes); `sorted_by_node` puts the values of one node side by side. `_nrt=False`: see there.
+`scan` walks texts that `json_grammar.judge` has accepted, and records each value that a schema names (its node, kind,
+bytes); `sorted_by_node` groups the values by node. `_nrt=False`: see there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAF, STRUCT, LIST, MAP = 0, 1, 2, 3
 """Kinds of nodes. Nodes are numbered in preorder; the elements of a list, and key and value of a map, are nodes."""
 
 NODE, KIND, START, STOP, ROW = range(5)
-"""Columns of the tape. Of a list or a map, START is how many elements it has."""
+"""Columns of the tape. For a list or a map, START is the number of its elements."""
 
 
 @njit(cache=True, nogil=True, _nrt=False)
@@ -45,7 +45,7 @@ def _blanks(data: Bytes, i: int) -> int:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _string(data: Bytes, i: int) -> tuple[int, int]:
-    """(place of the closing quote, kind) of the string whose first byte inside is at `i`."""
+    """(place of the closing quote, kind) of the string whose content begins at `i`."""
     kind = STRING
     while data[i] != 34:
         if data[i] == 92:
@@ -57,7 +57,7 @@ def _string(data: Bytes, i: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _scalar(data: Bytes, i: int) -> tuple[int, int]:
-    """(place behind the value, kind) of what begins at `i` and is no object and no array."""
+    """(place after the value, kind) of the value at `i`, which is neither an object nor an array."""
     c = data[i]
     if c == 34:
         end, kind = _string(data, i + 1)
@@ -87,7 +87,7 @@ def _scalar(data: Bytes, i: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _behind(data: Bytes, i: int) -> int:
-    """The place behind any value."""
+    """The place after any value."""
     if data[i] != 123 and data[i] != 91:
         return _scalar(data, i)[0]
     depth = 0
@@ -106,7 +106,7 @@ def _behind(data: Bytes, i: int) -> int:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _hex(data: Bytes, i: int) -> int:
-    """The number that four hexadecimal digits are."""
+    """The number of four hexadecimal digits."""
     value = 0
     for k in range(4):
         c = int(np.int64(data[i + k]))
@@ -116,7 +116,7 @@ def _hex(data: Bytes, i: int) -> int:
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _unescape(data: Bytes, i: int, stop: int, out: Bytes, at: int) -> int:
-    """Write the text of a string's bytes to `out`; where it ends there. It is never longer than its bytes."""
+    """Write the unescaped text of a string to `out`; returns its end. It is never longer than its bytes."""
     while i < stop:
         c = data[i]
         if c != 92:
@@ -168,7 +168,7 @@ def _unescape(data: Bytes, i: int, stop: int, out: Bytes, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def texts(data: Bytes, kinds: Slots, starts: Slots, stops: Slots, numbers: bool) -> tuple[Bytes, Ints]:
-    """(bytes, offsets) of the strings without their escapes, with `numbers` of numbers as well; others are empty."""
+    """(bytes, offsets) of the unescaped strings, with `numbers` of numbers as well; other values are empty."""
     size = 0
     for k in range(len(kinds)):
         if kinds[k] == STRING or kinds[k] == ESCAPED or (numbers and (kinds[k] == INTEGER or kinds[k] == DECIMAL)):
@@ -190,7 +190,7 @@ def texts(data: Bytes, kinds: Slots, starts: Slots, stops: Slots, numbers: bool)
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _child(data: Bytes, start: int, stop: int, node: int, after: int, sizes: Ints, names: Bytes, name_at: Ints) -> int:
-    """The field of this name of an object, -1: the schema has none. The one behind `after` is tried first."""
+    """The field of this name of an object; -1: not in the schema. The field after `after` is tried first."""
     end = node + sizes[node]
     length = stop - start
     first = after + sizes[after] if after > 0 else node + 1
@@ -213,7 +213,7 @@ def _child(data: Bytes, start: int, stop: int, node: int, after: int, sizes: Int
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _absent(tape: Slots, top: int, node: int, row: int, kinds: Ints, sizes: Ints) -> int:
-    """Note that there is no value of a node, nor of what is inside of it, but for elements."""
+    """Record that a node and the nodes below it, except elements, have no value."""
     end = node + sizes[node]
     while node < end:
         tape[top, 0] = node
@@ -227,9 +227,10 @@ def _absent(tape: Slots, top: int, node: int, row: int, kinds: Ints, sizes: Ints
 def scan(
     data: Bytes, starts: Ints, stops: Ints, kinds: Ints, sizes: Ints, names: Bytes, name_at: Ints, depth_max: int
 ) -> tuple[Slots, int, Ints, Ints, Ints]:
-    """(tape, its length, verdicts, places of the faults, nodes of what is unfit) of the objects data[starts[i]:stops[i]].
+    """(tape, its length, verdicts, places of the faults, unfit nodes) of the objects data[starts[i]:stops[i]].
 
-    Node 0 is the object that each text has to be, a STRUCT; `name_at` are offsets into `names`, of each node and one more.
+    Node 0 is the object that each text has to be, a STRUCT; `name_at` are offsets into `names`, one per node and one
+    more.
     """
     nodes, rows = len(kinds), len(starts)
     room = rows * (nodes + 1) + nodes + 64
@@ -257,7 +258,7 @@ def _scanned(
     work: Ints,
     opened: Ints,
 ) -> int:
-    """Fill the tape and what is judged; the length of the tape, -1: it has no room."""
+    """Fill the tape and the verdicts; returns the length of the tape, -1: it is too small."""
     nodes = len(kinds)
     verdicts, places, unfit = judged[0], judged[1], judged[2]
     seen, fields = work[0], work[1]
@@ -308,7 +309,7 @@ def _scanned(
                 i = end
                 is_value = False
                 continue
-            # In an object or array: before or behind a value of it, or at its end.
+            # Within an object or array: before or after a value of it, or at its end.
             parent, outer = open_node[depth - 1], depth - 1
             if c == 44:
                 i += 1
@@ -359,7 +360,7 @@ def _scanned(
 
 @njit(cache=True, nogil=True)
 def sorted_by_node(tape: Slots, top: int, nodes: int) -> tuple[Slots, Ints]:
-    """(kinds, starts, stops and texts of the values, where those of each node begin), those of a node in their order."""
+    """(kinds, starts, stops and texts of the values, first value of each node), values of a node in order."""
     begins = np.zeros(nodes + 1, np.int64)
     for k in range(top):
         begins[tape[k, 0] + 1] += 1

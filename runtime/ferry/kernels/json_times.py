@@ -1,6 +1,6 @@
-"""Texts and numbers of JSON as times: each function takes many and says which of them are fit.
+"""JSON texts and numbers as times: each function converts many and returns which of them are fit.
 
-Texts are of ISO 8601, without escapes. What is finer than the unit of a time is cut, towards the past.
+Texts are ISO 8601, without escapes. Digits beyond the unit of a time are truncated, towards the past.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ferry.kernels.json_values import Flags
 
 DAY = 86_400
 DAYS_MAX = 106_751_991_167_301
-"""No seconds of 64 bits are further from 1970."""
+"""Largest distance from 1970 in seconds of 64 bits."""
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 YEAR_DIGITS = 12
@@ -23,7 +23,7 @@ YEAR_DIGITS = 12
 
 @njit(cache=True, nogil=True)
 def _digits(data: Bytes, i: int, stop: int, least: int, most: int) -> tuple[int, int]:
-    """(number, place behind it) of so many digits; -1: there are fewer."""
+    """(number, place after it) of this many digits; -1: there are fewer."""
     value, begin = 0, i
     while i < stop and i < begin + most and 48 <= data[i] <= 57:
         value = value * 10 + int(np.int64(data[i])) - 48
@@ -33,7 +33,7 @@ def _digits(data: Bytes, i: int, stop: int, least: int, most: int) -> tuple[int,
 
 @njit(cache=True, nogil=True)
 def _whole(data: Bytes, i: int, stop: int) -> tuple[int, int]:
-    """(number, place behind it) of any digits; -1: there are none, or more than 64 bits hold."""
+    """(number, place after it) of digits; -1: none, or more than 64 bits hold."""
     value, begin = 0, i
     while i < stop and 48 <= data[i] <= 57:
         digit = int(np.int64(data[i])) - 48
@@ -57,7 +57,7 @@ def days_of(year: int, month: int, day: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _date(data: Bytes, i: int, stop: int) -> tuple[bool, int, int]:
-    """(fit, days, place behind it) of YYYY-MM-DD."""
+    """(fit, days, place after it) of YYYY-MM-DD."""
     sign = 0
     if i < stop and (data[i] == 43 or data[i] == 45):
         sign = 1 if data[i] == 43 else -1
@@ -82,7 +82,7 @@ def _date(data: Bytes, i: int, stop: int) -> tuple[bool, int, int]:
 
 @njit(cache=True, nogil=True)
 def _fraction(data: Bytes, i: int, stop: int) -> tuple[int, int]:
-    """(nanoseconds, place behind it) of digits behind a point; -1: there are none. More than nine are cut."""
+    """(nanoseconds, place after it) of digits after a point; -1: none. Digits after the ninth are ignored."""
     value, count = 0, 0
     while i < stop and 48 <= data[i] <= 57:
         if count < 9:
@@ -98,7 +98,7 @@ def _fraction(data: Bytes, i: int, stop: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _clock(data: Bytes, i: int, stop: int) -> tuple[bool, int, int, int]:
-    """(fit, seconds, nanoseconds, place behind it) of hh:mm, hh:mm:ss, hh:mm:ss.f."""
+    """(fit, seconds, nanoseconds, place after it) of hh:mm, hh:mm:ss, hh:mm:ss.f."""
     hour, i = _digits(data, i, stop, 2, 2)
     if not 0 <= hour <= 23 or i >= stop or data[i] != 58:
         return False, 0, 0, i
@@ -117,7 +117,7 @@ def _clock(data: Bytes, i: int, stop: int) -> tuple[bool, int, int, int]:
 
 @njit(cache=True, nogil=True)
 def _zone(data: Bytes, i: int, stop: int) -> tuple[bool, int, int]:
-    """(fit, seconds east, place behind it) of nothing, Z, +hh, +hhmm, +hh:mm, +hh:mm:ss."""
+    """(fit, seconds east, place after it) of an empty zone, Z, +hh, +hhmm, +hh:mm, +hh:mm:ss."""
     if i >= stop:
         return True, 0, i
     if data[i] == 90 or data[i] == 122:
@@ -140,12 +140,12 @@ def _zone(data: Bytes, i: int, stop: int) -> tuple[bool, int, int]:
 
 @njit(cache=True, nogil=True)
 def _united(seconds: int, nanos: int, unit: int) -> tuple[bool, int]:
-    """(whether it has room in 64 bits, the time) in so many units of a second; nanos are from 0 to a second."""
+    """(whether it fits into 64 bits, the time) in `unit` parts of a second; nanos are from 0 to a second."""
     part = nanos // (1_000_000_000 // unit)
     if seconds >= 0:
         fine = seconds < GREATEST // unit or (seconds == GREATEST // unit and part <= GREATEST - seconds * unit)
         return fine, seconds * unit + part if fine else 0
-    # One second less is lacking than `seconds` has, so that no product leaves 64 bits.
+    # One second less is missing than `seconds` has, so that no product overflows 64 bits.
     rest = unit - part
     fine = seconds + 1 >= -(GREATEST // unit) and (seconds + 1) * unit >= LEAST + rest
     return fine, (seconds + 1) * unit - rest if fine else 0
@@ -153,7 +153,7 @@ def _united(seconds: int, nanos: int, unit: int) -> tuple[bool, int]:
 
 @njit(cache=True, nogil=True)
 def timestamps(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
-    """(times since 1970 in so many units of a second, which are fit) of ISO 8601 texts; one without a zone is UTC."""
+    """(times since 1970 in `unit` parts of a second, which are fit) of ISO 8601 texts; a text without a zone is UTC."""
     n = len(offsets) - 1
     values, fit = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for k in range(n):
@@ -167,7 +167,7 @@ def timestamps(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
             if fine:
                 fine, east, i = _zone(data, i, stop)
         if fine and i == stop and -DAYS_MAX <= days < DAYS_MAX:
-            # Towards 1970 first, so that no sum leaves 64 bits.
+            # Towards 1970 first, so that no sum overflows 64 bits.
             near = (days + 1) * DAY if days < 0 else days * DAY
             rest = seconds - east - (DAY if days < 0 else 0)
             if LEAST - min(near, 0) <= rest <= GREATEST - max(near, 0):
@@ -188,7 +188,7 @@ def dates(data: Bytes, offsets: Ints) -> tuple[Ints, Flags]:
 
 @njit(cache=True, nogil=True)
 def clocks(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
-    """(times of a day in so many units of a second, which are fit) of texts hh:mm:ss.f."""
+    """(times of a day in `unit` parts of a second, which are fit) of texts hh:mm:ss.f."""
     n = len(offsets) - 1
     values, fit = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for k in range(n):
@@ -200,7 +200,8 @@ def clocks(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
 
 @njit(cache=True, nogil=True)
 def durations(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
-    """(durations in so many units of a second, which are fit) of ISO 8601 texts: P1DT2H3M4.5S, or with a sign before P."""
+    """(durations in `unit` parts of a second, which are fit) of ISO 8601 texts: P1DT2H3M4.5S, or with a sign before
+    P."""
     n = len(offsets) - 1
     values, fit = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for k in range(n):
@@ -257,7 +258,7 @@ def durations(data: Bytes, offsets: Ints, unit: int) -> tuple[Ints, Flags]:
 
 @njit(cache=True, nogil=True)
 def epochs(data: Bytes, kinds: Slots, starts: Slots, stops: Slots, per_second: int, unit: int) -> tuple[Ints, Flags]:
-    """(times in so many units of a second, which are fit) of numbers that count `per_second` in a second since 1970."""
+    """(times in `unit` parts of a second, which are fit) of numbers that count `per_second` per second since 1970."""
     values, fit = np.zeros(len(kinds), np.int64), np.zeros(len(kinds), np.bool_)
     for k in range(len(kinds)):
         if kinds[k] != INTEGER and kinds[k] != DECIMAL:
@@ -272,7 +273,7 @@ def epochs(data: Bytes, kinds: Slots, starts: Slots, stops: Slots, per_second: i
             part, i = _fraction(data, i + 1, stop)
         if whole < 0 or part < 0 or i != stop:
             continue
-        # All is counted in nanoseconds of a second, and what is finer is cut.
+        # Everything is counted in nanoseconds of a second; finer parts are truncated.
         size = 1_000_000_000 // per_second
         seconds, nanos = whole // per_second, whole % per_second * size + part // per_second
         rest = part % per_second != 0

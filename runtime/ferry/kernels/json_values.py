@@ -1,6 +1,6 @@
-"""Values of JSON as texts, numbers and bytes: each function takes the places of many and says which of them are fit.
+"""JSON values as texts, numbers and bytes: each function converts many by their places and returns which are fit.
 
-Must never raise for what a text holds.
+Must never raise because of a text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def integers(
 
 @njit(cache=True, nogil=True)
 def decimals(data: Bytes, offsets: Ints, precision: int, scale: int, limbs: int) -> tuple[Limbs, Flags]:
-    """(numbers of so many 32-bit limbs, the lowest first; which are fit) of texts; no digit is lost but zeros."""
+    """(numbers of 32-bit limbs, the lowest first; which are fit) of texts; only zeros may be dropped."""
     n = len(offsets) - 1
     out, fit = np.zeros((n, limbs), np.uint32), np.zeros(n, np.bool_)
     for k in range(n):
@@ -82,7 +82,7 @@ def decimals(data: Bytes, offsets: Ints, precision: int, scale: int, limbs: int)
                 exponent = -exponent
         if not fine or i != stop:
             continue
-        # Of all digits so many stand before the last one that is kept; behind them are zeros only, or zeros are added.
+        # The number of digits before the last one that is kept; the rest are zeros, or zeros are appended.
         kept = digits - point + exponent + scale
         number, significant = 0, 0
         for j in range(begin, end):
@@ -161,7 +161,7 @@ def base64(data: Bytes, offsets: Ints) -> tuple[Bytes, Ints, Flags]:
 
 
 def limits(bits: int, signed: bool) -> tuple[np.uint64, np.uint64]:
-    """(-least, greatest) of the integers of so many bits, as `integers` takes them."""
+    """(-least, greatest) of the integers with this many bits, as `integers` takes them."""
     return (
         (np.uint64(2 ** (bits - 1)), np.uint64(2 ** (bits - 1) - 1))
         if signed

@@ -1,7 +1,6 @@
-"""Texts of many values side by side: each function gives bytes, and the offsets of each value's text in them.
+"""Texts of many values at once: each function returns bytes, and the offsets of each value's text in them.
 
-Texts are those that `ferry.kernels.json_values` and `json_times` read back. Must never raise for a
-value, whatever its type allows.
+`ferry.kernels.json_values` and `json_times` can read the texts back. Must never raise because of a value of its type.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _WORDS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
 TIME_BYTES = 64
-"""No text of a time is longer."""
+"""Longest text of a time."""
 
 
 @njit(cache=True, nogil=True)
 def quoted(data: Bytes, offsets: Ints) -> tuple[Bytes, Ints]:
-    """Texts in UTF-8 as strings of JSON; control characters, also those from U+007F to U+009F, are escaped."""
+    """UTF-8 texts as JSON strings; control characters, including U+007F to U+009F, are escaped."""
     n = len(offsets) - 1
     size = 2 * n
     for i in range(offsets[0], offsets[n]):
@@ -143,7 +142,7 @@ def decimals(limbs: Limbs, scale: int) -> tuple[Bytes, Ints]:
 
 @njit(cache=True, nogil=True)
 def _padded(out: Bytes, at: int, value: int, least: int) -> int:
-    """Write a number that is not negative with at least so many digits; where it ends."""
+    """Write a non-negative number with at least `least` digits; returns its end."""
     digits, rest = 1, value // 10
     while rest > 0:
         digits += 1
@@ -157,7 +156,7 @@ def _padded(out: Bytes, at: int, value: int, least: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _date(out: Bytes, at: int, days: int) -> int:
-    """Write YYYY-MM-DD, with a sign where a year has not four digits; where it ends."""
+    """Write YYYY-MM-DD, with a sign if a year does not have four digits; returns its end."""
     days += 719_468
     era = days // 146_097
     of_era = days - era * 146_097
@@ -179,7 +178,7 @@ def _date(out: Bytes, at: int, days: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _clock(out: Bytes, at: int, seconds: int, part: int, digits: int) -> int:
-    """Write hh:mm:ss, and a fraction of so many digits unless it is zero; where it ends."""
+    """Write hh:mm:ss, and a fraction of this many digits unless it is zero; returns its end."""
     at = _padded(out, at, seconds // 3600, 2)
     out[at] = 58
     at = _padded(out, at + 1, seconds // 60 % 60, 2)
@@ -193,7 +192,7 @@ def _clock(out: Bytes, at: int, seconds: int, part: int, digits: int) -> int:
 
 @njit(cache=True, nogil=True)
 def timestamps(values: Ints, digits: int, zoned: bool) -> tuple[Bytes, Ints]:
-    """Times since 1970, in units of 10**-digits seconds, in ISO 8601; `zoned` ones as of UTC, with +00:00."""
+    """Times since 1970, in units of 10**-digits seconds, in ISO 8601; `zoned` times are UTC, with +00:00."""
     unit = 10**digits
     out, ends = np.empty(len(values) * TIME_BYTES, np.uint8), np.zeros(len(values) + 1, np.int64)
     at = 0
@@ -242,7 +241,7 @@ def durations(values: Ints, digits: int) -> tuple[Bytes, Ints]:
     out, ends = np.empty(len(values) * TIME_BYTES, np.uint8), np.zeros(len(values) + 1, np.int64)
     at = 0
     for k in range(len(values)):
-        # Of the least number there is no positive one: seconds and what is less than one have their signs apart.
+        # The least number has no positive counterpart: seconds and fraction have separate signs.
         seconds, part = values[k] // unit, values[k] % unit
         if seconds < 0:
             out[at] = 45

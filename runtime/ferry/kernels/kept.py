@@ -1,6 +1,6 @@
-"""What the aggregate functions are made of: columns of state that they keep of a group, and what is read from these.
+"""Building blocks of the aggregate functions: state columns of a group, and results read from them.
 
-`ferry.kernels.aggregates` has the functions; how cells are merged says `ferry.kernels.grouping`.
+`ferry.kernels.aggregates` has the functions; `ferry.kernels.grouping` merges the cells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ferry.kernels.values import INT_MAX
 Source = Literal["column", "-column", "by", "one", "zero", "time", "-time", "sketch"]
 Keeps = Callable[[Aggregate], "tuple[StateColumn, ...]"]
 Result = Callable[[Aggregate, Sequence[pa.Array], pa.Array], pa.Array]
-"""Of an aggregate, its state columns and the numbers of records"""
+"""From an aggregate, its state columns and the numbers of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class StateColumn:
 
     number: Number
     merge: int
-    """of `ferry.kernels.grouping`, with its number"""
+    """merge code of `ferry.kernels.grouping`, with its number"""
     source: Source
-    """what a record contributes; -column has all bits turned, so that the least value is the greatest"""
+    """the contribution of a record; -column has all bits flipped, so that the least value is the greatest"""
     neutral: float = 0
-    """what it contributes that is left out: it changes no other value"""
+    """contribution of a left-out record: it changes no other value"""
     words: int = 1
     word: int = 0
-    """of a value of a column that has several, one for each state column: which one"""
+    """for a value with several words, one per state column: which word"""
 
     @property
     def type(self) -> pa.DataType:
-        """Of its Arrow column."""
+        """Type of its Arrow column."""
         return values.arrow_type(self.number) if self.words == 1 else pa.binary(8 * self.words)
 
     def array(self, cells: Ints) -> pa.Array:
-        """Its Arrow column of cells int64[rows, words]."""
+        """Its Arrow column from cells int64[rows, words]."""
         if self.words == 1:
             column = np.ascontiguousarray(cells[:, 0])
             return pa.array(column.view(np.float64) if self.number == "float" else column)
@@ -63,39 +63,39 @@ class StateColumn:
 
 
 def int_type(_: ValueType) -> pa.DataType:
-    """Of counts."""
+    """Type of counts."""
     return pa.int64()
 
 
 def float_type(_: ValueType) -> pa.DataType:
-    """Of what is only about right."""
+    """Type of approximate results."""
     return pa.float64()
 
 
 def sum_type(value: ValueType) -> pa.DataType:
-    """Of sums: those of decimals have ten digits more, as in Spark."""
+    """Type of sums: a sum of decimals has ten digits more, as in Spark."""
     kind = values.arrow_type(value)
     return values.wider(kind, 10, 0) if pa.types.is_decimal(kind) else kind
 
 
 def mean_type(value: ValueType) -> pa.DataType:
-    """Of means: those of decimals have four digits more behind the point, as in Spark."""
+    """Type of means: a mean of decimals has four more digits after the point, as in Spark."""
     kind = values.arrow_type(value)
     return values.wider(kind, 4, 4) if pa.types.is_decimal(kind) else pa.float64()
 
 
 def _least(number: Number) -> float:
-    """What no value is less than."""
+    """A lower bound of all values."""
     return -INT_MAX - 1 if number == "int" else float("-inf")
 
 
 def counted() -> StateColumn:
-    """How many values."""
+    """Number of values."""
     return StateColumn("int", grouping.SUM["int"], "one")
 
 
 def summed(a: Aggregate) -> tuple[StateColumn, ...]:
-    """Their sum."""
+    """Sum of the values."""
     first, *rest = values.words(a.number)
     if not rest:
         return (StateColumn(first, grouping.SUM[first], "column"),)
@@ -104,20 +104,20 @@ def summed(a: Aggregate) -> tuple[StateColumn, ...]:
 
 
 def sum_and_count(a: Aggregate) -> tuple[StateColumn, ...]:
-    """Of a mean: the sum, and how many values."""
+    """For a mean: the sum, and the number of values."""
     if a.number != "int":
         return (*summed(a), counted())
     return StateColumn("int", grouping.SUM_AND_COUNT, "column"), StateColumn("int", grouping.REST, "one")
 
 
 def sum_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    """Raises values.Beyond."""
+    """The sum. Raises values.Beyond."""
     sums = values.array(a.number, state)
     return values.fitted(sums, sum_type(a.number)) if pa.types.is_decimal(sums.type) else sums
 
 
 def _best(source: Source, value: ValueType, merges: dict[Number, int]) -> tuple[StateColumn, ...]:
-    """The words of a value: the first one is merged so, the others come with it."""
+    """The words of a value: the first one decides the merge, the others follow it."""
     return tuple(
         StateColumn(number, (grouping.THEN if word else merges)[number], source, _least(number), word=word)
         for word, number in enumerate(values.words(value))
@@ -125,7 +125,7 @@ def _best(source: Source, value: ValueType, merges: dict[Number, int]) -> tuple[
 
 
 def where_greatest(source: Source) -> Keeps:
-    """The value of the record whose `source` is the greatest, of those where it is the greatest value."""
+    """The value of the record with the greatest `source`; at a tie the greatest value."""
     return lambda a: (
         *_best(source, a.by_number if source == "by" else "int", grouping.BEST),
         *_best("column", a.number, grouping.THEN),
@@ -133,7 +133,7 @@ def where_greatest(source: Source) -> Keeps:
 
 
 def value_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    """The value that is kept in the last columns."""
+    """The value in the last columns."""
     return values.array(a.number, state[-len(values.words(a.number)) :])
 
 
@@ -168,12 +168,12 @@ SKETCH = StateColumn("int", grouping.RANKS, "sketch", words=sketch.WORDS)
 
 
 def distinct_of(_: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> pa.Array:
-    """About how many values a sketch has seen."""
+    """Approximate number of values that a sketch has seen."""
     return pa.array(sketch.counts(SKETCH.cells(state[0])))
 
 
 def mean_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    """Sums by counts. Raises values.Beyond."""
+    """Sums divided by counts. Raises values.Beyond."""
     counts, kind = pc.max_element_wise(state[-1], 1), mean_type(a.number)
     if pa.types.is_decimal(kind):
         return values.quotients(values.array(a.number, state[:-1]), counts, kind)
@@ -181,7 +181,7 @@ def mean_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
 
 
 def variance_of(a: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> pa.Array:
-    """Of `moments`; NaN where a value is infinite, as in Spark."""
+    """Variance from `moments`; NaN if a value is infinite, as in Spark."""
     counts, means, squares = state
     squares = pc.if_else(pc.is_finite(means), squares, pa.scalar(float("nan")))
     several = pc.greater(counts, 1)
@@ -190,5 +190,5 @@ def variance_of(a: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> p
 
 
 def stddev_of(a: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> pa.Array:
-    """Of `moments`."""
+    """Standard deviation from `moments`."""
     return pc.sqrt(variance_of(a, state, records))

@@ -1,8 +1,8 @@
-"""Keys of records and of groups: columns of elements as what is stored, and what is stored as columns again.
+"""Keys of records and of groups: conversion between columns of elements and stored keys.
 
-Keys are told from each other as SQL groups them: a null is a value of its own, -0.0 is 0.0, and NaN one value. A single
-integer is stored as itself, every other key as the bytes of `ferry.kernels.row_codec`. The null among single integers is
-stored as 0 with a hash that 0 does not have: of integers the hash and the key say together which one it is.
+Keys are compared as SQL groups them: a null is a value of its own, -0.0 equals 0.0, and NaN is one value. A single
+integer is stored as itself, every other key as the bytes of `ferry.kernels.row_codec`. The null among single integers
+is stored as 0 with a hash that 0 does not have: hash and key together identify an integer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ferry.kernels.columns import same_floats
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Hashes, Ints
 
 NULL_HASH = np.uint64(0x7AB40E090F363A7D)
-"""Of the null among single integers: that of its bytes. Fixed for ever."""
+"""Hash of the null among single integers: the hash of its bytes. Fixed for ever."""
 
 
 KEY_MAX = 120
-"""Characters of a key that are shown."""
+"""Longest text of a key in messages, in characters."""
 
 
 class KeyArrays(NamedTuple):
-    """Keys of some records; by the type of the key `keys` are in use, or (`offsets`, `data`)."""
+    """Keys of some records; depending on the type of the key `keys` are in use, or (`offsets`, `data`)."""
 
     hashes: Hashes
     keys: Ints
@@ -36,7 +36,7 @@ class KeyArrays(NamedTuple):
 
 
 def stored(descriptor: OperatorDescriptor, elements: Sequence[pa.Array]) -> KeyArrays:
-    """Keys of these columns, which are of the types that the descriptor says."""
+    """Keys of these columns, which have the descriptor's types."""
     if descriptor.int_key:
         (column,) = elements
         keys = columns.integers(column.fill_null(0))
@@ -50,7 +50,7 @@ def stored(descriptor: OperatorDescriptor, elements: Sequence[pa.Array]) -> KeyA
 
 
 def fired(descriptor: OperatorDescriptor, hashes: Hashes, keys: Ints, heap: Bytes) -> list[pa.Array]:
-    """The columns of stored keys: integers as they are, else the keys at these heap offsets."""
+    """The columns of stored keys: integers unchanged, else the keys at these heap offsets."""
     return elements_of(descriptor, hashes, columns.key_array(descriptor, keys, heap))
 
 
@@ -63,13 +63,17 @@ def elements_of(descriptor: OperatorDescriptor, hashes: Hashes, stored_keys: pa.
 
 
 def text_of(elements: Sequence[pa.Array], row: int) -> str:
-    """One key in words for users, on one line, cut where it is long."""
+    """One key as text for users, on one line, cut if long."""
     key = []
     for column in elements:
-        one = column.slice(row, 1)
+        element = column.slice(row, 1)
         try:
-            text = one.cast(pa.string())[0].as_py() if not pa.types.is_binary(one.type) else repr(one[0].as_py())
+            text = (
+                element.cast(pa.string())[0].as_py()
+                if not pa.types.is_binary(element.type)
+                else repr(element[0].as_py())
+            )
         except (pa.ArrowException, UnicodeDecodeError):
-            text = f"a {one.type}"
-        key.append("null" if text is None else repr(text) if pa.types.is_string(one.type) else text)
+            text = f"a {element.type}"
+        key.append("null" if text is None else repr(text) if pa.types.is_string(element.type) else text)
     return ", ".join(key)[:KEY_MAX]

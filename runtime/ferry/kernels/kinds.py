@@ -1,4 +1,4 @@
-"""Kinds of elements: what keys and encoded rows are made of.
+"""Kinds of elements of keys and encoded rows.
 
 A kind is a text, so that it can travel in descriptors: one of `KINDS`, or "timestamp[UNIT]", "timestamp[UNIT, tz=ZONE]" and
 "decimal128(PRECISION, SCALE)" as Arrow writes them. Tags and widths are part of the encoding, which is fixed for ever.
@@ -14,12 +14,12 @@ import pyarrow as pa
 
 
 class Element(NamedTuple):
-    """How the elements of one kind are encoded."""
+    """The encoding of one kind."""
 
     tag: int
     type: pa.DataType
     width: int
-    """bytes of a value; 0: its length comes first"""
+    """bytes of a value; 0: prefixed with its length"""
 
 
 KINDS: dict[str, Element] = {
@@ -58,13 +58,13 @@ def kind_of(arrow: pa.DataType) -> str | None:
 
 
 def type_of(kind: str) -> pa.DataType:
-    """The Arrow type that columns of this kind are decoded to. Raises ValueError for a text that is no kind."""
+    """The Arrow type to which columns of this kind are decoded. Raises ValueError for any other text."""
     return element_of(kind).type
 
 
 @lru_cache(256)
 def element_of(kind: str) -> Element:
-    """How elements of this kind are encoded. Raises ValueError for a text that is no kind."""
+    """The encoding of this kind. Raises ValueError for any other text."""
     if kind in KINDS:
         return KINDS[kind]
     if found := _TIMESTAMP.fullmatch(kind):
@@ -75,13 +75,14 @@ def element_of(kind: str) -> Element:
 
 
 def key_kind_of(arrow: pa.DataType) -> str | None:
-    """The kind of an element of keys; None: it cannot be one. Integers of every width are "int", and fired as 64 bits."""
+    """The kind of an element of keys; None: it cannot be one. Integers of every width are "int", and are fired as 64
+    bits."""
     kind = kind_of(arrow)
     return "int" if kind is not None and pa.types.is_integer(type_of(kind)) else kind
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """The type without a dictionary, and without views: nothing can be taken of those."""
+    """The type without a dictionary and without views, from which Arrow cannot take values."""
     if pa.types.is_dictionary(arrow):
         arrow = arrow.value_type
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(arrow, arrow)

@@ -1,11 +1,11 @@
-"""Sum and number of integers, for a mean: two words of state that are never too small.
+"""Sum and number of integers, for a mean: two words of state that always suffice.
 
     sum      modulo 2^64
-    number   in the low CARRY_BITS; above them, with a sign, how often the sum has left 64 bits
+   number   in the low CARRY_BITS; above them, signed, how often the sum has overflowed 64 bits
 
-While the carries fit, which is up to 2^86, the sum is exact. Beyond that it becomes a double, and the number is alone in its
-word: bit OVERFLOWED + 1 + c of the flags says so, where the sum is column c. States that older releases have kept, whose sum
-never left 64 bits, are such words as well.
+While the carries fit, which is up to 2^86, the sum is exact. Beyond that it becomes a double, and the number is alone
+in its word: bit OVERFLOWED + 1 + c of the flags marks this, where the sum is column c. States of older releases, whose
+sum never overflowed 64 bits, have the same form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers for keys, each key's own, and rows in the order of such numbers: no sorting, for there are few of them."""
+"""Numbers keys, and orders rows by such numbers: without sorting, because there are few keys."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _numbered(hashes, keys, offsets, data):  # type: ignore[no-untyped-def]
 
 
 def numbered(hashes: Hashes, keys: Ints, offsets: Ints, data: Bytes) -> tuple[Ints, Ints]:
-    """The number of each row's key, in the order in which keys first come, and the row where each does.
+    """The number of each row's key, in the order of first appearance, and the first row of each key.
 
-    By the type of the key `keys` are in use, or the bytes (`ferry.kernels.keys`).
+    Depending on the type of the key `keys` are in use, or the bytes (`ferry.kernels.keys`).
     """
     numbers, firsts = _numbered(hashes, keys, offsets, data)
     return numbers, firsts
@@ -73,7 +73,7 @@ def _by_number(numbers, count):  # type: ignore[no-untyped-def]
 
 
 def ordered(numbers: Ints, values: Ints) -> Ints:
-    """Rows by their numbers, which are small, then by these values; equal ones stay in the order in which they came."""
+    """Rows by their numbers, which are small, then by these values; equal ones stay in order."""
     rows = None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
     within = numbers if rows is None else numbers[rows]
     order: Ints = _by_number(within, int(numbers.max(initial=-1)) + 1)

@@ -1,6 +1,6 @@
 """Inner join of two sides that are sorted by hash: pairs of row numbers, in pieces of bounded size.
 
-A key with a million rows on either side makes 10**12 pairs; the place to go on from is three integers.
+A key with a million rows on either side makes 10**12 pairs; a position to continue from is three integers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def join_pairs(  # type: ignore[no-untyped-def]
     """Next pairs from place (i, j, k), at most pairs_max: (left rows, right rows, i, j, k); at the end i is len(left).
 
     `left_row` and `right_row` are row numbers in the common batch, to which `offsets` and `data` (byte keys) belong.
-    Equal integer keys have equal hashes and the other way round; byte keys are compared.
+    Integer keys are equal exactly if their hashes are; byte keys are compared.
     """
     lefts = np.empty(pairs_max, np.int64)
     rights = np.empty(pairs_max, np.int64)
-    found = 0
+    count = 0
     while i < left_hash.size:
         h = left_hash[i]
         while j < right_hash.size and right_hash[j] < h:
@@ -45,15 +45,15 @@ def join_pairs(  # type: ignore[no-untyped-def]
         k = max(k, j)
         while k < right_hash.size and right_hash[k] == h:
             if not by_bytes or _same(offsets, data, left_row[i], right_row[k]):
-                if found == pairs_max:
+                if count == pairs_max:
                     return lefts, rights, i, j, k
-                lefts[found] = left_row[i]
-                rights[found] = right_row[k]
-                found += 1
+                lefts[count] = left_row[i]
+                rights[count] = right_row[k]
+                count += 1
             k += 1
         i += 1
         k = 0
-    return lefts[:found], rights[:found], i, j, k
+    return lefts[:count], rights[:count], i, j, k
 
 
 @njit(cache=True, nogil=True)

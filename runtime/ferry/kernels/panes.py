@@ -21,7 +21,7 @@ def slices_of(times: Ints, pane_ms: int) -> tuple[Ints, int]:
     for i in range(times.size):
         t = times[i]
         greatest = max(greatest, t)
-        # Neighbours mostly share a pane, and a division costs more than the rest.
+        # Adjacent times mostly share a pane, and a division costs more than the rest.
         if t < begin or t >= begin + pane_ms:
             begin = t // pane_ms * pane_ms
         out[i] = begin
@@ -34,7 +34,7 @@ def last_ends(window: Window, slices: Ints) -> Ints:
 
 
 def ends_of_a_row(window: Window, times: EpochTimes) -> int:
-    """In how many windows that end within (low, high] one row may be, at most."""
+    """Largest number of windows ending within (low, high] that one row can be in."""
     size, slide, high = window.size_ms, window.slide_ms, times.high
     return min(-(-size // slide), high // slide - max(times.low, high - size - slide) // slide)
 
@@ -56,7 +56,7 @@ def windows_between(window: Window, slices: Ints, low: int, high: int) -> list[t
     if end - begin < per_slice * ordered.size:
         starts = np.arange(begin, end + 1, dtype=np.int64) * slide
     else:
-        # Few slices far apart: ask each slice for its windows.
+        # Few slices far apart: compute the windows of each slice.
         first = -((size - pane - ordered) // slide) * slide
         each = first[:, None] + np.arange(per_slice) * slide
         starts = np.unique(each[each <= ordered[:, None]])

@@ -2,9 +2,9 @@
 
     hash, 8 bytes big endian | length of the key, 2 bytes big endian | key | table, 1 byte | entry
 
-The order of entries within a table is that of their bytes: integers are written big endian with the sign turned over. A
-key or entry of CUT_BYTES or more is cut to that length, its end replaced by a digest of the whole, so that a place is
-never longer than PLACE_BYTES_MAX; the whole stands before the value then (`with_wholes`).
+Entries of a table are ordered by their bytes: integers are written big endian with the sign flipped. A key or entry of
+CUT_BYTES or more is cut to that length, its end replaced by a digest of the whole, so that a place is never longer than
+PLACE_BYTES_MAX; the value is then prefixed with the whole (`with_wholes`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def ints_of(values: Sequence[bytes]) -> Ints:
 
 
 def bytes_of(column: pa.Array) -> tuple[Ints, Bytes]:
-    """A column of keys, int64 or binary, or of texts, as byte strings; integers in their own byte order."""
+    """A column of keys, int64 or binary, or of texts, as byte strings; integers in native byte order."""
     if pa.types.is_integer(column.type):
         values = np.ascontiguousarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
         return np.arange(0, 8 * values.size + 1, 8), np.frombuffer(bytearray(values.astype("<i8").tobytes()), np.uint8)
@@ -112,7 +112,7 @@ def bytes_of(column: pa.Array) -> tuple[Ints, Bytes]:
 
 
 def entry_bytes(column: pa.Array | None, rows: int) -> tuple[Ints, Bytes]:
-    """A column of entries as byte strings of its order; empty ones without a column."""
+    """A column of entries as byte strings of the same order; empty ones without a column."""
     if column is None:
         return np.zeros(rows + 1, np.int64), NO_BYTES
     if pa.types.is_integer(column.type):
@@ -121,7 +121,7 @@ def entry_bytes(column: pa.Array | None, rows: int) -> tuple[Ints, Bytes]:
 
 
 def cut(offsets: Ints, data: Bytes) -> tuple[Ints, Bytes, Ints]:
-    """The byte strings with long ones cut, and which those are."""
+    """The byte strings with long ones cut, and the numbers of the cut ones."""
     long = np.flatnonzero(np.diff(offsets) >= CUT_BYTES)
     if not long.size:
         return offsets, data, long
@@ -139,17 +139,17 @@ def cut_one(value: bytes) -> bytes:
 
 
 def places(hashes: Hashes, keys: tuple[Ints, Bytes], tables: Bytes, entries: tuple[Ints, Bytes]) -> tuple[Ints, Bytes]:
-    """The places of entries of these keys, as byte strings. Keys and entries are cut already."""
+    """The places of entries of these keys, as byte strings. Keys and entries must be cut before."""
     return _write(hashes, *keys, tables, *entries)
 
 
 def parsed(offsets: Ints, data: Bytes) -> tuple[Hashes, Bytes, Ints]:
-    """Of places: their hashes, tables, and lengths of keys; what is shorter than a place is 0 in all."""
+    """Hashes, tables, and lengths of keys of these places; a string shorter than a place gives 0 for all."""
     return _read(offsets, data)
 
 
 def with_wholes(value: bytes, key: bytes | None, entry: bytes | None) -> bytes:
-    """The value with what was cut of its place before it; None: it was not."""
+    """The value, prefixed with the cut parts of its place; None: not cut."""
     for whole in (entry, key):
         if whole is not None:
             value = struct.pack(">I", len(whole)) + whole + value
@@ -157,6 +157,6 @@ def with_wholes(value: bytes, key: bytes | None, entry: bytes | None) -> bytes:
 
 
 def split_whole(value: bytes) -> tuple[bytes, bytes]:
-    """What stands before the value, and the rest."""
+    """The prefix of a value, and the rest."""
     end = 4 + struct.unpack_from(">I", value)[0]
     return value[4:end], value[end:]

@@ -1,4 +1,4 @@
-"""Which records repeat another of their key within some time."""
+"""Finds records that repeat another one of their key within some time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def goes_on(keys, times, went, within):  # type: ignore[no-untyped-def]
-    """Which records go on, of those that are sorted by key and time: none of their key that did is nearer than `within`.
+    """Records that are emitted, among records sorted by key and time: no emitted record of their key is nearer than
+    `within`.
 
-    `went` are those that went on in an earlier epoch; a record may be of an earlier time than these.
+    `went` marks records emitted in an earlier epoch; a new record may be earlier than these.
     """
     near = np.zeros(keys.size, np.bool_)
     last = -1
@@ -21,7 +22,7 @@ def goes_on(keys, times, went, within):  # type: ignore[no-untyped-def]
             last = i
         else:
             near[i] = last >= 0 and times[last] - times[i] < within
-    found = np.zeros(keys.size, np.bool_)
+    emitted = np.zeros(keys.size, np.bool_)
     last = -1
     for i in range(keys.size):
         if last >= 0 and keys[last] != keys[i]:
@@ -29,6 +30,6 @@ def goes_on(keys, times, went, within):  # type: ignore[no-untyped-def]
         if went[i]:
             last = i
         elif not near[i] and (last < 0 or times[i] - times[last] >= within):
-            found[i] = True
+            emitted[i] = True
             last = i
-    return found
+    return emitted

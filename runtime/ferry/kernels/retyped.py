@@ -1,4 +1,4 @@
-"""Arrays in another type of the same values, at any depth: plain, wider, or with times of whole microseconds."""
+"""Converts arrays to another type of the same values, at any depth: plain, wider, or with whole microseconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def has_times(kind: pa.DataType) -> bool:
-    """Whether there are times of the day, of which `retyped` takes whole microseconds, also in a type of nanoseconds."""
+    """Whether the type includes times of the day, which `retyped` rounds to microseconds, even in a type of
+    nanoseconds."""
     return pa.types.is_time(kind) or any(has_times(kind.field(i).type) for i in range(kind.num_fields))
 
 
@@ -48,7 +49,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def retyped(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array in this type: times are rounded down. Raises ArrowInvalid for a value beyond it."""
+    """The array in this type: times are rounded down. Raises ArrowInvalid for a value outside it."""
     types, own = pa.types, column.type
     if own == kind and not has_times(kind):
         return column

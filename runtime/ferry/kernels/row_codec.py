@@ -1,9 +1,9 @@
 """Rows of Arrow columns as bytes, and back: keys that are not one integer, and values of keyed state.
 
-Fixed for ever: the bytes are hashed, written to disk and sent between versions, and the test vectors must never change. A
-row is its elements one after the other, in order. An element is a tag and its value, little endian: of a fixed width, or
-uint32 length and bytes; a null is the tag 0 alone. Equal rows have equal bytes and the other way round; floats are equal
-here when their bits are.
+Fixed for ever: the bytes are hashed, written to disk and sent between versions, and the test vectors must never change.
+A row is its elements concatenated, in order. An element is a tag and its value, little endian: of a fixed width, or
+uint32 length and bytes; a null is the tag 0 alone. Rows are equal exactly if their bytes are; floats count as equal
+here if their bits are.
 
 Kinds of elements, and their tags and widths: `ferry.kernels.kinds`.
 """
@@ -54,7 +54,7 @@ def encode_rows(columns: Sequence[pa.Array], kinds: Sequence[str]) -> tuple[Ints
 
 
 def decode_rows(offsets: Ints, data: Bytes, kinds: Sequence[str]) -> list[pa.Array]:
-    """Inverse of `encode_rows`: one column per element. Raises ValueError when the rows are of other kinds."""
+    """Inverse of `encode_rows`: one column per element. Raises ValueError when the rows have other kinds."""
     position = np.ascontiguousarray(offsets[:-1]).copy()
     columns = []
     for kind in kinds:
@@ -71,7 +71,7 @@ def decode_rows(offsets: Ints, data: Bytes, kinds: Sequence[str]) -> list[pa.Arr
 
 
 def _fixed(column: pa.Array, width: int) -> Bytes:
-    """The values of a column of fixed width, uint8[n, width]; those of nulls are anything."""
+    """The values of a column of fixed width, uint8[n, width]; values of nulls are arbitrary."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     rows, buffer = len(column), column.buffers()[1]
@@ -82,5 +82,5 @@ def _fixed(column: pa.Array, width: int) -> Bytes:
 
 
 def _bitmap(flags: Flags | Bytes, always: bool = False) -> pa.Buffer | None:
-    """As Arrow keeps flags; None when all are set, unless there always has to be one."""
+    """A bitmap in Arrow's format; None when all flags are set, unless `always`."""
     return pa.py_buffer(np.packbits(flags, bitorder="little")) if always or not flags.all() else None

@@ -42,18 +42,18 @@ def rows_schema(descriptor: OperatorDescriptor) -> pa.Schema:
 
 
 def process_inputs(descriptor: OperatorDescriptor) -> list[pa.Schema]:
-    """What a process sees of each input."""
+    """The schema of each input as a process sees it."""
     return [from_text(text) for text in descriptor.shape.inputs]
 
 
 def process_rows(descriptor: OperatorDescriptor) -> list[pa.Schema]:
-    """What travels of each input of a process: the same, or the parts that tasks make of records."""
+    """The schema of each input of a process on the wire: the same, or the parts that tasks make of records."""
     parts = descriptor.shape.parts
     return process_inputs(descriptor) if parts is None else [from_text(parts)]
 
 
 def records_schema(descriptor: OperatorDescriptor, inputs: list[pa.Schema] | None = None) -> pa.Schema:
-    """Rows of a process, or others with the columns of `inputs`; those of the other side are null."""
+    """Rows of a process, or others with the columns of `inputs`; columns of the other side are null."""
     fields = [("hash", pa.uint64()), ("key", key_type(descriptor)), ("order", pa.int64()), ("time", pa.int64())]
     fields.append(("side", pa.int8()))
     sides = enumerate(process_rows(descriptor) if inputs is None else inputs)
@@ -61,7 +61,7 @@ def records_schema(descriptor: OperatorDescriptor, inputs: list[pa.Schema] | Non
 
 
 def to_text(schema: pa.Schema) -> str:
-    """A schema as it travels in descriptors."""
+    """The text of a schema in descriptors."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
 
@@ -72,7 +72,7 @@ def from_text(text: str) -> pa.Schema:
 
 
 def fragment_schema(descriptor: OperatorDescriptor) -> pa.Schema:
-    """Schema of what tasks contribute to this operator."""
+    """Schema of the tasks' contributions to this operator."""
     return records_schema(descriptor) if descriptor.kind == "process" else state_schema(descriptor)
 
 
@@ -90,7 +90,7 @@ def state_schema(descriptor: OperatorDescriptor) -> pa.Schema:
 
 
 def fired_schema(descriptor: OperatorDescriptor) -> pa.Schema:
-    """Rows of a finished window, or those that a process emits: what the SQL after the operator sees."""
+    """Rows of a finished window, or rows that a process emits: the input of the SQL after the operator."""
     window = [("window_start", pa.int64()), ("window_end", pa.int64())] if descriptor.windowed else []
     match descriptor.kind:
         case "aggregate":

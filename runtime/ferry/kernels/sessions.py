@@ -1,4 +1,4 @@
-"""Sessions of keys: which records, or stretches of time, are one."""
+"""Sessions of keys: merges records, or spans of time, into sessions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numba import njit
 def joined(keys, starts, lasts, gap, alone):  # type: ignore[no-untyped-def]
     """Spans of time, sorted by key and start, as sessions: (session of each span, first span and last time of each session).
 
-    A span that begins at most `gap` after all before it is of their session. Those that begin at `alone` or before are each
-    a session of their own.
+    A span that begins at most `gap` after all earlier ones belongs to their session. Spans that begin at `alone` or
+    before are each a session of their own.
     """
     session, begins, reach = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     count = 0

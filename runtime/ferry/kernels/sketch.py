@@ -1,15 +1,15 @@
-"""HyperLogLog: about how many distinct values there were, in registers of a fixed size (Flajolet et al. 2007).
+"""HyperLogLog: approximate number of distinct values, in registers of a fixed size (Flajolet et al. 2007).
 
-The first bits of a value's hash choose a register, which keeps the greatest rank of its other bits: their trailing zeros
-and one. So a sketch depends on the set of its values alone: neither their order nor how they were divided changes it. The
-sketch of a union has the greater one of each two registers, which is a merge of cells in `ferry.kernels.grouping`.
+The first bits of a value's hash choose a register, which keeps the greatest rank of its other bits: the number of
+trailing zeros plus one. So a sketch depends on the set of its values only, not on their order or partition. The sketch
+of a union has the maximum of each two registers, which is a merge of cells in `ferry.kernels.grouping`.
 
-512 registers make a standard error of 1.04 / sqrt(512) = 4.6 %, for small counts less; 1,024 would make 3.25 %. They are
-5 bits wide, so that 5e11 values can be told from more. That is 344 bytes of each key and slice, however few its values are:
-a row of a table has 376 where that of a count has 32, and a sliding window of n panes as many sketches of a key.
+512 registers give a standard error of 1.04 / sqrt(512) = 4.6 %, less for small counts; 1,024 would give 3.25 %. They
+are 5 bits wide, which suffices for 5e11 values. That is 344 bytes per key and slice, however few its values are: a row
+of a table has 376 bytes where a count's has 32, and a sliding window of n panes needs n sketches per key.
 
-The estimate is the improved raw one of Ertl 2017 (arXiv 1702.01284). It needs no table of corrections, and has none of the
-bias that a switch between a formula for small counts and one for great counts leaves around the switch.
+The estimate is the improved raw estimator of Ertl 2017 (arXiv 1702.01284). It needs no table of corrections, and avoids
+the bias around a switch between formulas for small and large counts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WORDS = -(-REGISTERS // PER_WORD)
 """Register r is the r % 12th of word r // 12, from its low end."""
 
 COUNT_MAX = 2**63 - 1
-"""What a sketch says whose registers are all full: more than can be told apart."""
+"""Result of a sketch whose registers are all full: its limit."""
 
 _SCALE = REGISTERS * REGISTERS / (2 * math.log(2))
 
 
 @njit(cache=True, nogil=True)
 def singles(hashes, counted):  # type: ignore[no-untyped-def]
-    """Sketches of one value each, int64[n, WORDS]; of none where it is not `counted`."""
+    """Sketches of one value each, int64[n, WORDS]; empty where it is not `counted`."""
     out = np.zeros((hashes.size, WORDS), np.int64)
     for i in range(hashes.size):
         if counted[i]:
@@ -53,7 +53,7 @@ def singles(hashes, counted):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _of_empty(share):  # type: ignore[no-untyped-def]
-    # What registers add that have seen nothing; `share` of all.
+    # Contribution of empty registers; `share` of all.
     if share == 1.0:
         return np.inf
     power, total, before = 1.0, share, -1.0
@@ -67,7 +67,7 @@ def _of_empty(share):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _of_full(share):  # type: ignore[no-untyped-def]
-    # What registers add that have the highest rank; the others are `share` of all.
+    # Contribution of registers with the highest rank; the others are `share` of all.
     if share == 0.0 or share == 1.0:
         return 0.0
     power, total, before = 1.0, 1.0 - share, -1.0
@@ -81,7 +81,7 @@ def _of_full(share):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def counts(sketches: Ints) -> Ints:
-    """About how many distinct values these sketches have seen, int64[n, WORDS] -> int64[n]."""
+    """Approximate number of distinct values that these sketches have seen, int64[n, WORDS] -> int64[n]."""
     out = np.empty(sketches.shape[0], np.int64)
     for i in range(sketches.shape[0]):
         having = np.zeros(RANK_MAX + 1, np.int64)
@@ -90,7 +90,7 @@ def counts(sketches: Ints) -> Ints:
             for _ in range(PER_WORD):
                 having[word & RANK_MAX] += 1
                 word >>= REGISTER_BITS
-        having[0] -= WORDS * PER_WORD - REGISTERS  # The last word has room for more than there are.
+        having[0] -= WORDS * PER_WORD - REGISTERS  # The last word has unused registers.
         total = REGISTERS * _of_full(1.0 - having[RANK_MAX] / REGISTERS)
         for rank in range(RANK_MAX - 1, 0, -1):
             total = 0.5 * (total + having[rank])

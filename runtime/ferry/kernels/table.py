@@ -1,18 +1,18 @@
 """The table of one slice: one region for each part, open addressing inside a region, rows of 8-byte words.
 
-A part is a virtual node, or a piece of one: what the first `part_bits` bits of the hash say. A row is (used, hash, key or
-heap offset, n, cells...). `places[v]` says where the region of part v is: its first row times 64, plus the logarithm of its
-capacity; 0: it has none yet. A region that is full moves to a new one of twice its size, alone: regions fill up at different
+A part is a virtual node, or a piece of one, by the first `part_bits` bits of the hash. A row is (used, hash, key or
+heap offset, n, cells...). `places[v]` is the position of part v's region: its first row times 64, plus the logarithm of
+its capacity; 0: no region yet. A full region moves to a new one of twice its size, alone: regions fill up at different
 counts, so that a put pays for its own rows and not for the whole table.
 
-A row that is removed says so in its used word: searches go on behind it, and a new row may take its place. Nothing moves.
+A removed row is marked in its used word: searches continue past it, and a new row may take its place. No row moves.
 
-A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again; a region
-is written first, and then its place. Rows from `end` on were never used, and a region that was left is never used again.
-Cells are only moved here; what they mean is in ferry.kernels.grouping.
+A row is written values first, then key and hash, then the used word, so that a torn put can be repeated; a region is
+written first, and then its place. Rows from `end` on were never used, and an abandoned region is never reused. Cells
+are only moved here; ferry.kernels.grouping defines their meaning.
 
-Every part has a sum over its rows, which is kept while rows are written: whoever opens a table sees that each row is what
-was written (`verify`). One bit that flips changes the sum. A torn put leaves a sum of nothing, and is recounted.
+Every part has a sum over its rows, updated as rows are written, with which an opened table is checked for damaged rows
+(`verify`). One flipped bit changes the sum. A torn put invalidates the sum, which is then recounted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numba import njit
 
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 FREE, HELD, REMOVED = 0, 1, 2
-"""What the used word says."""
+"""Values of the used word."""
 DONE, HEAP_FULL = 0, -1
 BITS_MIN = 3
-"""Logarithm of the rows of a region, at least."""
+"""Logarithm of the smallest number of rows of a region."""
 PLACE_BITS = 6
 
 
 _ODD = np.int64(-7046029254386353131)
-"""2**64 by the golden ratio: no multiple of an odd number by less than 2**64 is 0."""
+"""2**64 divided by the golden ratio: no multiple of an odd number by less than 2**64 is 0."""
 
 
 @njit(cache=True, nogil=True)
@@ -42,7 +42,7 @@ def _length(heap, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sum_of(slots, heap, i, by_bytes):  # type: ignore[no-untyped-def]
-    # What a row adds to the sum of its part: with the bytes of its key, for where these lie may change.
+    # A row's contribution to the sum of its part: with the bytes of its key, because their place may change.
     total = np.int64(0)
     if by_bytes:
         at = slots[i, KEY]
@@ -64,7 +64,8 @@ def _part(hash_, part_bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _home(hash_, bits):  # type: ignore[no-untyped-def]
-    # Low bits, for rows come sorted by hash: with the top bits a small region would fill up from one end, quadratically.
+    # Low bits, because rows come sorted by hash: with the top bits a small region would fill up from one end,
+    # quadratically.
     return np.int64(hash_) & ((np.int64(1) << bits) - 1)
 
 
@@ -77,7 +78,7 @@ def _limit(v, bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _same(x, y):  # type: ignore[no-untyped-def]
-    # Slices, and no early end: so it is moves of many bytes. Of 224 bytes that takes 14 ns and not 190.
+    # Slices without early exit, so that they compile to moves of many bytes: 14 ns instead of 190 for 224 bytes.
     differs = np.uint8(0)
     for q in range(x.size):
         differs |= x[q] ^ y[q]
@@ -86,8 +87,8 @@ def _same(x, y):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _find(slots, heap, base, bits, home, hash_, key, by_bytes, offsets, data, r):  # type: ignore[no-untyped-def]
-    # The row's place, or -1 - (the place where it belongs). A region is never full of rows, see `put`: a search comes to a
-    # free place, or round to the first one of a row that was removed.
+    # The row's place, or -1 - (its insert place). A region is never full of rows, see `put`: a search ends at a free
+    # place, or after a full round at the first removed row.
     mask = (np.int64(1) << bits) - 1
     p, removed = home, np.int64(-1)
     while True:
@@ -114,7 +115,7 @@ def _find(slots, heap, base, bits, home, hash_, key, by_bytes, offsets, data, r)
 
 @njit(cache=True, nogil=True)
 def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
-    # The region of v, if it has one, to a new one of 2**bits rows.
+    # Move the region of v, if it has one, to a new one of 2**bits rows.
     base, mask = end[0], (np.int64(1) << bits) - 1
     end[0] = base + mask + 1
     if places[v] != 0:
@@ -131,7 +132,7 @@ def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def rows_of_parts(order, hashes, parts, part_bits):  # type: ignore[no-untyped-def]
-    """How many of rows `order` are of each part."""
+    """Number of rows `order` in each part."""
     expected = np.zeros(parts, np.int64)
     for o in range(order.size):
         expected[_part(np.int64(hashes[order[o]]), part_bits)] += 1
@@ -162,11 +163,12 @@ def put(  # type: ignore[no-untyped-def]
     absent,
     start,
 ):
-    """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | how many rows more a region needs than are granted).
+    """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | the number of rows that a region needs beyond the
+    granted).
 
-    `places`, `counts`, `key_bytes`, `sums` int64[parts], `end`, `heap_end` int64[1] lie in the file's header. Regions may be
-    made up to row `granted`, the first one of a part with room for as many rows as `expected` int64[parts] says: a chunk of
-    a snapshot has all rows of a few parts. With `absent`, a row that is there already is kept.
+    `places`, `counts`, `key_bytes`, `sums` int64[parts], `end`, `heap_end` int64[1] are in the file's header. Regions
+    may extend to row `granted`; the first region of a part has room for `expected` int64[parts] rows, because a chunk
+    of a snapshot has all rows of a few parts. With `absent`, an existing row is kept.
     """
     for o in range(start, order.size):
         r = order[o]
@@ -182,15 +184,15 @@ def put(  # type: ignore[no-untyped-def]
                 return o, need
             _move(slots, places, end, v, bits)
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
-        found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
-        if found >= 0:
+        at_row = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
+        if at_row >= 0:
             if not absent:
-                # What `_sum_of` is afterwards less what it was, in the one pass that there is anyway.
-                more = (n[r] - slots[found, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
-                slots[found, COUNT] = n[r]
+                # The change of `_sum_of`, in the pass that is needed anyway.
+                more = (n[r] - slots[at_row, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
+                slots[at_row, COUNT] = n[r]
                 for c in range(cells.shape[1]):
-                    more += (cells[r, c] - slots[found, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
-                    slots[found, CELLS + c] = cells[r, c]
+                    more += (cells[r, c] - slots[at_row, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
+                    slots[at_row, CELLS + c] = cells[r, c]
                 sums[v] += (h | np.int64(1)) * more
             continue
         if by_bytes and heap_end[0] + 4 + offsets[r + 1] - offsets[r] > heap.size:
@@ -202,8 +204,8 @@ def put(  # type: ignore[no-untyped-def]
             bits += 1
             _move(slots, places, end, v, bits)
             base = places[v] >> PLACE_BITS
-            found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
-        i = -1 - found
+            at_row = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
+        i = -1 - at_row
         if by_bytes:
             key = heap_end[0]
             begin = offsets[r]
@@ -228,7 +230,8 @@ def put(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find(slots, heap, places, part_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
-    """Where the table holds the groups rows[order], int64; -1: nowhere. A group has hash and key where a row has them."""
+    """Positions of the groups rows[order] in the table, int64; -1: absent. A group has hash and key in the words of a
+    row."""
     out = np.full(order.size, np.int64(-1))
     for o in range(order.size):
         h, key = rows[order[o], HASH], rows[order[o], KEY]
@@ -244,11 +247,11 @@ def find(slots, heap, places, part_bits, by_bytes, order, rows, offsets, data): 
 def scan(slots, heap, places, by_bytes, parts, at_part, at_row, at_place, rows_max, bytes_max):  # type: ignore[no-untyped-def]
     """Used rows of these regions from (at_part, at_row, at_place) on: (their numbers, next of all three).
 
-    A region that is not at `at_place` any more begins again: its rows are in another order. Stops after rows_max rows, or
-    when the keys found take bytes_max bytes.
+    A region that has moved from `at_place` begins again: its rows are in another order. Stops after rows_max rows, or
+    when the keys of these rows take bytes_max bytes.
     """
     out = np.empty(rows_max, np.int64)
-    found = 0
+    used = 0
     taken = np.int64(0)
     while at_part < parts.size:
         place = places[parts[at_part]]
@@ -259,22 +262,22 @@ def scan(slots, heap, places, by_bytes, parts, at_part, at_row, at_place, rows_m
             while at_row < capacity:
                 i = base + at_row
                 if slots[i, USED] == HELD:
-                    if found == rows_max or taken >= bytes_max:
-                        return out[:found], at_part, at_row, place
-                    out[found] = i
-                    found += 1
+                    if used == rows_max or taken >= bytes_max:
+                        return out[:used], at_part, at_row, place
+                    out[used] = i
+                    used += 1
                     if by_bytes:
                         taken += _length(heap, slots[i, KEY])
                 at_row += 1
         at_part += 1
         at_row = 0
         at_place = np.int64(0)
-    return out[:found], at_part, at_row, at_place
+    return out[:used], at_part, at_row, at_place
 
 
 @njit(cache=True, nogil=True)
 def remove(slots, heap, places, counts, key_bytes, sums, by_bytes, parts, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
-    """Remove rows of these regions: those whose `newest` word is at most `until` and whose `changed` one at most `epoch`."""
+    """Remove rows of these regions with a `newest` word of at most `until` and a `changed` word of at most `epoch`."""
     for v in parts:
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
         capacity = np.int64(1) << bits
@@ -285,8 +288,8 @@ def remove(slots, heap, places, counts, key_bytes, sums, by_bytes, parts, newest
                 sums[v] -= _sum_of(slots, heap, i, by_bytes)
                 if by_bytes:
                     key_bytes[v] -= 4 + _length(heap, slots[i, KEY])
-        # Free again is a place that no search for a row behind it comes by. Searches go round: the region counts twice, and
-        # `home` is the first place at which a search for one of the rows from q on begins.
+        # A place becomes free if no search for a row after it passes by. Searches wrap around: the region counts twice,
+        # and `home` is the first place at which a search for one of the rows from q on begins.
         home = 2 * capacity
         for q in range(2 * capacity - 1, -1, -1):
             i = base + (q & (capacity - 1))
@@ -298,7 +301,7 @@ def remove(slots, heap, places, counts, key_bytes, sums, by_bytes, parts, newest
 
 @njit(cache=True, nogil=True)
 def shrink(slots, places, end, parts, bits):  # type: ignore[no-untyped-def]
-    """Move these regions to smaller ones, which may be made and hold all their rows."""
+    """Move these regions to smaller ones, which may be allocated and hold all their rows."""
     for j in range(parts.size):
         _move(slots, places, end, parts[j], bits[j])
 
@@ -321,7 +324,7 @@ def move_keys(slots, heap, place, heap_end, mark):  # type: ignore[no-untyped-de
 
 @njit(cache=True, nogil=True)
 def recount(slots, heap, places, counts, key_bytes, sums, by_bytes):  # type: ignore[no-untyped-def]
-    """Set counts, key_bytes and sums from the rows themselves, after a put that was torn."""
+    """Set counts, key_bytes and sums from the rows, after a torn put."""
     for v in range(counts.size):
         rows = 0
         taken = total = np.int64(0)
@@ -340,9 +343,9 @@ def recount(slots, heap, places, counts, key_bytes, sums, by_bytes):  # type: ig
 def verify(  # type: ignore[no-untyped-def]
     slots, heap, places, counts, key_bytes, sums, end, heap_end, part_bits, by_bytes, torn
 ):
-    """The first part of which a row, or what the header says, is not what was written; -1: there is none.
+    """The first part with a damaged row or header entry; -1: none.
 
-    `torn`: by a put; then what rows add up to is not known, and only what they are is looked at.
+    `torn`: after a torn put the sum of the rows is unknown, and only their content is checked.
     """
     for v in range(places.size):
         rows = 0

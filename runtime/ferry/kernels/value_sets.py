@@ -1,7 +1,7 @@
-"""Sets of values as bytes: what an exact count of distinct values keeps of a group.
+"""Sets of values as bytes: the state of an exact count of distinct values.
 
-A set is its values one after the other, in no certain order: of 8 or 16 bytes, or those of texts with their lengths before
-them, uint32. State is made of them, so the bytes of a value never change.
+A set is its values concatenated, in no fixed order: of 8 or 16 bytes, or texts prefixed with their lengths, uint32.
+State contains these bytes, so the bytes of a value never change.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ferry.kernels.columns import binary, binary_array, hashable, is_text, same_
 from ferry.kernels.grouping import Ints
 
 SET_BYTES_MAX = 16 * 1024 * 1024
-"""Of one set: two million numbers. An epoch sends the whole set when it adds to it."""
+"""Bytes of one set: two million numbers. An epoch that adds to a set sends the whole set."""
 
 
 class TooManyValues(OverflowError):
-    """A set is larger than SET_BYTES_MAX; `row` says which one."""
+    """A set is larger than SET_BYTES_MAX; `row` is its row."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"more than {SET_BYTES_MAX >> 20} MiB of distinct values")
@@ -27,7 +27,7 @@ class TooManyValues(OverflowError):
 
 
 def element_type(kind: pa.DataType) -> pa.DataType:
-    """As what values of this type are told apart: int64, or binary, of 16 bytes for decimals."""
+    """The type in which values of this type are compared: int64, or binary, of 16 bytes for decimals."""
     assert hashable(kind), kind
     if pa.types.is_dictionary(kind):
         return element_type(kind.value_type)
@@ -38,7 +38,7 @@ def element_type(kind: pa.DataType) -> pa.DataType:
 
 
 def elements(column: pa.Array) -> pa.Array:
-    """Values as they are told apart: -0.0 is 0.0, and NaN one value. Nulls stay."""
+    """Values in the form in which they are compared: -0.0 becomes 0.0, and all NaN become one. Nulls stay."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return elements(column.dictionary_decode())
@@ -54,12 +54,12 @@ def elements(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64(), safe=False)
 
 
-def united(found: pa.Array, group: Ints, groups: int) -> pa.Array:
+def united(elements_: pa.Array, group: Ints, groups: int) -> pa.Array:
     """A set for each group, of elements and their groups. Raises TooManyValues."""
-    if found.null_count:
-        valid = found.is_valid()
-        found, group = found.filter(valid), group[valid.to_numpy(zero_copy_only=False)]
-    codes = found.dictionary_encode()
+    if elements_.null_count:
+        valid = elements_.is_valid()
+        elements_, group = elements_.filter(valid), group[valid.to_numpy(zero_copy_only=False)]
+    codes = elements_.dictionary_encode()
     words = max(1, len(codes.dictionary))
     once = np.unique(group * words + codes.indices.to_numpy(zero_copy_only=False))
     begins = np.searchsorted(once, np.arange(groups + 1) * words)
@@ -83,17 +83,17 @@ def values_of(sets: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Ints]:
     offsets = np.ascontiguousarray(offsets)
     if is_text(kind):
         sizes, ends, unpacked = _unpacked(offsets, data)
-        found = binary_array(ends, unpacked, kind)
+        unpacked_values = binary_array(ends, unpacked, kind)
     else:
         width = kind.bit_width // 8
         sizes = np.diff(offsets) // width
         data = np.ascontiguousarray(data[offsets[0] : offsets[-1]])
-        found = pa.Array.from_buffers(kind, int(sizes.sum()), [None, pa.py_buffer(data)])
-    return found, np.repeat(np.arange(sizes.size), sizes)
+        unpacked_values = pa.Array.from_buffers(kind, int(sizes.sum()), [None, pa.py_buffer(data)])
+    return unpacked_values, np.repeat(np.arange(sizes.size), sizes)
 
 
 def sizes(sets: pa.Array, kind: pa.DataType) -> Ints:
-    """How many values each has."""
+    """Number of values of each."""
     if not is_text(kind):
         found: Ints = np.diff(binary(sets)[0]) // (kind.bit_width // 8)
         return found
@@ -102,7 +102,7 @@ def sizes(sets: pa.Array, kind: pa.DataType) -> Ints:
 
 @njit(cache=True, nogil=True)
 def _packed(offsets, data):  # type: ignore[no-untyped-def]
-    """Texts with their lengths before them: (where each ends, bytes)."""
+    """Texts prefixed with their lengths: (end of each, bytes)."""
     count = offsets.size - 1
     ends = np.empty(count + 1, np.int64)
     ends[0] = 0
@@ -119,7 +119,7 @@ def _packed(offsets, data):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _unpacked(offsets, data):  # type: ignore[no-untyped-def]
-    """Inverse: (number of texts of each set, where they end, bytes)."""
+    """Inverse: (number of texts of each set, their ends, bytes)."""
     sizes = np.zeros(offsets.size - 1, np.int64)
     for group in range(sizes.size):
         at = offsets[group]

@@ -1,9 +1,9 @@
-"""Values of columns as cells of a group's state, and back: which types can be kept, and in which words.
+"""Values of columns as cells of a group's state, and back: the types that can be kept, and their words.
 
-Integers of every width are kept as 64 bits and floats as doubles. Every other type is kept as what Arrow has for it, and
-comes out as the same type: booleans, dates, times, timestamps and durations are one word, a decimal is two. These are the
-high word of its 128 bits, and the low one with its first bit turned: compared one after the other, as words with a sign,
-they are ordered as the decimals are.
+Integers of every width are kept as 64 bits and floats as doubles. Every other type is kept as Arrow's bits, and comes
+out as the same type: booleans, dates, times, timestamps and durations are one word, a decimal is two: the high word of
+its 128 bits, and the low one with its first bit flipped. Compared in this order, as signed words, they order as the
+decimals.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FAMILIES = {
 
 
 def value_type(kind: pa.DataType) -> ValueType | None:
-    """As what values of this type are kept; None: they cannot be."""
+    """The kept type of values of this type; None: they cannot be kept."""
     if pa.types.is_dictionary(kind):
         return value_type(kind.value_type)
     if pa.types.is_integer(kind):
@@ -56,24 +56,24 @@ def arrow_type(value: ValueType) -> pa.DataType:
 
 @lru_cache(256)
 def named_type(name: str) -> pa.DataType:
-    """The Arrow type of this name, its `str`. Raises ValueError when a name does not say all of a type."""
+    """The Arrow type of this name, its `str`. Raises ValueError when a name does not determine the type."""
     return type_of(name) if name.startswith(("decimal128(", "timestamp[")) else pa.type_for_alias(name)
 
 
 def family(value: ValueType) -> str:
-    """What it is among others, in a word for users."""
+    """The family of a value's type, in a word for users."""
     return _FAMILIES[re.split(r"[\[(]", value, maxsplit=1)[0]]
 
 
 def words(value: ValueType) -> tuple[Number, ...]:
-    """What a value is kept in."""
+    """The words of a value."""
     if value == "float":
         return ("float",)
     return ("int", "int") if family(value) == "decimals" else ("int",)
 
 
 def cells(column: pa.Array, word: int) -> pa.Array:
-    """One word of each value, int64 or double. Of a null it is null, or anything."""
+    """One word of each value, int64 or double. For a null it is null, or arbitrary."""
     kind = column.type
     if pa.types.is_decimal(kind):
         bits = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset)
@@ -86,7 +86,7 @@ def cells(column: pa.Array, word: int) -> pa.Array:
 
 
 def array(value: ValueType, of: Sequence[pa.Array]) -> pa.Array:
-    """Inverse of `cells`, of all words; no nulls."""
+    """Inverse of `cells`, from all words; no nulls."""
     kind = arrow_type(value)
     if pa.types.is_decimal(kind):
         bits = np.empty((len(of[0]), 2), np.int64)
@@ -100,14 +100,14 @@ def array(value: ValueType, of: Sequence[pa.Array]) -> pa.Array:
 
 
 def wider(decimal: pa.DataType, digits: int, scale: int) -> pa.DataType:
-    """A decimal type with so many more digits, and so many more of them behind the point, as far as there are any."""
+    """A decimal type with this many more digits, and this many more after the point, as far as possible."""
     return pa.decimal128(min(decimal.precision + digits, DIGITS_MAX), min(decimal.scale + scale, DIGITS_MAX))
 
 
 def quotients(decimals: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decimals divided by integers, rounded half away from zero. Raises Beyond as `fitted` does.
 
-    By integers of Python: Arrow's decimals of 256 bits round wrongly now and then, where a quotient is just below 2^64.
+    With Python integers: Arrow's 256-bit decimals sometimes round wrongly, when a quotient is just below 2^64.
     """
     scale, digits = decimals.type.scale, bytearray()
     shift, limit = 2 * 10 ** (kind.scale - scale), 10**kind.precision
@@ -123,10 +123,11 @@ def quotients(decimals: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Arr
 
 
 def fitted(decimals: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals as another decimal type of no smaller scale. Raises Beyond when one has more digits than it has."""
+    """Decimals as another decimal type of no smaller scale. Raises Beyond for a value with more digits than the type
+    has."""
     try:
-        made = decimals.cast(kind)
-        made.validate(full=True)
+        cast = decimals.cast(kind)
+        cast.validate(full=True)
     except pa.ArrowInvalid as e:
         half = len(decimals) // 2
         if half:
@@ -136,11 +137,11 @@ def fitted(decimals: pa.Array, kind: pa.DataType) -> pa.Array:
             except Beyond as beyond:
                 raise Beyond(f"beyond {kind}", half + beyond.row) from e
         raise Beyond(f"beyond {kind}", 0) from e
-    return made
+    return cast
 
 
 class Beyond(OverflowError):
-    """A value of a result is too great for its type; `row` says of which group."""
+    """A value of a result is too great for its type; `row` is its group."""
 
     def __init__(self, what: str, row: int) -> None:
         super().__init__(what)
@@ -148,7 +149,7 @@ class Beyond(OverflowError):
 
 
 def way_on(aggregate: Aggregate) -> str:
-    """What the user of a pipeline can do where a sum is too great."""
+    """The user's options when a sum is too great."""
     if aggregate.number == "int":
         return "make the column a double or a decimal(38, 0) before the operator, or take the mean"
     return "make the column a double before the operator"

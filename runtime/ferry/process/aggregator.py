@@ -1,7 +1,7 @@
-"""Aggregators: what is kept of a group of rows, and what is read from it; the functions of pipelines, and users' own.
+"""Aggregators: the state of a group of rows, and the result read from it; functions of pipelines, and users' own.
 
-An aggregator sees many groups at once: the rows of a group stand one after the other, and no group is empty. So each of
-its three functions is a few calls of numpy or Arrow. Sessions, windows of rows and windows of time are built on it.
+An aggregator sees many groups at once: the rows of a group are adjacent, and no group is empty. So each of its three
+functions is a few calls of numpy or Arrow. Sessions, windows of rows and windows of time are built on it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from ferry.process.groups import begins_of
 from ferry.process.users import users_code
 
 TIME = "_time"
-"""Column of event times, for an aggregator that goes by them."""
+"""Column of event times, for an aggregator that uses them."""
 
 CODED = "_order of "
-"""Before the name of a column of texts: the numbers that stand for them."""
+"""Prefix of the name of a column that holds numbers in place of texts."""
 
 TAKEN = re.compile(r"n|s\d+|entry|last|timer")
-"""What columns of states are called that are not the whole of one function; this one is called as its result is."""
+"""Reserved names of state columns; a column that is the whole state of one function has the name of its result
+instead."""
 
 
 class Aggregator(ABC):
-    """An aggregate function of one's own: a dataclass whose fields are what JSON can hold.
+    """A user-defined aggregate function: a dataclass whose fields have JSON types.
 
-    `begins` of its functions is int64[groups]: the first row of each group, which ends where the next one begins. That is
-    what `numpy.add.reduceat` and its like take.
+    `begins` of its functions is int64[groups]: the first row of each group, which ends where the next one begins, as
+    `numpy.add.reduceat` and the like expect.
 
     Attributes:
         state: columns that are kept of a group.
@@ -84,7 +85,7 @@ class Aggregator(ABC):
     commutative: bool = False
 
     def open(self, rows: pa.Schema) -> None:  # noqa: B027
-        """Look at the columns of the rows, and set what depends on them. Raises SpecRefused."""
+        """Read the columns of the rows, and set fields that depend on them. Raises SpecRefused."""
 
     @abstractmethod
     def update(self, rows: pa.RecordBatch, begins: Ints) -> Any:
@@ -92,16 +93,16 @@ class Aggregator(ABC):
 
     @abstractmethod
     def merge(self, states: pa.RecordBatch, begins: Ints) -> Any:
-        """One state of each group of states, of which the one of earlier rows comes first."""
+        """One state per group of states; states of earlier rows come first."""
 
     @abstractmethod
     def result(self, states: pa.RecordBatch) -> Any:
-        """What is read from each state: columns of `output`."""
+        """The result of each state: columns of `output`."""
 
     def running(self, states: pa.RecordBatch, begins: Ints) -> Any:
-        """Each state merged with all before it in its group; of each row `begins` has the first one of its group.
+        """Each state merged with all earlier ones of its group; for each row `begins` has the first row of its group.
 
-        Here by a few merges of all rows: each takes in what lies twice as far back.
+        The default merges all rows a few times: each pass includes rows twice as far back.
         """
         numbers, distance = np.arange(begins.size), 1
         while (later := np.flatnonzero(numbers - distance >= begins)).size:
@@ -119,22 +120,24 @@ class Aggregator(ABC):
 class Functions(Aggregator):
     """The aggregate functions of pipelines, one output column each: `{"n": ferry.count(), "s": ferry.sum("price")}`.
 
-    A group has the number of its records, and the state columns of `ferry.kernels.aggregates`. Texts are no words of state:
-    where states are merged, numbers stand for them that are in the order of their bytes.
+    A group has the number of its records, and the state columns of `ferry.kernels.aggregates`. Texts are no words of
+    state: during a merge, numbers in the order of their bytes replace them.
     """
 
     aggregates: dict[str, Aggregate]
     commutative = True
 
     def open(self, rows: pa.Schema) -> None:
-        """Types of states and results follow from those of the columns."""
-        made = tuple(_typed(out, a, rows) for out, a in self.aggregates.items())
-        self._table = table = OperatorDescriptor("functions", 0, "aggregate", (), GLOBAL, tuple(map(_coded, made)))
+        """Types of states and results follow from the types of the columns."""
+        typed_aggregates = tuple(_typed(out, a, rows) for out, a in self.aggregates.items())
+        self._table = table = OperatorDescriptor(
+            "functions", 0, "aggregate", (), GLOBAL, tuple(map(_coded, typed_aggregates))
+        )
         check_state(table)
-        self.timed = any(map(reads_times, made))
+        self.timed = any(map(reads_times, typed_aggregates))
         self._texts: dict[int, tuple[str | None, pa.DataType]] = {}
-        """of state columns that keep texts: the column that has them, and their type"""
-        for place, a in zip(places(table), made, strict=True):
+        """of state columns that keep texts: their source column and type"""
+        for place, a in zip(places(table), typed_aggregates, strict=True):
             for number, kept in enumerate(place.columns, place.first):
                 column, value = (a.by, a.by_number) if kept.source == "by" else (a.column, a.number)
                 if kept.source in ("by", "column") and value in TEXTS:
@@ -143,10 +146,10 @@ class Functions(Aggregator):
         names = {p.first: p.aggregate.name for p in places(table) if len(p.columns) == 1}
         named = [(f"s{i}" if TAKEN.fullmatch(names.get(i, "n")) else names[i], kind) for i, kind in enumerate(kinds)]
         self.state = pa.schema([("n", pa.int64()), *named])
-        self.output = pa.schema([(a.name, result_type(a)) for a in made])
+        self.output = pa.schema([(a.name, result_type(a)) for a in typed_aggregates])
 
     def update(self, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """Some records at a time are a state each, and are merged."""
+        """Each record is a state; a bounded number of records is merged at a time."""
         texts = {column: numbered(rows.column(column).cast(kind)) for column, kind in self._texts.values()}
         codes, names = [codes for codes, _ in texts.values()], [f"{CODED}{column}" for column in texts]
         rows = pa.RecordBatch.from_arrays([*rows.columns, *codes], [*rows.schema.names, *names])
@@ -161,21 +164,21 @@ class Functions(Aggregator):
         return self._states(into, {i: texts[column][1] for i, (column, _) in self._texts.items()})
 
     def merge(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """By the kernel that merges all state."""
+        """With the kernel that merges all state."""
         rows, texts = self._rows(states)
         into = self._words(begins.size)
         self._merge(into, begins, rows, 0)
         return self._states(into, texts)
 
     def running(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """In one pass: what a row takes in has taken in all before it."""
+        """In one pass: each row includes all rows before it."""
         rows, texts = self._rows(states)
         words, later = rows.view(np.float64), np.flatnonzero(np.arange(begins.size) > begins)
         merge_found(rows, words, later, later - 1, rows, words, merge_codes(self._table))
         return self._states(rows, texts)
 
     def result(self, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Each function by itself."""
+        """Each function on its own."""
         rows, texts = self._rows(states)
         kept, records, out = columns.cell_arrays(self._table, rows[:, CELLS:]), pa.array(rows[:, COUNT].copy()), []
         for place in places(self._table):
@@ -186,11 +189,11 @@ class Functions(Aggregator):
         return pa.RecordBatch.from_arrays(out, schema=self.output)
 
     def _words(self, rows: int) -> Ints:
-        """Rows as `ferry.kernels.grouping` has them, without slice, hash and key."""
+        """Rows in the form of `ferry.kernels.grouping`, without slice, hash and key."""
         return np.zeros((rows, CELLS + merge_codes(self._table).size), np.int64)
 
     def _merge(self, into: Ints, begins: Ints, rows: Ints, start: int) -> None:
-        """Take rows into groups; the first of them is the row `start` of all."""
+        """Merge rows into groups; the first of them is row number `start`."""
         low, high = np.searchsorted(begins, [start, start + len(rows)])
         is_first = np.zeros(len(rows), np.bool_)
         is_first[begins[low:high] - start] = True
@@ -226,7 +229,7 @@ class Functions(Aggregator):
 def taken_in(
     aggregator: Aggregator, kept: pa.RecordBatch, kept_group: Ints, rows: pa.RecordBatch, row_group: Ints
 ) -> pa.RecordBatch:
-    """The state of each group, of kept states and of new rows in order; groups are numbered, and none is empty."""
+    """The state of each group, from kept states and new rows in order; groups are numbered and not empty."""
     states, groups = kept.select(aggregator.state.names), kept_group
     if rows.num_rows:
         order = np.argsort(row_group, kind="stable")
@@ -254,48 +257,50 @@ def updated(aggregator: Aggregator, rows: pa.RecordBatch, begins: Ints) -> pa.Re
 
 
 def ran(aggregator: Aggregator, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-    """Each state merged with all before it in its group."""
+    """Each state merged with all earlier ones of its group."""
     return _called(aggregator, "running", aggregator.state, states.num_rows, states, begins)
 
 
-def _called(aggregator: Aggregator, name: str, schema: pa.Schema, rows: int, *given: Any) -> pa.RecordBatch:
-    """What a function of the aggregator gives, which has to be so many rows of this schema.
+def _called(aggregator: Aggregator, name: str, schema: pa.Schema, rows: int, *arguments: Any) -> pa.RecordBatch:
+    """The result of a function of the aggregator; it must have this many rows of this schema.
 
-    Raises UserCodeFailed, where the aggregator is the user's own.
+    Raises UserCodeFailed if the aggregator is the user's own.
     """
     function = getattr(aggregator, name)
     with users_code(f"{name} of {type(aggregator).__name__}", function):
-        found = batch_of(function(*given), schema, name)
-        if found.num_rows != rows:
-            raise SpecRefused(f"{name}: {found.num_rows} rows were given for {rows} groups; give one row a group")
-        return found
+        batch = batch_of(function(*arguments), schema, name)
+        if batch.num_rows != rows:
+            raise SpecRefused(f"{name}: {batch.num_rows} rows were given for {rows} groups; give one row a group")
+        return batch
 
 
 def results(
     aggregator: Aggregator, states: pa.RecordBatch, before: Sequence[pa.Array], output: pa.Schema
 ) -> pa.RecordBatch:
-    """Rows of `output`: these columns, and what the aggregator reads from each state."""
+    """Rows of `output`: these columns, and the aggregator's result of each state."""
     found = _called(aggregator, "result", aggregator.output, states.num_rows, states)
     return pa.RecordBatch.from_arrays([*before, *found.columns], schema=output)
 
 
 def open_aggregator(aggregator: Aggregator, rows: pa.Schema) -> pa.Schema:
-    """Have it look at the columns of rows; those that it is given, by `rows_of`. Raises SpecRefused."""
+    """Open the aggregator for these rows, as `rows_of` gives them. Raises SpecRefused."""
     aggregator.open(rows)
     if not aggregator.timed:
         return rows
     if TIME in rows.names:
-        raise SpecRefused(f"column {TIME!r}: event times have this name here; give it another one before the operator")
+        raise SpecRefused(
+            f"column {TIME!r}: this name is reserved for event times; rename the column before the operator"
+        )
     return rows.append(pa.field(TIME, pa.int64()))
 
 
 def rows_of(aggregator: Aggregator, work: Work) -> pa.RecordBatch:
-    """The rows of an epoch, as an aggregator is given them."""
+    """The rows of an epoch, as an aggregator gets them."""
     return timed_rows(aggregator, work.rows(), work.times())
 
 
 def timed_rows(aggregator: Aggregator, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
-    """Rows and their event times, as an aggregator is given them."""
+    """Rows and their event times, as an aggregator gets them."""
     return rows.append_column(TIME, pa.array(times)) if aggregator.timed else rows
 
 
@@ -315,7 +320,7 @@ def _typed(out: str, aggregate: Aggregate, rows: pa.Schema) -> Aggregate:
 
 
 def _coded(aggregate: Aggregate) -> Aggregate:
-    """The same of the numbers that stand for texts."""
+    """The same aggregate over the numbers that replace texts."""
     if aggregate.number in TEXTS:
         aggregate = replace(aggregate, column=f"{CODED}{aggregate.column}", number="int")
     if aggregate.by_number in TEXTS:
@@ -325,7 +330,7 @@ def _coded(aggregate: Aggregate) -> Aggregate:
 
 @contextmanager
 def of_operator(name: str) -> Iterator[None]:
-    """What data has made of an operator's sums says of which operator it is."""
+    """Adds the operator's name to DataRefused."""
     try:
         yield
     except DataRefused as refused:
@@ -333,7 +338,7 @@ def of_operator(name: str) -> Iterator[None]:
 
 
 class TooGreat(DataRefused):
-    """A sum of a group; `row` says of which one."""
+    """A sum of a group overflows; `row` is the group."""
 
     def __init__(self, what: str, way: str, row: int) -> None:
         super().__init__(f"{OVERFLOW}{what}; {way}")
@@ -344,7 +349,7 @@ class TooGreat(DataRefused):
 
 @contextmanager
 def of_key(work: Work, numbers: Ints) -> Iterator[None]:
-    """A sum that is too great says of which key it is; `numbers`: the key index of each group."""
+    """Adds the key to an overflow of a sum; `numbers`: the key index of each group."""
     try:
         yield
     except TooGreat as sum_:
@@ -354,7 +359,7 @@ def of_key(work: Work, numbers: Ints) -> Iterator[None]:
 
 @contextmanager
 def _numbered_anew(numbers: Ints) -> Iterator[None]:
-    """Its groups are numbered so by whoever has called."""
+    """Translates the group of an overflow to the caller's numbering."""
     try:
         yield
     except TooGreat as sum_:
@@ -363,7 +368,7 @@ def _numbered_anew(numbers: Ints) -> Iterator[None]:
 
 @contextmanager
 def _named(place: PlacedAggregate) -> Iterator[None]:
-    """Sums that are too great say of which column they are."""
+    """Adds the column to an overflow of a sum."""
     try:
         yield
     except values.Beyond as beyond:

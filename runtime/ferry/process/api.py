@@ -1,7 +1,8 @@
-"""What a process is, and what one call of it sees and may do.
+"""The interface of a process, and what one call of it can read and do.
 
-A process is called once an epoch with all keys that the epoch touches in one instance, as arrays and Arrow batches; it is
-written without a loop over records. What it changes is collected here, and kept by who called it (`ferry.process.rounds`).
+A process is called once an epoch with all keys that the epoch touches in one instance, as arrays and Arrow batches; it
+is written without a loop over records. Its changes are collected here, and applied by the caller
+(`ferry.process.rounds`).
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from ferry.process.tables import Entries, StateTable, TableChanges, TableLog
 from ferry.process.timers import TimerLog, Timers
 
 Keys = npt.ArrayLike
-"""Indices of touched keys, one for each row; an integer where all rows are of one key."""
+"""Indices of touched keys, one for each row; one integer if all rows are of one key."""
 
 Values: TypeAlias = "pa.RecordBatch | pa.Table | Mapping[str, Any]"
-"""Rows: a batch, or arrays by the name of their column."""
+"""Rows: a batch, or arrays by column name."""
 
 
 class Process(ABC):
     """A function over all touched keys of one instance and epoch, with state by key and with timers.
 
-    A subclass is a dataclass whose fields are what JSON can hold (texts, numbers, truths, nulls, lists and maps of them):
-    instances make it anew from them. It keeps nothing in itself from one call to the next; what has to last is in `tables`.
+    A subclass is a dataclass whose fields have JSON types (texts, numbers, booleans, nulls, lists and maps of them):
+    instances construct it from them. It keeps nothing in itself from one call to the next; lasting state is in
+    `tables`.
 
     Attributes:
         tables: state, by name.
-        output: columns of the rows that it emits. The key is not among them by itself.
+        output: columns of the rows that it emits. The key is not included automatically.
     Example:
         >>> import dataclasses, numpy, pyarrow as pa
         >>> @dataclasses.dataclass
@@ -62,21 +64,21 @@ class Process(ABC):
     output: pa.Schema
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:  # noqa: B027
-        """Look at the columns of the key and of the inputs, and set what depends on them: `tables`, `output`.
+        """Read the columns of the key and of the inputs, and set fields that depend on them: `tables`, `output`.
 
         Called where the pipeline is built and in every instance, before `process`.
 
-        Raises: SpecRefused, for what cannot be: say which column, and what to do.
+        Raises: SpecRefused, for invalid columns: name the column, and what to do.
         """
 
     @abstractmethod
     def process(self, work: Work) -> None:
-        """Take in the rows of an epoch and the timers that are due: change state, set timers, emit rows."""
+        """Handle the rows of an epoch and the timers that are due: change state, set timers, emit rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """Rows of one input, sorted by key, and within a key as they are to be taken."""
+    """Rows of one input, sorted by key, and within a key in processing order."""
 
     batch: pa.RecordBatch
     key: Ints
@@ -93,25 +95,25 @@ class SideRows:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where an epoch stands in time."""
+    """The times of an epoch."""
 
     epoch: int
     low: int
     """The operator's watermark before the epoch."""
     watermark: int
-    """And after it."""
+    """The operator's watermark after the epoch."""
     now: int
     """Processing time of the attempt, in milliseconds."""
 
 
 class Work:
-    """What one call of a process sees and may do.
+    """What one call of a process can read and do.
 
-    Keys are indices, 0 up to `count`, of the touched keys: those that have rows in this epoch, or a timer that is due.
+    Keys are indices, 0 up to `count`, of the touched keys: keys with rows in this epoch, or with a timer that is due.
     Everything is by array: one key index and one value for each row.
 
     Parameters:
-        clocks, keys, numbers, sides, timers, processing_timers, collected: given by who runs the process.
+        clocks, keys, numbers, sides, timers, processing_timers, collected: set by the runner of the process.
     Attributes:
         epoch: its number.
         low, watermark: the operator's watermark before the epoch, and after it.
@@ -140,7 +142,7 @@ class Work:
         sides: Sequence[SideRows],
         timers: Timers,
         processing_timers: Timers,
-        collected: Collected,
+        collected: EpochLog,
     ) -> None:
         self.epoch = clocks.epoch
         self.low = clocks.low
@@ -149,7 +151,7 @@ class Work:
         self.keys = keys
         self.count = numbers.size
         self._numbers = numbers
-        """of each key its index among all that the epoch touches: a later round has less of them"""
+        """index of each key among all that the epoch touches: a later round has fewer keys"""
         self._sides = sides
         self._timers = timers
         self._processing_timers = processing_timers
@@ -168,23 +170,23 @@ class Work:
         return self._sides[side].times
 
     def spans(self, side: int = 0) -> Ints:
-        """int64[count + 1]: the rows of key k are those from [k] up to [k + 1]."""
+        """int64[count + 1]: key k has rows [k] up to [k + 1]."""
         return np.searchsorted(self.key_of(side), np.arange(self.count + 1))
 
     def timers(self) -> Timers:
-        """Event-time timers up to the watermark, sorted by (key, time). They are gone afterwards."""
+        """Event-time timers up to the watermark, sorted by (key, time). They are removed after this call."""
         return self._timers
 
     def processing_timers(self) -> Timers:
-        """Processing-time timers up to `now`, sorted by (key, time). They are gone afterwards."""
+        """Processing-time timers up to `now`, sorted by (key, time). They are removed after this call."""
         return self._processing_timers
 
     def read(self, table: str, key: Keys | None = None) -> Entries:
-        """Rows of a table as this epoch has left them until now, sorted by (key, entry).
+        """Present rows of a table, including changes of this epoch, sorted by (key, entry).
 
         Parameters:
             table: its name.
-            key: whose rows are read; None: those of all touched keys.
+            key: keys to read; None: all touched keys.
         Returns: key indices, entries and values.
         Raises: SpecRefused, if the process has no such table.
         """
@@ -195,25 +197,25 @@ class Work:
         return mine._replace(key=np.searchsorted(self._numbers, mine.key))
 
     def get(self, table: str) -> pa.RecordBatch:
-        """The row of each touched key, in the order of the keys; all null for a key that has none."""
+        """The row of each touched key, in the order of the keys; all null for a key without a row."""
         if self._collected.declared(table).entry is not None:
             raise SpecRefused(f"get: table {table!r} has many rows a key; use read({table!r})")
-        found = self.read(table)
+        entries = self.read(table)
         at = np.zeros(self.count, np.int64)
-        at[found.key] = np.arange(found.key.size)
+        at[entries.key] = np.arange(entries.key.size)
         absent = np.ones(self.count, np.bool_)
-        absent[found.key] = False
-        return found.values.take(pa.array(at, mask=absent))
+        absent[entries.key] = False
+        return entries.values.take(pa.array(at, mask=absent))
 
     def put(self, table: str, key: Keys, values: Values, entry: Any = None) -> None:
-        """Rows of a table are there from now on; a row that has the same key and entry is replaced."""
+        """Put rows into a table; a row with the same key and entry is replaced."""
         schema = self._collected.declared(table).values
         batch = batch_of(values, schema, f"put into table {table!r}")
         keys = self._global(key, batch.num_rows)
         self._collected.table(table).put(keys, self._entries(table, keys.size, entry), batch)
 
     def remove(self, table: str, key: Keys, entry: Any = None) -> None:
-        """Rows of a table are not there any more: those with these entries, or all of these keys."""
+        """Remove rows from a table: with these entries, or all rows of these keys."""
         if entry is None:
             self._collected.table(table).clear(self._global(key, None))
         else:
@@ -221,28 +223,28 @@ class Work:
             self._collected.table(table).remove(keys, self._entries(table, keys.size, entry))
 
     def set_timer(self, key: Keys, time: npt.ArrayLike) -> None:
-        """Be called when the watermark reaches these times; a timer that is set already stays as it is."""
+        """Call the process when the watermark reaches these times; a timer that is already set is not changed."""
         self._change(self._collected.timers, key, time, True)
 
     def remove_timer(self, key: Keys, time: npt.ArrayLike) -> None:
-        """Not to be called any more."""
+        """Remove these timers."""
         self._change(self._collected.timers, key, time, False)
 
     def set_processing_timer(self, key: Keys, time: npt.ArrayLike) -> None:
-        """Be called when the clock reaches these times, in milliseconds."""
+        """Call the process when the clock reaches these times, in milliseconds."""
         self._change(self._collected.processing_timers, key, time, True)
 
     def remove_processing_timer(self, key: Keys, time: npt.ArrayLike) -> None:
-        """Not to be called any more."""
+        """Remove these timers."""
         self._change(self._collected.processing_timers, key, time, False)
 
     def emit(self, key: Keys, rows: Values) -> None:
-        """Rows of `output`, each with the index of the key that it belongs to."""
+        """Rows of `output`, each with the index of its key."""
         batch = batch_of(rows, self._collected.output, "emit")
         self._collected.emitted.append((self._global(key, batch.num_rows), batch))
 
     def late(self, count: int) -> None:
-        """So many records came too late, and were left out."""
+        """Count records that came too late and were left out."""
         self._collected.late += int(count)
 
     def _change(self, log: TimerLog, key: Keys, time: npt.ArrayLike, is_set: bool) -> None:
@@ -274,16 +276,16 @@ class Work:
             raise SpecRefused(f"table {table!r} {need}")
         if kind is None:
             return None
-        found = array_of(entry, kind)
-        if len(found) != rows or found.null_count:
+        entries = array_of(entry, kind)
+        if len(entries) != rows or entries.null_count:
             raise SpecRefused(
-                f"table {table!r}: {len(found)} entries, {found.null_count} of them null, for {rows} rows"
+                f"table {table!r}: {len(entries)} entries, {entries.null_count} of them null, for {rows} rows"
             )
-        return found
+        return entries
 
 
-class Collected:
-    """What the calls of one epoch have done, with all its keys."""
+class EpochLog:
+    """The changes of all calls in one epoch, over all its keys."""
 
     def __init__(
         self,
@@ -296,53 +298,54 @@ class Collected:
     ) -> None:
         self.tables = process.tables
         self.keys = keys
-        """how many the epoch touches"""
+        """number of keys that the epoch touches"""
         self.output = process.output
         self.timers = timers
         self.processing_timers = processing_timers
         self.flush = flush
-        """The input is over: timers of keys that have no rows are dropped, else one that sets itself would never end."""
+        """The input is over: timers for keys without rows are dropped, otherwise a timer that sets itself again would
+        never end."""
         self.emitted: list[tuple[Ints, pa.RecordBatch]] = []
         self.late = 0
         self._read = read
         self._logs: dict[str, TableLog] = {}
 
     def table(self, name: str) -> TableLog:
-        """What was done to a table."""
+        """The changes of a table."""
         if name not in self._logs:
             self._logs[name] = TableLog(self.declared(name), self.keys, partial(self._read, name))
         return self._logs[name]
 
     def declared(self, name: str) -> StateTable:
-        """What a table is declared to be."""
+        """The declaration of a table."""
         if name not in self.tables:
             raise SpecRefused(f"no table {name!r}; there are {', '.join(self.tables) or 'none'}")
         return self.tables[name]
 
     def changes(self) -> dict[str, TableChanges]:
-        """Of every table that was changed."""
+        """Changes of every changed table."""
         return {name: log.changes() for name, log in self._logs.items()}
 
 
 def array_of(values: Any, kind: pa.DataType) -> pa.Array:
-    """Values of any kind of array as one of Arrow."""
+    """Values of any kind of array as an Arrow array."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     found = values if isinstance(values, pa.Array) else pa.array(values)
     return found if found.type.equals(kind) else found.cast(kind)
 
 
-def batch_of(values: Values, schema: pa.Schema, what: str) -> pa.RecordBatch:
-    """Rows as one batch with these columns; `what` is done with them."""
+def batch_of(values: Values, schema: pa.Schema, purpose: str) -> pa.RecordBatch:
+    """Rows as one batch with these columns; `purpose` is for errors."""
     if isinstance(values, pa.RecordBatch) and values.schema.equals(schema):
         return values
     names = list(values.schema.names if isinstance(values, pa.RecordBatch | pa.Table) else values)
     if set(names) != set(schema.names):
-        raise SpecRefused(f"{what}: columns are {', '.join(names)}; they have to be {', '.join(schema.names)}")
+        raise SpecRefused(f"{purpose}: columns are {', '.join(names)}; they have to be {', '.join(schema.names)}")
     arrays = []
     for field in schema:
         try:
             arrays.append(array_of(values[field.name], field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
-            raise SpecRefused(f"{what}: column {field.name!r} cannot be {field.type}: {e}") from e
+            raise SpecRefused(f"{purpose}: column {field.name!r} cannot be {field.type}: {e}") from e
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""Classes of users by name, "module:class": no code travels, and no pickle."""
+"""Users' classes by name, "module:class": no code travels, and no pickle."""
 
 from __future__ import annotations
 
@@ -13,73 +13,73 @@ from ferry.contract.errors import SpecRefused
 
 
 def class_of(name: str) -> Any:
-    """The class that has this name here. Raises SpecRefused."""
+    """The class with this name in this process. Raises SpecRefused."""
     module, _, qualified = name.partition(":")
     try:
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        value: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in qualified.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError) as error:
         raise SpecRefused(
             f"there is no {name} here ({error}); the pipeline's file or module has to be the same on every host, with the "
             "class at its top level"
         ) from error
-    return found
+    return value
 
 
-def name_of(made: type) -> str:
-    """How instances find the class. Raises SpecRefused when they could not."""
-    if "<locals>" in made.__qualname__ or made.__module__ == "__main__":
+def name_of(kind: type) -> str:
+    """The name by which instances import the class. Raises SpecRefused when they could not."""
+    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
         raise SpecRefused(
-            f"{made.__qualname__} cannot be found by instances; define the class at the top level of the pipeline's file or "
+            f"{kind.__qualname__} cannot be found by instances; define the class at the top level of the pipeline's file or "
             "module"
         )
-    return f"{made.__module__}:{made.__qualname__}"
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def arguments_of(made: Any) -> dict[str, Any]:
-    """What its class is to be called with, so that there is another one like it. Raises SpecRefused."""
-    given = _given(made)
+def arguments_of(owner: Any) -> dict[str, Any]:
+    """The constructor arguments for an equal object. Raises SpecRefused."""
+    arguments = _given(owner)
     try:
-        text = json.dumps(given, allow_nan=False)
-        same = json.loads(text) == given
+        text = json.dumps(arguments, allow_nan=False)
+        same = json.loads(text) == arguments
     except (TypeError, ValueError) as error:
-        raise SpecRefused(f"{_arguments(made)} have to be what JSON can hold: {error}") from error
+        raise SpecRefused(f"{_arguments(owner)} have to be values that JSON can hold: {error}") from error
     if not same:
         raise SpecRefused(
-            f"{_arguments(made)}, {given}, would come back from JSON as {text}; use texts, numbers, truths, nulls, "
+            f"{_arguments(owner)}, {arguments}, would come back from JSON as {text}; use texts, numbers, truths, nulls, "
             "lists, and maps with texts as keys"
         )
-    again = type(made)(**given)
-    if other := [name for name, value in vars(made).items() if not _same(value, vars(again).get(name))]:
+    again = type(owner)(**arguments)
+    if other := [name for name, value in vars(owner).items() if not _same(value, vars(again).get(name))]:
         raise SpecRefused(
-            f"{type(made).__name__} made anew with {given} has another {', '.join(other)}; what it is set to later, or "
-            "is made of something else, instances cannot know: give it to the constructor"
+            f"{type(owner).__name__} constructed again with {arguments} has another {', '.join(other)}; instances know "
+            "constructor arguments only: pass it to the constructor"
         )
-    return given
+    return arguments
 
 
-def _given(made: Any) -> dict[str, Any]:
-    if is_dataclass(made):
-        return {field.name: getattr(made, field.name) for field in fields(made) if field.init}
-    found: dict[str, Any] = {}
-    for name, parameter in signature(type(made)).parameters.items():
-        held = [attribute for attribute in (name, f"_{name}") if attribute in vars(made)]
+def _given(owner: Any) -> dict[str, Any]:
+    if is_dataclass(owner):
+        return {field.name: getattr(owner, field.name) for field in fields(owner) if field.init}
+    arguments: dict[str, Any] = {}
+    for name, parameter in signature(type(owner)).parameters.items():
+        held = [attribute for attribute in (name, f"_{name}") if attribute in vars(owner)]
         if held:
-            found[name] = vars(made)[held[0]]
+            arguments[name] = vars(owner)[held[0]]
         elif parameter.default is Parameter.empty and parameter.kind not in (
             Parameter.VAR_POSITIONAL,
             Parameter.VAR_KEYWORD,
         ):
             raise SpecRefused(
-                f"{_arguments(made)}: what was given for {name!r} is not known; keep it as self.{name}, or make the class a "
+                f"{_arguments(owner)}: the value of {name!r} is unknown; keep it as self.{name}, or make the class a "
                 "dataclass"
             )
-    return found
+    return arguments
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, or of one class that does not know equality."""
+    """Whether they are equal, or of the same class without an equality of its own."""
     compares = any("__eq__" in vars(base) for base in type(one).__mro__ if base is not object)
     return bool(one == other) if compares else type(one) is type(other)
 

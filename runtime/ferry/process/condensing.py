@@ -1,4 +1,4 @@
-"""Processes whose tasks condense records before they send them, as tasks do for aggregates of windows."""
+"""Processes whose tasks condense records before they send them, as for aggregates of windows."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from ferry.process.api import Process, SideRows
 
 
 class Condensing(Process):
-    """A process of one input whose rows are not records but parts, which its tasks have made of some records each.
+    """A process of one input whose rows are parts instead of records: its tasks condense several records to one part.
 
     Attributes:
-        parts: columns of a part; None: rows are records, and nothing is condensed. `open` says it.
+        parts: columns of a part; None: rows are records, and nothing is condensed. Set by `open`.
     """
 
     parts: pa.Schema | None = None
 
     @abstractmethod
     def condense(self, rows: SideRows, low: int) -> SideRows:
-        """Parts of records of one task, sorted as these are. There is one record at least, and no state.
+        """Parts of the records of one task, sorted in the same way. There is at least one record, and no state.
 
-        Parameters:
-            rows: records, sorted by key, then event time; keys are numbered.
-            low: the operator's watermark before the epoch, or one beyond it.
-        Returns: columns `parts`, for each the number of its key, and its event time.
+            Parameters:
+                rows: records, sorted by key, then event time; keys are numbered.
+                low: the operator's watermark before the epoch, or one beyond it.
+        Returns: columns `parts`, and the key number and the event time of each part.
         """
 
 
 def parts_of(process: Process) -> pa.Schema | None:
-    """What tasks make of its records; None: they go as they are."""
+    """Schema of the parts to which tasks condense its records; None: records are sent."""
     return process.parts if isinstance(process, Condensing) else None
 
 
 def condensed(process: Process, rows: SideRows, low: int) -> SideRows:
-    """The rows as the process is to have them."""
+    """The rows in the form that the process expects."""
     parts = parts_of(process)
     if parts is None:
         return rows

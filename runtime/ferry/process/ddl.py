@@ -1,6 +1,6 @@
 """Columns as PySpark writes them, a StructType or DDL text, as an Arrow schema; PySpark itself is not needed.
 
-Types are those that state and rows can hold: no lists, maps and structs.
+Only types of state and rows: no lists, maps and structs.
 """
 
 from __future__ import annotations
@@ -36,41 +36,44 @@ _FIELD = re.compile(
 )
 
 
-def schema_of(given: Any, what: str) -> pa.Schema:
-    """A schema of Arrow, a StructType, or DDL text such as "user STRING, n LONG". Raises SpecRefused; `what` has it."""
-    if isinstance(given, pa.Schema):
-        return given
-    if not isinstance(given, str) and not hasattr(given, "fields"):
-        raise SpecRefused(f"{what}: {given!r} is no schema; give a StructType, DDL text or an Arrow schema")
+def schema_of(schema: Any, purpose: str) -> pa.Schema:
+    """A schema from Arrow, a StructType, or DDL text such as "user STRING, n LONG". Raises SpecRefused; `purpose` is
+    for errors."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    if not isinstance(schema, str) and not hasattr(schema, "fields"):
+        raise SpecRefused(f"{purpose}: {schema!r} is no schema; give a StructType, DDL text or an Arrow schema")
     pairs = (
-        _columns(given, what) if isinstance(given, str) else ((f.name, f.dataType.simpleString()) for f in given.fields)
+        _columns(schema, purpose)
+        if isinstance(schema, str)
+        else ((f.name, f.dataType.simpleString()) for f in schema.fields)
     )
-    return pa.schema([(name, _type(text, f"{what}: column {name!r}")) for name, text in pairs])
+    return pa.schema([(name, _type(text, f"{purpose}: column {name!r}")) for name, text in pairs])
 
 
-def _columns(text: str, what: str) -> Iterator[tuple[str, str]]:
+def _columns(text: str, purpose: str) -> Iterator[tuple[str, str]]:
     at, last = 0, ","
     while last:
-        found = _FIELD.match(text, at)
-        if found is None:
+        match = _FIELD.match(text, at)
+        if match is None:
             raise SpecRefused(
-                f"{what}: {text[at:].strip()!r} in {text!r} is no column; write a name and a type, as in 'user STRING, "
+                f"{purpose}: {text[at:].strip()!r} in {text!r} is no column; write a name and a type, as in 'user STRING, "
                 "n LONG' (lists, maps and structs cannot be kept: make columns of them, or a text)"
             )
-        quoted, plain, kind, last = found.groups()
+        quoted, plain, kind, last = match.groups()
         yield quoted.replace("``", "`") if quoted else plain, kind
-        at = found.end()
+        at = match.end()
 
 
-def _type(text: str, what: str) -> pa.DataType:
-    found = _TYPE.match(text)
-    kind = _NAMES.get(found[1].lower()) if found is not None and "<" not in text else None
-    if found is None or kind is None:
+def _type(text: str, purpose: str) -> pa.DataType:
+    match = _TYPE.match(text)
+    kind = _NAMES.get(match[1].lower()) if match is not None and "<" not in text else None
+    if match is None or kind is None:
         raise SpecRefused(
-            f"{what} cannot be {text}; integers, floats, decimals, booleans, dates, timestamps, strings and bytes "
+            f"{purpose} cannot be {text}; integers, floats, decimals, booleans, dates, timestamps, strings and bytes "
             "can be kept"
         )
-    if not pa.types.is_decimal(kind) or found[2] is None:
+    if not pa.types.is_decimal(kind) or match[2] is None:
         return kind
-    precision, _, scale = found[2].partition(",")
+    precision, _, scale = match[2].partition(",")
     return pa.decimal128(int(precision), int(scale or 0))

@@ -1,4 +1,4 @@
-"""What a process may declare, checked where the pipeline is built: a process as it is run has passed here."""
+"""Checks of a process's declarations where the pipeline is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def opened(process: Process, key: pa.Schema, inputs: Sequence[pa.Schema]) -> Process:
-    """The process, which has seen its key and inputs, and whose tables and output can be kept. Raises SpecRefused."""
+    """The process, opened for its key and inputs, with valid tables and output. Raises SpecRefused."""
     if not isinstance(process, Process):
         sparks = any(kind.__name__ == "StatefulProcessor" for kind in type(process).__mro__)
         hint = "; a StatefulProcessor is tested with TwsTester of pyspark" if sparks else ""
@@ -32,28 +32,28 @@ def opened(process: Process, key: pa.Schema, inputs: Sequence[pa.Schema]) -> Pro
     return process
 
 
-def _check_table(what: str, name: str, table: StateTable) -> None:
+def _check_table(subject: str, name: str, table: StateTable) -> None:
     if not NAME.fullmatch(name):
-        raise SpecRefused(f"{what}: use lower-case letters, digits and _ in its name, starting with a letter")
+        raise SpecRefused(f"{subject}: use lower-case letters, digits and _ in its name, starting with a letter")
     if not isinstance(table, StateTable):
-        raise SpecRefused(f"{what} is {table!r}; it has to be a ferry.StateTable")
+        raise SpecRefused(f"{subject} is {table!r}; it has to be a ferry.StateTable")
     if not isinstance(table.values, pa.Schema):
-        raise SpecRefused(f"{what}: its values are {table.values!r}; they have to be a pyarrow.Schema")
+        raise SpecRefused(f"{subject}: its values are {table.values!r}; they have to be a pyarrow.Schema")
     if table.entry is not None and table.entry not in ENTRY_TYPES:
-        raise SpecRefused(f"{what}: entries cannot be {table.entry}; use int64, string or binary")
+        raise SpecRefused(f"{subject}: entries cannot be {table.entry}; use int64, string or binary")
     if not table.values.names:
-        raise SpecRefused(f"{what} has no value columns; have at least one")
-    _check_columns(what, table.values)
+        raise SpecRefused(f"{subject} has no value columns; have at least one")
+    _check_columns(subject, table.values)
 
 
-def _check_columns(what: str, schema: pa.Schema, emitted: bool = False) -> None:
+def _check_columns(subject: str, schema: pa.Schema, emitted: bool = False) -> None:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise SpecRefused(f"{what}: columns {twice} are there twice")
+        raise SpecRefused(f"{subject}: columns {twice} appear twice")
     for field in schema:
         if not (_keepable(field.type) or (emitted and value_type(field.type) is not None)):
             raise SpecRefused(
-                f"{what}: column {field.name!r} cannot be {field.type}; integers, floats, decimals, booleans, dates, "
+                f"{subject}: column {field.name!r} cannot be {field.type}; integers, floats, decimals, booleans, dates, "
                 "timestamps, strings and bytes can be kept"
             )
 

@@ -1,9 +1,9 @@
 """The first record of each key within some event time; its repeats go no further.
 
-A record goes on at once, unless one of its key that went on is nearer than `within`, earlier or later. What went on is kept
-as long as a record that is not late can be near it: for twice `within`. A record is late when what it would repeat may be
-forgotten, that is when the watermark is `within` beyond it. So neither depends on when rows are removed, which is done some
-at a time.
+A record is emitted at once, unless an emitted record of its key is nearer than `within`, earlier or later. An emitted
+record is kept as long as a record that is not late can be near it: for twice `within`. A record is late when the record
+that it would repeat may be forgotten, that is when the watermark is `within` beyond it. So the output does not depend
+on when rows are removed, which happens in batches.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ferry.process.groups import distinct_pairs
 from ferry.process.tables import StateTable
 
 WENT = "went"
-"""Table: by key the times of the records that went on."""
+"""Table: by key the times of the emitted records."""
 
 REMOVALS = 8
-"""So many times in `within` what is too old is removed."""
+"""Number of removals of old rows per `within`."""
 
 
 @dataclass
@@ -39,12 +39,12 @@ class Distinct(Process):
     within_ms: int
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Records come out as they are."""
+        """Records are emitted unchanged."""
         self.tables = {WENT: StateTable(pa.schema([("there", pa.bool_())]), pa.int64())}
         self.output = inputs[0]
 
     def process(self, work: Work) -> None:
-        """Let records go on; forget what nothing can repeat any more."""
+        """Emit records; forget rows that no record can repeat any more."""
         before = work.read(WENT)
         assert before.entry is not None
         held = before.entry.to_numpy(zero_copy_only=False)
@@ -61,7 +61,7 @@ class Distinct(Process):
         work.remove(WENT, before.key[over], pa.array(held[over]))
 
     def _ends(self, times: Ints) -> Ints:
-        """From which watermark on no record that is not late is near these."""
+        """The watermark from which on no record that is not late is near these."""
         return np.minimum(times + 2 * self.within_ms - 1, WATERMARK_END)
 
     def _keep(self, work: Work, key: Ints, times: Ints) -> None:

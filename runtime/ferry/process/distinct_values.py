@@ -1,4 +1,4 @@
-"""Aggregate functions of which some keep all distinct values of a column: they are counted exactly."""
+"""Aggregate functions some of which keep all distinct values of a column: they are counted exactly."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ WAY = "use approx_count_distinct, or a finer key"
 class DistinctFunctions(Functions):
     """Functions of pipelines, some of which keep distinct values.
 
-    A group has the state of the others, and then a set of values for each of these.
+    A group has the state of the other functions, and a set of values for each of these.
     """
 
     def open(self, rows: pa.Schema) -> None:
-        """Types of sets follow from those of the columns."""
-        made = {out: typed(out, a, rows) for out, a in self.aggregates.items() if gathers(a)}
-        self._others = Functions({out: a for out, a in self.aggregates.items() if out not in made})
+        """Types of sets follow from the types of the columns."""
+        set_aggregates = {out: typed(out, a, rows) for out, a in self.aggregates.items() if gathers(a)}
+        self._others = Functions({out: a for out, a in self.aggregates.items() if out not in set_aggregates})
         self._others.open(rows)
         self.timed = self._others.timed
-        names = [f"s{number}" for number, _ in enumerate(made, len(self._others.state) - 1)]
-        self._sets = dict(zip(names, made.values(), strict=True))
+        names = [f"s{number}" for number, _ in enumerate(set_aggregates, len(self._others.state) - 1)]
+        self._sets = dict(zip(names, set_aggregates.values(), strict=True))
         self._types = {name: element_type(rows.field(a.column).type) for name, a in self._sets.items()}
         self.state = pa.schema([*self._others.state, *((name, pa.binary()) for name in names)])
-        types = {field.name: field.type for field in self._others.output} | {o: result_type(a) for o, a in made.items()}
+        types = {field.name: field.type for field in self._others.output} | {
+            o: result_type(a) for o, a in set_aggregates.items()
+        }
         self.output = pa.schema([(out, types[out]) for out in self.aggregates])
 
     def update(self, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
@@ -54,7 +56,7 @@ class DistinctFunctions(Functions):
         return self._with_sets(self._others.merge(states.select(self._others.state.names), begins), found, begins.size)
 
     def running(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """By merges: a set takes in those before it."""
+        """By merges: a set includes the earlier sets of its group."""
         return Aggregator.running(self, states, begins)
 
     def result(self, states: pa.RecordBatch) -> pa.RecordBatch:

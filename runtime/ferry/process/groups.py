@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 from ferry.kernels.grouping import Ints
 
 BYTES_AT_ONCE = 256 * 1024 * 1024
-"""Of rows that stand in several groups are put together at a time, at most: a column of texts holds 2 GiB."""
+"""Bytes of rows in several groups that are put together at a time, at most: a column of texts holds 2 GiB."""
 
 
 def begins_of(*ascending: Ints) -> Ints:
-    """Where groups of neighbours begin that are equal in all columns."""
+    """First positions of groups of adjacent rows that are equal in all columns."""
     opens = np.zeros(ascending[0].size, np.bool_)
     opens[:1] = True
     for column in ascending:
@@ -22,26 +22,27 @@ def begins_of(*ascending: Ints) -> Ints:
 
 
 def at_once(rows: pa.RecordBatch, most: int) -> int:
-    """How many of these rows, each as often as need be, are put together at a time: fewer than `most` when they are long."""
+    """How many of these rows, each perhaps repeated, are put together at a time: fewer than `most` when they are
+    long."""
     longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if _counted(column.type)]
     return max(1, min(most, BYTES_AT_ONCE // (8 * max(1, rows.num_columns) + sum(longest))))
 
 
 def _counted(kind: pa.DataType) -> bool:
-    """Whether its values have lengths."""
+    """Whether values of this type have lengths."""
     types = pa.types
     return any(of(kind) for of in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary))
 
 
 def distinct(numbers: Ints, bound: int) -> Ints:
-    """The different ones of numbers from 0 up to a bound, ascending."""
+    """The distinct numbers, from 0 up to a bound, ascending."""
     found = np.zeros(bound, np.bool_)
     found[numbers] = True
     return np.flatnonzero(found)
 
 
 def distinct_pairs(first: Ints, second: Ints) -> tuple[Ints, Ints, Ints]:
-    """The different pairs, sorted, and of each row the number of its pair."""
+    """The distinct pairs, sorted, and for each row the number of its pair."""
     order = np.lexsort((second, first))
     firsts, seconds = first[order], second[order]
     begins = begins_of(firsts, seconds)

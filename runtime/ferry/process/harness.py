@@ -1,4 +1,4 @@
-"""A process run by itself, with its state in dictionaries: for unit tests, without a cluster and without Spark."""
+"""Runs a process alone, with its state in dictionaries: for unit tests, without a cluster and without Spark."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ferry.kernels.grouping import NO_INTS, Ints
 from ferry.process.api import Clocks, Process, SideRows
 from ferry.process.condensing import condensed
 from ferry.process.declared import opened
-from ferry.process.rounds import ProcessChanges, Touched, run
+from ferry.process.rounds import EpochInput, ProcessChanges, run
 from ferry.process.tables import Entries, StateTable, no_entries
 from ferry.process.timers import TimerChanges, Timers
 
 Key = tuple[Any, ...]
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | None"
-"""What an epoch has of an input: Arrow, or records as dictionaries."""
+"""Rows of an epoch of one input: Arrow, or records as dictionaries."""
 
 
 class ProcessHarness:
@@ -33,8 +33,8 @@ class ProcessHarness:
         other: columns of its second input, if it has one.
         other_key: its key; by default the columns that `key` names.
         time: column of the event time in every input, int64 milliseconds; None: all records are of time 0.
-        order: column that says in which order records of a key are taken; None: by event time.
-    Raises: SpecRefused, if the process refuses these inputs, or declares what cannot be, or a name is of no column.
+        order: column that orders the records of a key; None: by event time.
+    Raises: SpecRefused, if the process refuses these inputs, has invalid declarations, or a column does not exist.
     Example:
         >>> import dataclasses, pyarrow as pa
         >>> @dataclasses.dataclass
@@ -80,12 +80,13 @@ class ProcessHarness:
         self._processing: set[tuple[Key, int]] = set()
         self._epoch = 0
         self.watermark = WATERMARK_NONE
-        """That of the last epoch."""
+        """Watermark of the last epoch."""
         self.late = 0
-        """Records that the process has left out because they came too late."""
+        """Records that the process has left out as late."""
 
     def epoch(self, rows: Rows = None, other: Rows = None, watermark: int | None = None, now: int = 0) -> pa.Table:
-        """One epoch: what it emits. `watermark`: after it, by default as before; `now`: the time of processing timers."""
+        """Run one epoch; returns the emitted rows. `watermark`: after it, by default unchanged; `now`: the time of
+        processing timers."""
         low, high = self.watermark, self.watermark if watermark is None else watermark
         assert high >= low, "a watermark never goes back"
         batches = [
@@ -101,7 +102,7 @@ class ProcessHarness:
         keys = pa.RecordBatch.from_pylist([dict(zip(self._key.names, k, strict=True)) for k in index], self._key)
         read = self._reader(index)
         timers, processing = _timers(due, index), _timers(due_processing, index)
-        changes = run(self._process, Touched(clocks, keys, sides, timers, processing, read))
+        changes = run(self._process, EpochInput(clocks, keys, sides, timers, processing, read))
         self._apply(changes, list(index))
         self._epoch += 1
         self.watermark = high
@@ -151,13 +152,13 @@ class ProcessHarness:
         def read(name: str, keys: Ints) -> Entries:
             table, wanted = self._process.tables[name], set(keys.tolist())
             rows = [(index.get(key, -1), entry, row) for (key, entry), row in self._tables[name].items()]
-            found = [row for row in rows if row[0] in wanted]
-            if not found:
+            selected = [row for row in rows if row[0] in wanted]
+            if not selected:
                 return no_entries(table)
-            found.sort(key=lambda f: f[:1] if table.entry is None else (f[0], _bytes(f[1])))
-            entry = None if table.entry is None else pa.array([e for _, e, _ in found], table.entry)
-            values = pa.RecordBatch.from_pylist([row for _, _, row in found], table.values)
-            return Entries(np.array([k for k, _, _ in found], np.int64), entry, values)
+            selected.sort(key=lambda f: f[:1] if table.entry is None else (f[0], _bytes(f[1])))
+            entry = None if table.entry is None else pa.array([e for _, e, _ in selected], table.entry)
+            values = pa.RecordBatch.from_pylist([row for _, _, row in selected], table.values)
+            return Entries(np.array([k for k, _, _ in selected], np.int64), entry, values)
 
         return read
 
@@ -183,7 +184,7 @@ def _entries(table: StateTable, entry: pa.Array | None, rows: int) -> list[Any]:
 
 
 def _bytes(entry: Any) -> Any:
-    """What an entry is ordered by: texts by their bytes."""
+    """Sort key of an entry: texts by their bytes."""
     return entry.encode() if isinstance(entry, str) else entry
 
 

@@ -1,12 +1,11 @@
 """Joins of two inputs by key and by how far apart they are in time; pairs are emitted when their later record arrives.
 
-A pair has left.ts + lower <= right.ts < left.ts + upper. A row is kept until the watermark says that no row of the other
-input can still match it. Whether it is has to do with the watermark before the epoch only, and not with when it is removed:
-rows are removed some at a time, an eighth of the interval late at most. Without bounds nothing is late, and nothing is
-ever removed.
+A pair has left.ts + lower <= right.ts < left.ts + upper. A row is kept until the watermark excludes further matches
+with the other input. A match depends only on the watermark before the epoch, not on when the row is removed: rows are
+removed in batches, at most an eighth of the interval late. Without bounds no row is late or ever removed.
 
-Outer joins also emit rows without a partner, in the epoch in which the watermark reaches their end: these have timers of
-their own. Whether a row has had a partner is written beside it, in its own entry, so whoever has the row knows that, too.
+Outer joins also emit rows without a partner, in the epoch in which the watermark reaches their end: these rows have
+timers of their own. The entry of a row includes whether it has had a partner, so every copy of the row has it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MATCHED = "_matched"
 """Column of a kept row of an outer join: it has had a partner."""
 
 REMOVALS = 8
-"""So many times in an interval rows that are too old are removed."""
+"""Number of removals of old rows per interval."""
 
 
 @dataclass
@@ -58,7 +57,7 @@ class IntervalJoin(Process):
     where: list[list[str]] = field(default_factory=list)
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from those that are kept."""
+        """Set the tables and the output from the kept columns."""
         sides = kept_schemas((self.left, self.right), inputs)
         stored = [StateTable(pa.schema([(TIME, pa.int64()), *side]), pa.int64()) for side in sides]
         self.tables = dict(zip(SIDES, stored, strict=True))
@@ -77,7 +76,7 @@ class IntervalJoin(Process):
                 )
 
     def process(self, work: Work) -> None:
-        """Pairs of new rows with kept ones and with each other; then new rows are kept, and old ones removed."""
+        """Emit pairs of new rows with kept ones and with each other; then keep new rows, and remove old ones."""
         old = [self._matching(work, side) for side in (0, 1)]
         nobody = null_keys(work)
         new = [self._rows(work, side, self._on_time(work, side) & ~nobody[work.key_of(side)]) for side in (0, 1)]
@@ -89,22 +88,22 @@ class IntervalJoin(Process):
             self._remove(work)
 
     def _ends(self, side: int, times: Ints) -> Ints:
-        """Of rows of these times: from which watermark on no row of the other input can match them any more."""
+        """For rows with these times: the watermark from which on no row of the other input can match them."""
         if self.lower_ms is None or self.upper_ms is None:
             return np.full(times.size, WATERMARK_END + 1)
         return times + self.upper_ms if side == 0 else times - self.lower_ms + 1
 
     def _matching(self, work: Work, side: int) -> Entries:
-        """Kept rows of an input, of the keys of which the other one has new rows."""
+        """Kept rows of an input for keys with new rows of the other input."""
         found = work.read(SIDES[side], work.key_of(1 - side))
         return found.at(self._ends(side, times_of(found)) > work.low)
 
     def _on_time(self, work: Work, side: int) -> Any:
-        """Mask of new rows of an input that can match anything; those that cannot are late."""
+        """Mask of new rows of an input that can still match; the others are late."""
         times = work.times(side)
         if self.lower_ms is None or self.upper_ms is None:
             return np.ones(times.size, np.bool_)
-        # The last time of the other input that it matches, and whether rows of that time are gone.
+        # The last time of the other input that it matches, and whether rows of that time are removed.
         last = times + self.upper_ms - 1 if side == 0 else times - self.lower_ms
         timely = self._ends(1 - side, last) > work.low
         work.late(int(timely.size - timely.sum()))
@@ -122,7 +121,7 @@ class IntervalJoin(Process):
             self._wait(work, wait.key, self._removals(ends[waiting]))
 
     def _removals(self, ends: Ints) -> Ints:
-        """When rows with these ends are removed."""
+        """Times at which rows with these ends are removed."""
         assert self.lower_ms is not None and self.upper_ms is not None
         step = max(1, (self.upper_ms - self.lower_ms) // REMOVALS)
         return -(-ends // step) * step
@@ -141,10 +140,10 @@ class IntervalJoin(Process):
                 self._removed(work, side, over)
 
     def _removed(self, work: Work, side: int, over: Entries) -> None:
-        """Of an inner join nothing comes of them."""
+        """An inner join emits nothing for removed rows."""
 
     def _emit(self, work: Work, lefts: Entries, rights: Entries) -> tuple[Ints, Ints]:
-        """The pairs of these rows: their numbers on both sides."""
+        """Emit the pairs of these rows; returns their row numbers on both sides."""
         left, right = self._pairs(lefts, rights)
         columns = [*beside(lefts, left), *beside(rights, right)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.output)
@@ -174,20 +173,20 @@ class IntervalJoin(Process):
 
 @dataclass
 class OuterIntervalJoin(IntervalJoin):
-    """The same pairs; and rows that have had no partner, once, when the watermark says that none can come any more.
+    """The same pairs; and rows that have had no partner, once, when the watermark excludes further partners.
 
-    Output: the left columns, the right columns, nulls in place of a partner. A row whose key has a null never has any, and
-    is emitted at once.
+    Output: the left columns, the right columns, nulls in place of a partner. A row whose key has a null never has a
+    partner, and is emitted at once.
 
     Parameters:
-        left, right, lower_ms, upper_ms, where: as of IntervalJoin, with bounds. Rows that `where` keeps apart are no pair.
-        how: "left", "right" or "full": of which inputs records without a partner are there, with nulls beside them.
+        left, right, lower_ms, upper_ms, where: as of IntervalJoin, with bounds. Rows that fail `where` are no pair.
+        how: "left", "right" or "full": the inputs whose records are emitted without a partner, too, with nulls.
     """
 
     how: str = "full"
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from those that are kept; rows that may be emitted alone are kept with their mark."""
+        """Set the tables and the output; rows that may be emitted alone are kept with a mark."""
         check_how(self.how)
         if self.lower_ms is None:
             raise SpecRefused(f"how={self.how!r} needs within=: without bounds a partner may come at any time")
@@ -202,14 +201,14 @@ class OuterIntervalJoin(IntervalJoin):
         }
 
     def process(self, work: Work) -> None:
-        """The same, and marks of rows that have a partner now."""
+        """The same, and mark rows that have found a partner."""
         kept = [self._matching(work, side) for side in (0, 1)]
         nobody = null_keys(work)
         timely = [self._on_time(work, side) for side in (0, 1)]
         new = [self._rows(work, side, timely[side] & ~nobody[work.key_of(side)]) for side in (0, 1)]
         rows = [(_bare(old), fresh) for old, fresh in zip(kept, new, strict=True)]
         met = [[np.zeros(part.key.size, np.bool_) for part in side] for side in rows]
-        for left, right in ((1, 0), (1, 1), (0, 1)):  # 0: those that were kept, 1: new ones
+        for left, right in ((1, 0), (1, 1), (0, 1)):  # 0: kept rows, 1: new ones
             pairs = self._emit(work, rows[0][left], rows[1][right])
             met[0][left][pairs[0]] = True
             met[1][right][pairs[1]] = True
@@ -233,7 +232,7 @@ class OuterIntervalJoin(IntervalJoin):
         work.put(table, rows.key, values, rows.entry)
 
     def _keep_marked(self, work: Work, side: int, rows: Entries, met: Any) -> None:
-        """As `_keep`; what may be emitted alone is, exactly at its end."""
+        """As `_keep`; an unmatched row is emitted exactly at its end."""
         ends = self._ends(side, times_of(rows))
         waiting = ends > work.watermark
         wait = rows.at(waiting)
@@ -266,7 +265,7 @@ def _marks(rows: Entries) -> Any:
 
 
 def _places(key: Ints, time: Ints, wanted: Ints, times: Ints) -> Ints:
-    """Where each (key, time) would stand in front of equal ones; rows are sorted by both."""
+    """Insert position of each (key, time), before equal ones; rows are sorted by both."""
     order = np.lexsort((np.arange(key.size + wanted.size) < key.size, np.append(time, times), np.append(key, wanted)))
     is_row = order < key.size
     before = np.cumsum(is_row)

@@ -1,4 +1,4 @@
-"""What joins that keep rows have in common: columns, tables of kept rows, and pairs of rows."""
+"""Common parts of joins that keep rows: columns, tables of kept rows, and pairs of rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SIDES = ("left", "right")
 """Tables of the rows of each input."""
 
 HOW = ("inner", "left", "right", "full")
-"""Rows of which side are there without a partner, too."""
+"""Joins by the sides whose rows are emitted without a partner, too."""
 
 ROWS_BITS = 32
-"""Of the number of a kept row: its place among those of its epoch; the epoch stands before."""
+"""Low bits of the number of a kept row: its position in its epoch; the high bits are the epoch."""
 
 
 def kept_schemas(
@@ -34,17 +34,17 @@ def kept_schemas(
     names = [*taken, *(name for side in sides for name in side)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpecRefused(f"output columns {twice} would appear twice; rename with {{output: column}}")
-    found = []
+    schemas = []
     for side, schema in zip(sides, inputs, strict=True):
         for column in side.values():
             if column not in schema.names:
                 raise SpecRefused(f"no column {column!r}; there are {', '.join(schema.names)}")
-        found.append(pa.schema([(name, schema.field(column).type) for name, column in side.items()]))
-    return found
+        schemas.append(pa.schema([(name, schema.field(column).type) for name, column in side.items()]))
+    return schemas
 
 
 def refuse_turned(name: str, schema: pa.Schema, pairs: Iterable[tuple[str, str]]) -> None:
-    """Names that stand the wrong way round, as pandas has them in `rename`, are refused."""
+    """Refuses names in the order of pandas' `rename`, which is the reverse."""
     for output, column in pairs:
         if column not in schema.names and output in schema.names:
             there = ", ".join(schema.names)
@@ -55,7 +55,7 @@ def refuse_turned(name: str, schema: pa.Schema, pairs: Iterable[tuple[str, str]]
 
 
 def keep_rows(work: Work, side: int, columns: dict[str, str], kept: Any) -> Entries:
-    """Rows of an input as they are kept, under numbers that no other row of their key has in all epochs."""
+    """Rows of an input in stored form, under numbers that are unique for their key over all epochs."""
     chosen = np.flatnonzero(kept)
     rows = work.rows(side)
     values = {TIME: work.times(side)[chosen]}
@@ -85,9 +85,9 @@ def null_keys(work: Work) -> Any:
 
 
 def pairs_of(left: Ints, right: Ints, how: str, apart: Any) -> tuple[Ints, Ints]:
-    """Rows of both sides that have the same group, and by `how` those that have no partner: beside them stands -1.
+    """Pairs of rows with the same group and, by `how`, rows without a partner: the partner is -1.
 
-    Groups of each side ascend; `apart` is a mask of the groups in which nothing has a partner.
+    Groups of each side ascend; `apart` is a mask of the groups whose rows have no partners.
     """
     begins, ends = np.searchsorted(right, left, "left"), np.searchsorted(right, left, "right")
     ends = np.where(apart[left], begins, ends)
@@ -105,7 +105,7 @@ def pairs_of(left: Ints, right: Ints, how: str, apart: Any) -> tuple[Ints, Ints]
 
 
 def group_of(groups: Sequence[Ints], lefts: Ints, rights: Ints) -> Ints:
-    """The group of each pair of rows, of which one may be -1."""
+    """The group of each pair of rows, one of which may be -1."""
     found = np.empty(lefts.size, np.int64)
     for group, rows in zip(groups, (lefts, rights), strict=True):
         found[rows >= 0] = group[rows[rows >= 0]]
@@ -113,7 +113,7 @@ def group_of(groups: Sequence[Ints], lefts: Ints, rights: Ints) -> Ints:
 
 
 def beside(rows: Entries, numbers: Ints) -> list[pa.Array]:
-    """The columns of kept rows with these numbers; null where there is none."""
+    """The columns of kept rows with these numbers; null for -1."""
     values = rows.values.select(rows.values.schema.names[1:])
     if not values.num_rows:
         return [pa.nulls(numbers.size, kind) for kind in values.schema.types]

@@ -1,6 +1,6 @@
-"""One epoch of a process: it is called with rows and timers, and again for timers that were set and are due already.
+"""One epoch of a process: called with rows and timers, and again for timers that it set and that are already due.
 
-Shared by all that keep state for processes: they say what the epoch touches and read tables, and apply the changes.
+Shared by all owners of process state: they provide the epoch's input and the table reads, and apply the changes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.columns import empty
 from ferry.kernels.grouping import NO_INTS, Ints
-from ferry.process.api import Clocks, Collected, Process, SideRows, Work
+from ferry.process.api import Clocks, EpochLog, Process, SideRows, Work
 from ferry.process.groups import distinct
 from ferry.process.tables import Entries, TableChanges
 from ferry.process.timers import TimerChanges, TimerLog, Timers
 
-STANDING_MAX = 64
-"""How often in one epoch timers may set timers that are due at once and not later than those before."""
+TIMER_ROUNDS_MAX = 64
+"""Largest number of rounds in one epoch for timers that are due at once and not later than the timers before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
-    """What an epoch has for a process."""
+class EpochInput:
+    """The input of an epoch for a process."""
 
     clocks: Clocks
     keys: pa.RecordBatch
@@ -38,60 +38,60 @@ class Touched:
     processing_timers: Timers
     """Processing-time timers up to now."""
     read: Callable[[str, Ints], Entries]
-    """Rows of a table before the epoch, of some of the touched keys (ascending indices); never twice of the same key."""
+    """Rows of a table before the epoch, of some of the touched keys (ascending indices); each key is read once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessChanges:
-    """What an epoch of a process leaves behind, as after-images; keys are indices of the touched keys."""
+    """The changes of an epoch of a process, as after-images; keys are indices of the touched keys."""
 
     tables: dict[str, TableChanges]
     timers: TimerChanges
     processing_timers: TimerChanges
     emitted_key: Ints
     emitted: pa.RecordBatch
-    """Sorted by key; those of a key in the order in which they were emitted."""
+    """Sorted by key; rows of one key are in the order in which they were emitted."""
     late: int
 
 
-def run(process: Process, touched: Touched) -> ProcessChanges:
-    """Call the process until no timer is due any more. Changes nothing but what it returns.
+def run(process: Process, epoch: EpochInput) -> ProcessChanges:
+    """Call the process until no timer is due any more. No side effects.
 
-    Raises: SpecRefused, the process does what it may not, or its timers set timers that are due already, again and again.
+    Raises: SpecRefused, for invalid actions of the process, or timers that keep setting timers that are already due.
     """
-    clocks = touched.clocks
-    timers = TimerLog(touched.timers, clocks.watermark)
-    processing_timers = TimerLog(touched.processing_timers, clocks.now)
+    clocks = epoch.clocks
+    timers = TimerLog(epoch.timers, clocks.watermark)
+    processing_timers = TimerLog(epoch.processing_timers, clocks.now)
     flush = clocks.watermark >= WATERMARK_END
-    numbers = np.arange(touched.keys.num_rows)
-    collected = Collected(process, numbers.size, touched.read, timers, processing_timers, flush)
-    call = Work(clocks, touched.keys, numbers, touched.sides, touched.timers, touched.processing_timers, collected)
-    first, standing = None, 0
-    while standing < STANDING_MAX:
+    numbers = np.arange(epoch.keys.num_rows)
+    collected = EpochLog(process, numbers.size, epoch.read, timers, processing_timers, flush)
+    call = Work(clocks, epoch.keys, numbers, epoch.sides, epoch.timers, epoch.processing_timers, collected)
+    first, rounds = None, 0
+    while rounds < TIMER_ROUNDS_MAX:
         process.process(call)
         due, due_processing = timers.settle(), processing_timers.settle()
         if not (due.key.size or due_processing.key.size):
             return _changes(collected, process.output)
-        call = _later(touched, due, due_processing, collected)
-        # A timer that sets itself again, later each time, comes to the watermark.
+        call = _later(epoch, due, due_processing, collected)
+        # A timer that sets itself again, later each time, reaches the watermark.
         earliest = tuple(int(t.time.min()) for t in (due, due_processing) if t.time.size)
-        standing, first = (0 if first is not None and earliest > first else standing + 1), earliest
+        rounds, first = (0 if first is not None and earliest > first else rounds + 1), earliest
     raise SpecRefused(
-        f"timers that were due already were set {STANDING_MAX} times in one epoch, last at {due.time[:1].tolist()}, and "
+        f"timers that were due already were set {TIMER_ROUNDS_MAX} times in one epoch, last at {due.time[:1].tolist()}, and "
         "never for later: set them after work.watermark, or handle what is due in the same call"
     )
 
 
-def _later(touched: Touched, due: Timers, due_processing: Timers, collected: Collected) -> Work:
-    """A round of timers: it sees their keys only."""
-    numbers = distinct(np.concatenate([due.key, due_processing.key]), touched.keys.num_rows)
-    keys = touched.keys.take(pa.array(numbers))
+def _later(epoch: EpochInput, due: Timers, due_processing: Timers, collected: EpochLog) -> Work:
+    """A round of timers: it sees the keys of the timers only."""
+    numbers = distinct(np.concatenate([due.key, due_processing.key]), epoch.keys.num_rows)
+    keys = epoch.keys.take(pa.array(numbers))
     own, own_processing = (t._replace(key=np.searchsorted(numbers, t.key)) for t in (due, due_processing))
-    none = [SideRows(side.batch.slice(0, 0), NO_INTS, NO_INTS) for side in touched.sides]
-    return Work(touched.clocks, keys, numbers, none, own, own_processing, collected)
+    none = [SideRows(side.batch.slice(0, 0), NO_INTS, NO_INTS) for side in epoch.sides]
+    return Work(epoch.clocks, keys, numbers, none, own, own_processing, collected)
 
 
-def _changes(collected: Collected, output: pa.Schema) -> ProcessChanges:
+def _changes(collected: EpochLog, output: pa.Schema) -> ProcessChanges:
     keys = np.concatenate([NO_INTS, *(key for key, _ in collected.emitted)])
     order = np.argsort(keys, kind="stable")
     rows = pa.concat_batches([empty(output), *(batch for _, batch in collected.emitted)])

@@ -1,7 +1,7 @@
-"""Windows of rows: each record with aggregates of the last rows of its key, or of all of them until then.
+"""Windows of rows: each record with aggregates of the last rows of its key, or of all rows so far.
 
-Records of a key are numbered in the order in which they are taken: that of the pipeline within an epoch, and epochs one
-after the other. Nothing is late, and no watermark is waited for.
+Records of a key are numbered in processing order: the pipeline's order within an epoch, then by epoch. No record is
+late, and no watermark is waited for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 1 << 20
 WINDOWS_AT_ONCE = 1 << 16
 
 COUNT = "count"
-"""Table: how many rows each key has had."""
+"""Table: number of rows of each key so far."""
 
 
 @dataclass
@@ -37,11 +37,11 @@ class RowWindows(Process):
 
     Parameters:
         size: rows of a window; the first windows of a key are shorter.
-        aggregator: what is read from them.
+        aggregator: computes the aggregates.
         columns: columns of the record itself: {output name: column}.
-        slide: only every so-manieth record of a key ends a window.
-        order: columns that say in which order an epoch's records of a key are taken; none: the order of the pipeline.
-        number: output column for the number of the record among those of its key, from 1 on; None: there is none.
+        slide: only every n-th record of a key ends a window, n = slide.
+        order: columns that order an epoch's records of a key; none: the order of the pipeline.
+        number: output column for the number of the record among its key's, from 1 on; None: there is none.
     """
 
     size: int
@@ -64,7 +64,7 @@ class RowWindows(Process):
         self.tables = {COUNT: counted, "rows": kept}
 
     def process(self, work: Work) -> None:
-        """Put the kept rows of each key before its new ones, and aggregate what each new one ends."""
+        """Put the kept rows of each key before its new ones, and aggregate the window of each new one."""
         new = rows_of(self.aggregator, work)
         if not new.num_rows:
             return
@@ -113,6 +113,6 @@ def chosen(columns: Mapping[str, str], rows: pa.Schema) -> pa.Schema:
 
 
 def in_order(work: Work, order: Sequence[str]) -> Ints:
-    """Row numbers of an epoch, by key, and within a key by these columns, then as they are."""
+    """Row numbers of an epoch, by key, and within a key by these columns, then in the present order."""
     columns = (pc.rank(work.rows().column(name), tiebreaker="dense") for name in reversed(order))
     return np.lexsort((*(column.to_numpy(zero_copy_only=False) for column in columns), work.key_of()))

@@ -1,4 +1,4 @@
-"""One row out for each record: aggregates of all records of its key until then, itself among them."""
+"""One row out for each record: aggregates of all records of its key so far, including itself."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ferry.process.row_windows import chosen, in_order
 from ferry.process.tables import StateTable
 
 STATE = "state"
-"""Table: of each key what the aggregator keeps."""
+"""Table: the aggregator's state of each key."""
 
 RECORDS_AT_ONCE = 1 << 18
-"""Each of which is a state."""
+"""Records per batch, each of which becomes a state."""
 
 
 @dataclass
 class RunningAggregate(Process):
-    """Each record with aggregates of its key until then. Output: the columns, then the aggregates.
+    """Each record with aggregates of its key so far. Output: the columns, then the aggregates.
 
     Parameters:
-        aggregator: what is read.
+        aggregator: computes the aggregates.
         columns: columns of the record itself: {output name: column}.
-        order: columns that say in which order an epoch's records of a key are taken; none: the order of the pipeline.
+        order: columns that order an epoch's records of a key; none: the order of the pipeline.
     """
 
     aggregator: Aggregator
@@ -44,7 +44,7 @@ class RunningAggregate(Process):
         self.tables = {STATE: StateTable(self.aggregator.state)}
 
     def process(self, work: Work) -> None:
-        """Take rows in their order, some at a time."""
+        """Process rows in order, a batch at a time."""
         rows, order = rows_of(self.aggregator, work), in_order(work, self.order)
         step = at_once(rows, RECORDS_AT_ONCE)
         for begin in range(0, order.size, step):
@@ -52,7 +52,7 @@ class RunningAggregate(Process):
             self._take(work, rows.take(pa.array(numbers)), work.key_of()[numbers])
 
     def _take(self, work: Work, rows: pa.RecordBatch, key: Ints) -> None:
-        """The state of each record by itself, merged with all before it."""
+        """The state of each record, merged with all before it."""
         touched = distinct(key, work.count)
         kept = work.read(STATE, touched)
         each = updated(self.aggregator, rows, np.arange(rows.num_rows))

@@ -1,9 +1,9 @@
 """Session windows: records of a key that are at most a gap apart are one session; aggregated, or two inputs joined.
 
-A session is final when the watermark has reached its end, the last record's time and the gap. Exactly a gap apart is one
-session. A record is late when a session of its own would have been final before the epoch.
+A session is final when the watermark has reached its end, the last record's time plus the gap. Records exactly a gap
+apart are in one session. A record is late when a session of its own would have been final before the epoch.
 
-Tasks condense records of an aggregate to parts of sessions, if it does not matter in which order states are merged.
+Tasks condense records of an aggregate to parts of sessions, if the aggregator's states can be merged in any order.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Formed(NamedTuple):
     is_set: Any
     """Mask: that timer was set before."""
     old: Ints
-    """Of each session that was open before: the one that it became part of."""
+    """For each session that was open before: the session that now includes it."""
     rows: Ints
-    """Of each row: its session."""
+    """For each row: its session."""
 
 
 def formed(gap: int, watermark: int, open_: Entries, key: Ints, starts: Ints, lasts: Ints) -> Formed:
-    """Open sessions, and rows in any order, each from a start to a last time, as sessions."""
+    """Sessions from open sessions and rows in any order, each row from a start to a last time."""
     before = np.zeros(0, np.int64) if open_.entry is None else open_.entry.to_numpy(zero_copy_only=False)
     ends, timers = (open_.values.column(name).to_numpy(zero_copy_only=False) for name in ("last", "timer"))
     keys, starts = np.concatenate([open_.key, key]), np.concatenate([before, starts])
@@ -95,7 +95,7 @@ def on_time(work: Work, side: int, gap: int) -> Any:
 
 
 def keep_open(work: Work, before: Entries, now: Formed, final: Any, states: Any = None) -> None:
-    """Sessions that are not final any more are written, and the others forgotten."""
+    """Write sessions that are not final yet, and forget the others."""
     changed = distinct(np.concatenate([now.rows, np.flatnonzero(~now.is_set)]), now.key.size)
     keep = changed[~final[changed]]
     values = {"last": now.last[keep], "timer": now.timer[keep]}
@@ -117,14 +117,14 @@ class SessionAggregate(Condensing):
 
     Parameters:
         gap_ms: records at most this far apart, in milliseconds, are of one session.
-        aggregator: what is kept of a session: `ferry.process.aggregator.Functions`, or one's own.
+        aggregator: `ferry.process.aggregator.Functions`, or a user's own.
     """
 
     gap_ms: int
     aggregator: Aggregator
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from the key and the aggregator."""
+        """Set the tables and the output from the key and the aggregator."""
         open_aggregator(self.aggregator, inputs[0])
         part = pa.schema([("last", pa.int64()), *self.aggregator.state])
         self.parts = part if self.aggregator.commutative else None
@@ -133,7 +133,7 @@ class SessionAggregate(Condensing):
         self.output = pa.schema([*key, *pa.schema(WINDOW), *self.aggregator.output])
 
     def process(self, work: Work) -> None:
-        """Merge rows into sessions, and emit those that are final."""
+        """Merge rows into sessions, and emit the final ones."""
         kept = on_time(work, 0, self.gap_ms)
         rows, starts, before = work.rows().filter(pa.array(kept)), work.times()[kept], work.read(OPEN)
         lasts = starts if self.parts is None else rows.column("last").to_numpy()
@@ -151,7 +151,7 @@ class SessionAggregate(Condensing):
             work.emit(now.key[done], results(self.aggregator, states.take(pa.array(done)), columns, self.output))
 
     def condense(self, rows: SideRows, low: int) -> SideRows:
-        """A part is what there is of a session; records that are late by then are parts by themselves."""
+        """A part is a task's part of a session; records that are already late are parts of their own."""
         _, begins, last = joined(rows.key, rows.times, rows.times, self.gap_ms, low - self.gap_ms)
         states = updated(self.aggregator, timed_rows(self.aggregator, rows.batch, rows.times), begins)
         part = pa.RecordBatch.from_arrays([pa.array(last), *states.columns], schema=self.parts)
@@ -170,15 +170,15 @@ class SessionAggregate(Condensing):
 
 @dataclass
 class SessionJoin(Process):
-    """Pairs of records of two inputs in one session of their key; sessions are formed of the records of both.
+    """Pairs of records of two inputs in one session of their key; sessions are formed from the records of both.
 
-    Output: window_start, window_end, the left columns, the right columns. Of a session with records of one input `how` says
-    whether they are there by themselves.
+    Output: window_start, window_end, the left columns, the right columns. `how` decides whether records of a session
+    with one input only are emitted.
 
     Parameters:
         gap_ms: records at most this far apart, in milliseconds, are of one session.
         left, right: columns that are kept of each input: {output name: column}.
-        how: "inner", "left", "right" or "full": of which inputs records without a partner are there, with nulls beside them.
+        how: "inner", "left", "right" or "full": the inputs whose records are emitted without a partner, too, with nulls.
     """
 
     gap_ms: int
@@ -187,7 +187,7 @@ class SessionJoin(Process):
     how: str = "inner"
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from those that are kept."""
+        """Set the tables and the output from the kept columns."""
         check_how(self.how)
         session = pa.schema([("last", pa.int64()), ("timer", pa.int64())])
         sides = kept_schemas((self.left, self.right), inputs, ("window_start", "window_end"))
@@ -196,7 +196,7 @@ class SessionJoin(Process):
         self.output = pa.schema([*WINDOW, *sides[0], *sides[1]])
 
     def process(self, work: Work) -> None:
-        """Keep rows, merge them into sessions, and emit the pairs of those that are final."""
+        """Keep rows, merge them into sessions, and emit the pairs of final ones."""
         kept = [on_time(work, side, self.gap_ms) for side in (0, 1)]
         for side, columns in enumerate((self.left, self.right)):
             rows = keep_rows(work, side, columns, kept[side])
@@ -211,30 +211,30 @@ class SessionJoin(Process):
             self._fire(work, now, np.flatnonzero(final))
 
     def _fire(self, work: Work, now: Formed, done: Ints) -> None:
-        found, of_done = [], []
+        sides, of_done = [], []
         for name in SIDES:
             rows = work.read(name, now.key[done])
             session = _session_of(now, done, rows.key, times_of(rows))
             rows, session = rows.at(session >= 0), session[session >= 0]
             work.remove(name, rows.key, rows.entry)
             order = np.argsort(session, kind="stable")
-            found.append(rows.at(order))
+            sides.append(rows.at(order))
             of_done.append(session[order])
         lefts, rights = pairs_of(of_done[0], of_done[1], self.how, null_keys(work)[now.key[done]])
         session = group_of(of_done, lefts, rights)
         window = [pa.array(now.start[done][session]), pa.array(now.last[done][session] + self.gap_ms)]
-        columns = [*window, *beside(found[0], lefts), *beside(found[1], rights)]
+        columns = [*window, *beside(sides[0], lefts), *beside(sides[1], rights)]
         work.emit(now.key[done][session], pa.RecordBatch.from_arrays(columns, schema=self.output))
 
 
 def _session_of(now: Formed, done: Ints, key: Ints, times: Ints) -> Ints:
-    """Which of these sessions each row is part of; -1: of none."""
+    """The session of each row among these; -1: none."""
     if not done.size or not key.size:
         return np.full(key.size, -1)
     keys = np.concatenate([now.key[done], key])
     points = np.concatenate([now.start[done], times])
     is_row = np.arange(keys.size) >= done.size
-    order = np.lexsort((is_row, points, keys))  # sessions are sorted already: their order stays as it is
+    order = np.lexsort((is_row, points, keys))  # sessions are already sorted: their order does not change
     at = np.empty(keys.size, np.int64)
     at[order] = np.cumsum(~is_row[order]) - 1
     found = at[done.size :]

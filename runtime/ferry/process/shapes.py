@@ -1,7 +1,7 @@
-"""A process as it travels in descriptors, and back: no code comes from the network, only what its class is called.
+"""Converts a process to its descriptor and back: no code comes from the network, only the names of classes.
 
-Classes of users are those of the pipeline's module, which every instance has loaded by itself; a file is loaded under a
-name that its content gives it (`ferry.system.user_module`), so that a class of another content is not found.
+Users' classes are in the pipeline's module, which every instance has loaded; a file is loaded under a name that depends
+on its content (`ferry.system.user_module`), so that a class from another content is not found.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def shape_of(
     order: str | None,
     without_order: Sequence[int] = (),
 ) -> ProcessShape:
-    """What travels of a process that reads these columns. Raises SpecRefused when instances could not make it.
+    """The descriptor of a process that reads these columns. Raises SpecRefused when instances could not construct it.
 
-    `without_order`: numbers of inputs whose rows have none.
+    `without_order`: numbers of inputs whose rows have no order column.
     """
     with _named(name):
         process = opened(process, key, inputs)
@@ -60,14 +60,15 @@ def shape_of(
     made_again = opened(_made(name, shape), key, inputs)
     if _shown(made_again) != _shown(process):
         raise SpecRefused(
-            f"operator {name!r}: {type(process).__name__} made anew from its fields has other tables or another output; "
-            "they may depend on its fields and on its inputs, and on nothing else"
+            f"operator {name!r}: {type(process).__name__} constructed again from its fields has other tables or another "
+            "output; they may depend on its fields and inputs only"
         )
     return shape
 
 
 def process_of(descriptor: OperatorDescriptor) -> Process:
-    """The process of an operator, made anew and opened. Raises SpecRefused when it is not what the pipeline has declared."""
+    """The process of an operator, constructed and opened. Raises SpecRefused when it differs from the pipeline's
+    declaration."""
     shape = descriptor.shape
     key = pa.schema([(name, type_of(kind)) for name, kind in descriptor.key])
     process = opened(_made(descriptor.name, shape), key, process_inputs(descriptor))
@@ -88,7 +89,7 @@ def _made(name: str, shape: ProcessShape) -> Process:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Refusals say of which process they are."""
+    """Adds the operator's name to refusals."""
     try:
         yield
     except SpecRefused as refused:
@@ -114,15 +115,15 @@ def _table(name: str, table: str, declared: StateTable) -> tuple[str, str, str |
 
 def _arguments(process: Process) -> str:
     if not is_dataclass(process):
-        raise SpecRefused(f"{type(process).__name__} has to be a dataclass, so that instances can make it anew")
-    given = _fields(process)
+        raise SpecRefused(f"{type(process).__name__} has to be a dataclass, so that instances can construct it")
+    values = _fields(process)
     try:
-        text = json.dumps(given, allow_nan=False, default=_part)
+        text = json.dumps(values, allow_nan=False, default=_part)
     except (TypeError, ValueError) as error:
-        raise SpecRefused(f"its fields have to be what JSON can hold: {error}") from error
-    if _restored(text) != given:
+        raise SpecRefused(f"its fields have to be values that JSON can hold: {error}") from error
+    if _restored(text) != values:
         raise SpecRefused(
-            f"its fields {given} would come back from JSON as {text}; use texts, numbers, truths, nulls, lists, "
+            f"its fields {values} would come back from JSON as {text}; use texts, numbers, truths, nulls, lists, "
             "and maps with texts as keys"
         )
     return text
@@ -138,18 +139,18 @@ def _part(value: Any) -> dict[str, Any]:
     return {"made_of": name_of(type(value)), "arguments": _fields(value)}
 
 
-def _fields(made: Any) -> dict[str, Any]:
-    return {field.name: getattr(made, field.name) for field in fields(made) if field.init}
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
 
 
 def _restored(text: str) -> Any:
     return json.loads(text, object_hook=_whole)
 
 
-def _whole(found: dict[str, Any]) -> Any:
-    if found.keys() != _PART:
-        return found
-    made_of = class_of(found["made_of"])
+def _whole(document: dict[str, Any]) -> Any:
+    if document.keys() != _PART:
+        return document
+    made_of = class_of(document["made_of"])
     if not (isinstance(made_of, type) and is_dataclass(made_of)):
-        raise SpecRefused(f"{found['made_of']} is no dataclass")
-    return made_of(**found["arguments"])
+        raise SpecRefused(f"{document['made_of']} is no dataclass")
+    return made_of(**document["arguments"])

@@ -1,7 +1,7 @@
-"""State as PySpark's StatefulProcessor sees it: value, list and map state of the key at hand.
+"""State in the interface of PySpark's StatefulProcessor: value, list and map state of the current key.
 
-A variable is a table of the process. The rows of all touched keys are read at once when the first of them is asked for, and
-what was changed is written at once in the end. Names and meanings of methods are PySpark's.
+A variable is a table of the process. The rows of all touched keys are read at once at the first access, and the changes
+are written at once at the end. Names and meanings of methods are PySpark's.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Kind = Literal["value", "list", "map"]
 Convert = Callable[[Any], Any]
 KEY, VALUE = "key_", "value_"
 DIGITS = Context(prec=38)
-"""Decimals have more than Python gives them when nothing is said."""
+"""Precision of decimals; Python's default is lower."""
 
 """What names of a map's columns begin with."""
 EXPIRES = "expires_at_ms"
-"""Column: the processing time from which on a row is not there any more."""
+"""Column: the processing time at which a row expires."""
 ENTRIES: dict[Kind, pa.DataType | None] = {"value": None, "list": pa.int64(), "map": pa.binary()}
 CLEANUPS = 8
-"""Expired rows of keys that nothing else touches are removed an eighth of their time to live late, at most."""
+"""Expired rows of otherwise untouched keys are removed at most an eighth of their time to live late."""
 CLEANUP_MS = 1_000
-"""But not more often than this."""
+"""Shortest interval of such removals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A state variable, as it was declared."""
+    """A declared state variable."""
 
     name: str
     kind: Kind
@@ -66,7 +66,7 @@ class Variable:
 
 
 class KeyedRows:
-    """Rows of a variable: those of every touched key, by entry, and what has changed of them.
+    """Rows of a variable: the rows of every touched key, by entry, and their changes.
 
     An entry is None for a value, the position in a list, the key in a map.
     """
@@ -89,7 +89,7 @@ class KeyedRows:
         return self._given
 
     def of(self, key: int) -> dict[Any, tuple[Any, ...]]:
-        """What a key has now."""
+        """The present rows of a key."""
         if key < 0:
             raise SpecRefused(f"state {self.variable.name!r}: there is no key in init() and close()")
         found = self._of.get(key)
@@ -103,7 +103,7 @@ class KeyedRows:
         self.of(key)[entry] = self._changed[key, entry] = row
 
     def remove(self, key: int, entry: Any) -> None:
-        """Remove a row, if it is there."""
+        """Remove a row, if it exists."""
         if self.of(key).pop(entry, None) is not None:
             self._changed[key, entry] = None
 
@@ -117,7 +117,7 @@ class KeyedRows:
         return self._row(key, self._key_kept, self.variable.keys)
 
     def write(self) -> None:
-        """Give all changes to the process's table."""
+        """Write all changes to the process's table."""
         table, ttl, changes = self.variable.table, self.variable.ttl_ms, self._changed.items()
         gone = [at for at, row in changes if row is None]
         there = [(at, row) for at, row in changes if row is not None]
@@ -151,8 +151,8 @@ class KeyedRows:
         return rows
 
     def _read(self) -> Ints:
-        found, variable = self._work.read(self.variable.table), self.variable
-        columns = [_shown(column) for column in found.values.columns]
+        stored, variable = self._work.read(self.variable.table), self.variable
+        columns = [_shown(column) for column in stored.values.columns]
         if variable.ttl_ms is not None:
             self._expires = columns.pop()
         entries, values = columns[: len(variable.keys)], columns[len(variable.keys) :]
@@ -160,8 +160,8 @@ class KeyedRows:
         if variable.kind == "map":
             self._entries = [*zip(*entries, strict=True)]
         else:
-            self._entries = [None] * found.key.size if found.entry is None else found.entry.to_pylist()
-        return found.spans(self._work.count)
+            self._entries = [None] * stored.key.size if stored.entry is None else stored.entry.to_pylist()
+        return stored.spans(self._work.count)
 
     def _written(self, entries: list[Any]) -> pa.Array | None:
         if self.variable.kind != "map":
@@ -171,12 +171,12 @@ class KeyedRows:
         kinds = [str(kind_of(array.type)) for array in arrays]
         return binary_array(*encode_rows(arrays, kinds), pa.binary())
 
-    def _row(self, given: Sequence[Any], converts: list[Convert], schema: pa.Schema) -> tuple[Any, ...]:
-        if not isinstance(given, list | tuple) or len(given) != len(converts):
+    def _row(self, row: Sequence[Any], converts: list[Convert], schema: pa.Schema) -> tuple[Any, ...]:
+        if not isinstance(row, list | tuple) or len(row) != len(converts):
             raise SpecRefused(
-                f"state {self.variable.name!r}: {given!r} is not a tuple of {len(converts)}: {', '.join(schema.names)}"
+                f"state {self.variable.name!r}: {row!r} is not a tuple of {len(converts)}: {', '.join(schema.names)}"
             )
-        return tuple(convert(value) for convert, value in zip(converts, given, strict=True))
+        return tuple(convert(value) for convert, value in zip(converts, row, strict=True))
 
     def _array(self, column: list[Any], field: pa.Field) -> pa.Array:
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:
@@ -191,13 +191,13 @@ class KeyedRows:
 
 @dataclass(slots=True)
 class Cursor:
-    """The index of the key at hand, among the touched ones."""
+    """The index of the current key among the touched ones."""
 
     at: int = -1
 
 
 class ValueState:
-    """One value of the key at hand."""
+    """One value of the current key."""
 
     def __init__(self, cursor: Cursor, rows: KeyedRows) -> None:
         self._cursor = cursor
@@ -221,7 +221,7 @@ class ValueState:
 
 
 class ListState:
-    """A list of the key at hand. Elements are kept by their position."""
+    """A list of the current key. Elements are kept by their position."""
 
     def __init__(self, cursor: Cursor, rows: KeyedRows) -> None:
         self._cursor = cursor
@@ -236,17 +236,17 @@ class ListState:
         return iter([*self._rows.of(self._cursor.at).values()])
 
     def put(self, newState: Sequence[Sequence[Any]]) -> None:
-        """Have these elements, and no others."""
+        """Replace all elements."""
         self.clear()
         self.appendList(newState)
 
     def appendValue(self, newState: Sequence[Any]) -> None:
-        """One more, at the end."""
+        """Append an element."""
         now = self._rows.of(self._cursor.at)
         self._rows.put(self._cursor.at, next(reversed(now), -1) + 1, newState)
 
     def appendList(self, newState: Sequence[Sequence[Any]]) -> None:
-        """More of them, at the end."""
+        """Append elements."""
         for element in newState:
             self.appendValue(element)
 
@@ -256,7 +256,7 @@ class ListState:
 
 
 class MapState:
-    """A map of the key at hand, in no order that can be relied on."""
+    """A map of the current key, in no particular order."""
 
     def __init__(self, cursor: Cursor, rows: KeyedRows) -> None:
         self._cursor = cursor
@@ -267,7 +267,7 @@ class MapState:
         return bool(self._rows.of(self._cursor.at))
 
     def getValue(self, key: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What a key of the map has, or None."""
+        """The value of a key of the map, or None."""
         return self._rows.of(self._cursor.at).get(self._rows.entry(key))
 
     def containsKey(self, key: Sequence[Any]) -> bool:
@@ -275,7 +275,7 @@ class MapState:
         return self._rows.entry(key) in self._rows.of(self._cursor.at)
 
     def updateValue(self, key: Sequence[Any], value: Sequence[Any]) -> None:
-        """Set what a key has."""
+        """Set the value of a key."""
         self._rows.put(self._cursor.at, self._rows.entry(key), value)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -291,7 +291,7 @@ class MapState:
         return iter([*self._rows.of(self._cursor.at).values()])
 
     def removeKey(self, key: Sequence[Any]) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         self._rows.remove(self._cursor.at, self._rows.entry(key))
 
     def clear(self) -> None:
@@ -300,7 +300,7 @@ class MapState:
 
 
 def kept(kind: pa.DataType) -> Convert:
-    """What a value of this type is when it is read again: so it is at once, whether an epoch ends before or not."""
+    """The form in which a value of this type is read back: it has this form at once, before the epoch ends."""
     if pa.types.is_floating(kind):
         width = np.float32 if kind.bit_width == 32 else np.float64
         return lambda value: None if value is None else float(width(value)) + 0.0
@@ -318,12 +318,12 @@ def _plain(value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> Any:
-    """A datetime: those of pandas are none."""
+    """A plain datetime, also from pandas' type."""
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
 def _local(value: Any) -> Any:
-    """PySpark's datetimes have no zone: they are of the machine's."""
+    """PySpark's datetimes without a zone are in the machine's zone."""
     value = _timestamp(value)
     return value if value is None or value.tzinfo is None else value.astimezone().replace(tzinfo=None)
 

@@ -1,8 +1,8 @@
-"""PySpark's StatefulProcessor as a process: a class that was written for transformWithState runs as it is, key by key.
+"""PySpark's StatefulProcessor as a process: a class written for transformWithState runs unchanged, key by key.
 
-What it calls is Python for every key and row, as in Spark; state is read once and written once for all keys. PySpark is not
-imported here: the classes of it that are needed (Row, TimerValues, ExpiredTimerInfo) come from the module of the class that
-the user's own is a subclass of.
+Its methods are Python calls for every key and row, as in Spark; state is read once and written once for all keys.
+PySpark is not imported here: the needed classes (Row, TimerValues, ExpiredTimerInfo) come from the module of the user's
+base class.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ferry.process.timers import Timers
 from ferry.process.users import users_code
 
 BASE = "pyspark.sql.streaming.stateful_processor"
-"""Module of PySpark's StatefulProcessor, and of what its methods are given."""
+"""Module of PySpark's StatefulProcessor, and of its methods' argument types."""
 NEVER = WATERMARK_END
-"""Timers for later, such as for the greatest of all times, do not go off."""
+"""Later timers, such as for the greatest possible time, never fire."""
 
 TIME_MODES = ("eventtime", "processingtime", "none")
 TIMERS = Variable("spark timers", "list", pa.schema([("set", pa.bool_())]))
-"""Times for which a key has a timer: they can be listed, which those of a process cannot."""
+"""Times of each key's timers: they can be listed, unlike the timers of a process."""
 
 
 class Handle:
-    """PySpark's StatefulProcessorHandle: declares state variables, and sets timers of the key at hand.
+    """PySpark's StatefulProcessorHandle: declares state variables, and sets timers of the current key.
 
-    Without work, where the pipeline is built, it only notes what is declared.
+    Without work, where the pipeline is built, it only records the declarations.
     """
 
     def __init__(self, time_mode: str, work: Work | None = None) -> None:
         self.variables: dict[str, Variable] = {}
         self.cursor = Cursor()
         self.opened = False
-        """`init` is over: no more is declared"""
+        """`init` is over: no further declarations"""
         self._time_mode = time_mode
         self._work = work
         self._rows: dict[str, KeyedRows] = {}
@@ -75,7 +75,7 @@ class Handle:
         return MapState(self.cursor, self._state(stateName, "map", valueSchema, ttlDurationMs, userKeySchema))
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Be called when time has passed this; a timer that is there stays as it is."""
+        """Call the process when time has passed this; an existing timer is not changed."""
         self._refuse_timers()
         time, rows = int(expiryTimestampMs), self._rows[TIMERS.name]
         if time not in rows.of(self.cursor.at):
@@ -83,36 +83,36 @@ class Handle:
             self._timers[self.cursor.at, time] = True
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Not to be called any more."""
+        """Remove this timer."""
         self._refuse_timers()
         time = int(expiryTimestampMs)
         self._rows[TIMERS.name].remove(self.cursor.at, time)
         self._timers[self.cursor.at, time] = False
 
     def listTimers(self) -> Iterator[int]:
-        """Times of the key's timers, ascending; the one that it is called for is among them."""
+        """Times of the key's timers, ascending, including the timer that fires now."""
         self._refuse_timers()
         return iter(sorted(self._rows[TIMERS.name].of(self.cursor.at)))
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Have no such variable any more."""
+        """Remove the declaration of this variable."""
         self._refuse_late(stateName)
         self.variables.pop(stateName, None)
         self._rows.pop(stateName, None)
 
     def has_timer(self, time: int) -> bool:
-        """Whether the key at hand has a timer for this time."""
+        """Whether the current key has a timer for this time."""
         return time in self._rows[TIMERS.name].of(self.cursor.at)
 
     def expire(self, keys: Ints) -> None:
-        """Forget the rows of these keys whose time to live is over."""
+        """Forget the expired rows of these keys."""
         for rows in self._rows.values():
             if rows.variable.ttl_ms is not None:
                 for key in keys.tolist():
                     rows.of(key)
 
     def write(self, work: Work) -> None:
-        """Give all changes of state and of timers to the process."""
+        """Write all changes of state and of timers to the process."""
         for rows in self._rows.values():
             rows.write()
         cleans = any(variable.ttl_ms is not None for variable in self.variables.values())
@@ -121,7 +121,7 @@ class Handle:
             changes = work.set_processing_timer, work.remove_processing_timer
         for change, is_set in zip(changes, (True, False), strict=True):
             chosen = [at for at, what in self._timers.items() if what is is_set]
-            if chosen and (is_set or not cleans):  # a timer that cleans up may be of the same time
+            if chosen and (is_set or not cleans):  # a cleanup timer may have the same time
                 keys, times = np.array(chosen, np.int64).T
                 change(keys, np.minimum(times, NEVER) + 1)
 
@@ -153,7 +153,7 @@ class Handle:
 
 
 class Emitted:
-    """Rows that the methods of one call have given, in their order."""
+    """Rows that the methods of one call have yielded, in their order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -163,21 +163,21 @@ class Emitted:
         self._row_keys: list[int] = []
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, key: int, given: Iterator[Any]) -> None:
-        """All that a method gives: Rows, or DataFrames of pandas."""
+    def add(self, key: int, items: Iterator[Any]) -> None:
+        """Add all items of a method: Rows, or DataFrames of pandas."""
         row = _spark().Row
-        for one in given:
-            if isinstance(one, row):
-                fields = one.asDict()
+        for item in items:
+            if isinstance(item, row):
+                fields = item.asDict()
                 if fields.keys() != self._names:
                     names = ", ".join(self._schema.names)
                     raise SpecRefused(f"a Row has the fields {', '.join(fields)}; they have to be {names}")
                 self._row_keys.append(key)
                 self._rows.append(fields)
-            elif hasattr(one, "columns"):
-                self._add_frame(key, one)
+            elif hasattr(item, "columns"):
+                self._add_frame(key, item)
             else:
-                raise SpecRefused(f"{one!r} is neither a Row nor a DataFrame of pandas")
+                raise SpecRefused(f"{item!r} is neither a Row nor a DataFrame of pandas")
 
     def write(self, work: Work) -> None:
         """Emit them."""
@@ -206,13 +206,13 @@ class Emitted:
 
 @dataclass
 class HostedProcessor(Process):
-    """A StatefulProcessor of PySpark. It is made anew for every epoch, as Spark does for every batch.
+    """A StatefulProcessor of PySpark, constructed again for every epoch, as Spark does for every batch.
 
     Parameters:
-        made_of, arguments: its class, and what it is called with.
+        made_of, arguments: its class, and its constructor arguments.
         columns: its output, as text.
         time_mode: one of `TIME_MODES`.
-        pandas: its methods take and give DataFrames of pandas, otherwise Rows.
+        pandas: its methods take and return DataFrames of pandas, otherwise Rows.
     """
 
     made_of: str
@@ -222,7 +222,7 @@ class HostedProcessor(Process):
     pandas: bool
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Tables are what `init` declares."""
+        """Tables follow from the declarations of `init`."""
         self.output = from_text(self.columns)
         handle, processor = Handle(self.time_mode), self._made()
         processor.init(handle)
@@ -231,7 +231,7 @@ class HostedProcessor(Process):
         self._begins = len(inputs) > 1
 
     def process(self, work: Work) -> None:
-        """Of every key its initial state, if it has any, and its rows; then its timers. Raises UserCodeFailed."""
+        """For every key: its initial state, if any, and its rows; then its timers. Raises UserCodeFailed."""
         with users_code(f"StatefulProcessor {self.made_of.rpartition(':')[2]}", class_of(self.made_of)):
             self._process(work)
 
@@ -271,7 +271,7 @@ class HostedProcessor(Process):
         handle.deleteTimer(time)
 
     def _due(self, work: Work) -> Timers:
-        """Timers as they were registered: a process has them a millisecond later, when their time has passed."""
+        """Timers as registered: a process gets them a millisecond later, when their time has passed."""
         due = work.processing_timers() if self.time_mode == "processingtime" else work.timers()
         return Timers(due.key, due.time - 1)
 
@@ -280,7 +280,7 @@ class HostedProcessor(Process):
         return _spark().TimerValues(*shown[self.time_mode])
 
     def _inputs(self, work: Work) -> Iterator[tuple[int, Iterator[Any]]]:
-        """Of each key that has rows in time: they themselves."""
+        """Rows that are not late, for each key that has any."""
         timely = work.times() >= work.low
         work.late(int(timely.size - timely.sum()))
         batch, keys = work.rows(), work.key_of()
@@ -289,7 +289,7 @@ class HostedProcessor(Process):
         return self._by_key(batch, keys, work.count)
 
     def _by_key(self, batch: pa.RecordBatch, keys: Ints, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
-        """Of each key that has any of these rows: they themselves, as Rows or as one DataFrame."""
+        """These rows by key, as Rows or as one DataFrame."""
         spans = np.searchsorted(keys, np.arange(count + 1))
         touched = np.flatnonzero(np.diff(spans))
         begins, ends = spans[touched].tolist(), spans[touched + 1].tolist()
@@ -313,23 +313,23 @@ class HostedProcessor(Process):
 
 
 def hosted(name: str, processor: Any, output: Any, time_mode: str, pandas: bool) -> HostedProcessor:
-    """The process that runs this StatefulProcessor. Raises SpecRefused when instances could not make it."""
-    what = f"transform_with_state {name!r}"
+    """The process that runs this StatefulProcessor. Raises SpecRefused when instances could not construct it."""
+    subject = f"transform_with_state {name!r}"
     if not any(base.__name__ == "StatefulProcessor" and base.__module__ == BASE for base in type(processor).__mro__):
-        raise SpecRefused(f"{what}: {processor!r} is no instance of a subclass of PySpark's StatefulProcessor")
+        raise SpecRefused(f"{subject}: {processor!r} is no instance of a subclass of PySpark's StatefulProcessor")
     if not isinstance(time_mode, str) or time_mode.lower() not in TIME_MODES:
-        raise SpecRefused(f"{what}: time_mode={time_mode!r}; use 'EventTime', 'ProcessingTime' or 'None'")
+        raise SpecRefused(f"{subject}: time_mode={time_mode!r}; use 'EventTime', 'ProcessingTime' or 'None'")
     try:
         made_of, arguments = name_of(type(processor)), arguments_of(processor)
     except SpecRefused as error:
-        raise SpecRefused(f"{what}: {error}") from error
-    return HostedProcessor(made_of, arguments, to_text(schema_of(output, what)), time_mode.lower(), pandas)
+        raise SpecRefused(f"{subject}: {error}") from error
+    return HostedProcessor(made_of, arguments, to_text(schema_of(output, subject)), time_mode.lower(), pandas)
 
 
 def _python_rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows of Python's values, as PySpark has them: times in microseconds, rounded down.
+    """Rows of Python values, as in PySpark: times in microseconds, rounded down.
 
-    Raises SpecRefused for a time that Python has not.
+    Raises SpecRefused for a time that Python's datetime cannot hold.
     """
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -345,5 +345,5 @@ def _python_rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 def _spark() -> Any:
-    """PySpark's own classes: the user's class has brought them."""
+    """PySpark's own classes, which the user's class has imported."""
     return sys.modules[BASE]

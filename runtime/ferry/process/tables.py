@@ -1,7 +1,7 @@
-"""Tables of state by key, and what an epoch changes of them.
+"""Tables of state by key, and an epoch's changes of them.
 
-Changes are kept in the order in which they were made. A read sees them over what was there before the epoch, and in the
-end they are one after-image for each row: the last one.
+Changes are kept in the order in which they were made. A read sees them over the rows from before the epoch, and at the
+end they become one after-image for each row: the last one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StateTable:
 
 
 class Entries(NamedTuple):
-    """Rows of a table, sorted by (key, entry): what `Work.read` gives.
+    """Rows of a table, sorted by (key, entry): the result of `Work.read`.
 
     Example:
         >>> import numpy, pyarrow as pa
@@ -53,15 +53,15 @@ class Entries(NamedTuple):
     key: Ints
     """Index of each row's key among the touched keys."""
     entry: pa.Array | None
-    """None where the table has at most one row a key."""
+    """None if the table has at most one row a key."""
     values: pa.RecordBatch
 
     def spans(self, count: int) -> Ints:
-        """int64[count + 1]: the rows of key k are those from [k] up to [k + 1]."""
+        """int64[count + 1]: key k has rows [k] up to [k + 1]."""
         return np.searchsorted(self.key, np.arange(count + 1))
 
     def at(self, rows: Any) -> Entries:
-        """The rows with these numbers, or those of a mask."""
+        """The rows with these numbers, or selected by a mask."""
         rows = np.asarray(rows)
         if rows.dtype == np.bool_ and rows.all():
             return self
@@ -72,7 +72,7 @@ class Entries(NamedTuple):
 
 
 class TableChanges(NamedTuple):
-    """After-images of a table: rows that are there now, and rows that are not any more. No row is in both."""
+    """After-images of a table: put rows and removed rows. No row is in both."""
 
     put: Entries
     removed_key: Ints
@@ -80,13 +80,13 @@ class TableChanges(NamedTuple):
 
 
 def no_entries(table: StateTable) -> Entries:
-    """Of a table that is empty."""
+    """The entries of an empty table."""
     entry = None if table.entry is None else pa.array([], table.entry)
     return Entries(NO_INTS, entry, empty(table.values))
 
 
 class TableLog:
-    """What one epoch did to one table, in the order in which it was done."""
+    """The changes of one epoch to one table, in order."""
 
     def __init__(self, table: StateTable, keys: int, read: Callable[[Ints], Entries]) -> None:
         self._table = table
@@ -99,24 +99,24 @@ class TableLog:
         self._entries: list[pa.Array] = []
         self._values: list[pa.RecordBatch] = []
         self._rows: list[Ints] = []
-        """of each change its row among all values; -1: the row was removed"""
+        """for each change its row among all values; -1: the row was removed"""
         self._cleared: list[tuple[Ints, int]] = []
-        """(keys of which all rows were removed, number of changes before that)"""
+        """(keys whose rows were all removed, number of changes before that)"""
         self._put = 0
         self._changes = 0
 
     def put(self, key: Ints, entry: pa.Array | None, values: pa.RecordBatch) -> None:
-        """These rows are there from now on."""
+        """Put these rows."""
         self._values.append(values)
         self._add(key, entry, np.arange(self._put, self._put + key.size))
         self._put += key.size
 
     def remove(self, key: Ints, entry: pa.Array | None) -> None:
-        """These rows are not there any more."""
+        """Remove these rows."""
         self._add(key, entry, np.full(key.size, -1))
 
     def clear(self, key: Ints) -> None:
-        """None of these keys' rows is there any more."""
+        """Remove all rows of these keys."""
         if self._table.entry is None:
             self.remove(key, None)
         elif key.size:
@@ -130,12 +130,12 @@ class TableLog:
         self._changes += key.size
 
     def now(self, wanted: Any) -> Entries:
-        """The rows of the keys of a mask as they are now; there may be some of other keys, too."""
+        """The present rows of the keys of a mask; the result may include rows of other keys."""
         self._learn(wanted)
         return self._over(self._before).put if self._changes or self._cleared else self._before
 
     def changes(self) -> TableChanges:
-        """What the epoch leaves behind."""
+        """The changes of the epoch."""
         for keys, _ in self._cleared:
             wanted = np.zeros(self._known.size, np.bool_)
             wanted[keys] = True
@@ -149,7 +149,7 @@ class TableLog:
             self._before = merged(self._before, self._read(unknown))
 
     def _over(self, before: Entries, changed: bool = False) -> TableChanges:
-        """The last word on each row of these and of the changes; `changed`: without rows that are as they were."""
+        """The last state of each row among these and the changes; `changed`: without unchanged rows."""
         old = before.key.size
         key = np.concatenate([before.key, *self._keys])
         rows = np.concatenate([np.arange(old), *(np.where(r < 0, -1, r + old) for r in self._rows)])
@@ -163,20 +163,20 @@ class TableLog:
         return TableChanges(Entries(key[there], _taken(entry, there), values), key[gone], _taken(entry, gone))
 
     def _cleared_at(self, key: Ints) -> Ints:
-        """For each row, how many changes had been made when all rows of its key were last removed; -1: never."""
+        """For each row, the number of changes before the last removal of all rows of its key; -1: never."""
         found = np.full(self._known.size, -1)
         for keys, at in self._cleared:
             found[keys] = at
         return found[key]
 
 
-def merged(some: Entries, others: Entries) -> Entries:
+def merged(first: Entries, others: Entries) -> Entries:
     """Rows of some keys and of others, together."""
-    if not some.key.size or not others.key.size:
-        return some if some.key.size else others
-    entry = None if some.entry is None else pa.concat_arrays([some.entry, others.entry])
-    key = np.concatenate([some.key, others.key])
-    return Entries(key, entry, pa.concat_batches([some.values, others.values])).at(np.argsort(key, kind="stable"))
+    if not first.key.size or not others.key.size:
+        return first if first.key.size else others
+    entry = None if first.entry is None else pa.concat_arrays([first.entry, others.entry])
+    key = np.concatenate([first.key, others.key])
+    return Entries(key, entry, pa.concat_batches([first.values, others.values])).at(np.argsort(key, kind="stable"))
 
 
 def _ranks(entry: pa.Array | None, rows: int) -> Ints:
@@ -189,7 +189,7 @@ def _ranks(entry: pa.Array | None, rows: int) -> Ints:
 
 
 def _last_of_each(key: Ints, rank: Ints) -> Any:
-    """Mask of the last row of each group of neighbours that are equal in both."""
+    """Mask of the last row of each group of adjacent rows that are equal in both."""
     last = np.ones(key.size, np.bool_)
     last[:-1] = (key[1:] != key[:-1]) | (rank[1:] != rank[:-1])
     return last

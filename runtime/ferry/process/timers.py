@@ -1,4 +1,4 @@
-"""Timers of keys: sets of (key, time), and what an epoch changes of them."""
+"""Timers of keys: sets of (key, time), and an epoch's changes of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Timers(NamedTuple):
     time: Ints
 
     def at(self, rows: Any) -> Timers:
-        """The timers with these numbers, or those of a mask."""
+        """The timers with these numbers, or selected by a mask."""
         return Timers(self.key[rows], self.time[rows])
 
 
@@ -25,24 +25,24 @@ NO_TIMERS = Timers(NO_INTS, NO_INTS)
 
 
 class TimerChanges(NamedTuple):
-    """After-images of timers: those that are set now, and those that are not any more. None is in both."""
+    """After-images of timers: set ones, and removed ones. No timer is in both."""
 
     set: Timers
     removed: Timers
 
 
 class TimerLog:
-    """What one epoch did to the timers of one kind: event time, or processing time."""
+    """The changes of one epoch to the timers of one kind: event time, or processing time."""
 
     def __init__(self, due: Timers, bound: int) -> None:
         self._due = due
-        """due since the epoch began: they go off, so nothing is left of them"""
+        """due since the epoch began: they fire, and so are removed"""
         self._bound = bound
         self._keys: list[Ints] = []
         self._times: list[Ints] = []
         self._set: list[bool] = []
         self._kept = NO_TIMERS, np.zeros(0, np.bool_)
-        """changes of timers that are due later: the last one of each, and whether it is set"""
+        """changes of timers that are due later: the last change of each, and whether it is set"""
 
     def change(self, key: Ints, time: Ints, is_set: bool) -> None:
         """Set these timers, or remove them."""
@@ -51,7 +51,7 @@ class TimerLog:
         self._set.append(is_set)
 
     def settle(self) -> Timers:
-        """End of a round: those of the timers set in it that are due at once."""
+        """End of a round: returns the timers set in it that are already due."""
         kept, kept_set = self._kept
         key = np.concatenate([kept.key, *self._keys])
         time = np.concatenate([kept.time, *self._times])
@@ -68,7 +68,7 @@ class TimerLog:
         return Timers(key[due], time[due])
 
     def changes(self) -> TimerChanges:
-        """What the epoch leaves behind."""
+        """The changes of the epoch."""
         kept, is_set = self._kept
         removed = kept.at(~is_set)
         key = np.concatenate([self._due.key, removed.key])

@@ -1,8 +1,8 @@
 """The greatest or least rows of each key and window, as rows with a rank.
 
-Rows are kept by pane, at most `n` of each, for what is not among the first of its pane is not among those of a window. They
-are in a total order, so which rows there are does not depend on how records come: by the declared columns, then event time,
-then all that is kept of them. Rows that are equal in all of it are the same in the output.
+Rows are kept by pane, at most `n` of each, because a row outside the first `n` of its pane is outside the first `n` of
+every window. Rows have a total order, so the output does not depend on the order of arrival: by the declared columns,
+then event time, then all kept columns. Rows that are equal in all of it are equal in the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ferry.process.tables import StateTable
 from ferry.process.windowed import fired_windows, next_ends
 
 ROWS = "rows"
-"""Table of the rows of each key, under their pane and place in it."""
+"""Table of the rows of each key, by their pane and position in it."""
 
 BOUNDS = ("window_start", "window_end")
 PANE = "_pane"
@@ -39,10 +39,10 @@ class TopRows(Process):
     Parameters:
         size_ms, slide_ms: windows [start, start + size), whose starts are multiples of the slide, in milliseconds.
         n: how many rows.
-        by: input columns that order rows; a row in which one is null is left out.
+        by: input columns that order rows; rows with a null in one of them are left out.
         columns: columns that are kept: {output name: column}.
         descending: the greatest rows come first, otherwise the least.
-        rank: output column for the place of the row, from 1 on; None: there is none.
+        rank: output column for the rank of the row, from 1 on; None: there is none.
     """
 
     size_ms: int
@@ -54,7 +54,7 @@ class TopRows(Process):
     rank: str | None = "rank"
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from those that are kept."""
+        """Set the tables and the output from the kept columns."""
         ranks = [] if self.rank is None else [(self.rank, pa.int64())]
         self._ordering = [f"_by{number}" for number in range(len(self.by))]
         taken = (*key.names, *BOUNDS, *(name for name, _ in ranks), PANE, TIME, *self._ordering)
@@ -70,7 +70,7 @@ class TopRows(Process):
         self.output = pa.schema([*key, *pa.schema(bounds), *pa.schema(ranks), *kept])
 
     def process(self, work: Work) -> None:
-        """Take rows into their panes, and emit the windows that are final now."""
+        """Put rows into their panes, and emit the windows that are final now."""
         pane = self.window.pane_ms
         starts = work.times() // pane * pane
         timely = last_ends(self.window, starts) > work.low
@@ -95,14 +95,14 @@ class TopRows(Process):
         return found
 
     def _rows(self, work: Work, chosen: Ints, starts: Ints) -> pa.RecordBatch:
-        """New rows as they are kept."""
+        """New rows in stored form."""
         rows = work.rows().take(pa.array(chosen))
         columns = [pa.array(starts[chosen]), pa.array(work.times()[chosen])]
         columns += [rows.column(column) for column in (*self.by, *self.columns.values())]
         return pa.RecordBatch.from_arrays(columns, schema=self._stored)
 
     def _placed(self, rows: pa.RecordBatch, key: Ints, group: Ints) -> tuple[Ints, Ints]:
-        """Rows in their order, by key and group, and the place of each in its group, from 1 on."""
+        """Rows in order, by key and group, and the rank of each in its group, from 1 on."""
         sign = -1 if self.descending else 1
         ordering = [sign * ranks(rows.column(name)) for name in self._ordering]
         rest = [ranks(rows.column(name)) for name in rows.schema.names[2 + len(self._ordering) :]]
@@ -126,7 +126,7 @@ class TopRows(Process):
         work.emit(key[order], pa.RecordBatch.from_arrays(columns, schema=self.output))
 
     def _keep(self, work: Work, rows: pa.RecordBatch, key: Ints, place: Ints) -> None:
-        """Rows of panes whose windows are not all final stay; those of others go."""
+        """Keep rows of panes whose windows are not all final; remove the others."""
         panes = ints(rows, PANE)
         over = last_ends(self.window, panes) <= work.watermark
         entry = entries(panes, place)
@@ -147,7 +147,7 @@ def ints(rows: pa.RecordBatch, name: str) -> Ints:
 
 
 def entries(panes: Ints, place: Ints) -> pa.Array:
-    """What a row of a pane is kept under."""
+    """The entry under which a row of a pane is stored."""
     words = np.stack([panes.astype(">i8").view(np.int64), place.astype(">i8").view(np.int64)], axis=1)
     return pa.Array.from_buffers(pa.binary(16), panes.size, [None, pa.py_buffer(np.ascontiguousarray(words))]).cast(
         pa.binary()
@@ -155,7 +155,8 @@ def entries(panes: Ints, place: Ints) -> pa.Array:
 
 
 def ranks(column: pa.Array) -> Ints:
-    """A number for each value, in their order: equal ones have one, NaN is the greatest, and a null comes after all."""
+    """A number for each value, in their order: equal values have the same number, NaN is the greatest, and a null comes
+    last."""
     if pa.types.is_floating(column.type):
         column = same_floats(column.cast(pa.float64()))
     codes = column.dictionary_encode()

@@ -1,6 +1,6 @@
-"""Calls of the user's own code by a process: what it raises, or gives and may not, is told with its place.
+"""Calls of the user's own code by a process: errors and invalid results are reported with their place.
 
-An aggregator or processor of the user's is called by a process of Ferry's: whose code a call is says the module.
+A process of Ferry's may call a user's aggregator or processor: the module of a class says whose code it is.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ OURS = ("ferry.contract.", "ferry.process.", "ferry.kernels.", "ferry.spark.", "
 
 
 def is_users_class(name: str) -> bool:
-    """Whether a class of this name (`process.classes`) is not Ferry's own."""
+    """Whether the class of this name (`process.classes`) is the user's."""
     return not f"{name.partition(':')[0]}.".startswith(OURS)
 
 
 def calls_users(descriptor: OperatorDescriptor) -> bool:
-    """Whether a class of an operator is the user's own."""
+    """Whether an operator has a class of the user's."""
     return descriptor.kind == "process" and any(map(is_users_class, descriptor.shape.classes))
 
 
 def users_classes(descriptor: OperatorDescriptor) -> list[str]:
-    """Classes of an operator that are the user's own, each with its place. Raises SpecRefused for one that is not here."""
+    """The user's classes of an operator, each with its place. Raises SpecRefused for one that does not exist here."""
     if descriptor.kind != "process":
         return []
     found = {name: class_of(name) for name in descriptor.shape.classes if is_users_class(name)}
@@ -36,18 +36,18 @@ def users_classes(descriptor: OperatorDescriptor) -> list[str]:
 
 
 def is_users(code: Any) -> bool:
-    """Whether this function, class or instance is not Ferry's own."""
+    """Whether this function, class or instance is the user's."""
     code = getattr(code, "__self__", code)
     made = code if hasattr(code, "__qualname__") else type(code)
     return is_users_class(str(made.__module__))
 
 
 @contextmanager
-def users_code(what: str, code: Any, key: object = None) -> Iterator[None]:
-    """Around a call of it, and around what makes of its results what they have to be.
+def users_code(noun: str, code: Any, key: object = None) -> Iterator[None]:
+    """Around a call of the code, and the checks of its results.
 
-    What it gives and may not, such as other columns, is refused by Ferry where it is given: a failure as any other. Of
-    Ferry's own code all errors go through.
+    An invalid result, such as other columns, is refused by Ferry at the call, and counts as a failure of the code.
+    Errors of Ferry's own code pass through.
 
     Raises UserCodeFailed.
     """
@@ -55,7 +55,7 @@ def users_code(what: str, code: Any, key: object = None) -> Iterator[None]:
         yield
         return
     try:
-        with calling(what, code, key):
+        with calling(noun, code, key):
             yield
     except SpecRefused as refused:
-        raise UserCodeFailed(line_of(refused, what, code, key)) from refused
+        raise UserCodeFailed(line_of(refused, noun, code, key)) from refused

@@ -1,4 +1,5 @@
-"""Joins of two inputs in windows of event time that also yield what has no partner: left, right and full outer joins."""
+"""Joins of two inputs in windows of event time that also emit records without a partner: left, right and full outer
+joins."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class WindowJoin(Process):
     Parameters:
         size_ms, slide_ms: windows [start, start + size), whose starts are multiples of the slide, in milliseconds.
         left, right: columns that are kept of each input: {output name: column}.
-        how: "inner", "left", "right" or "full": of which inputs records without a partner are there, with nulls beside them.
+        how: "inner", "left", "right" or "full": the inputs whose records are emitted without a partner, too, with nulls.
     """
 
     size_ms: int
@@ -46,7 +47,7 @@ class WindowJoin(Process):
     how: str = "inner"
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from those that are kept."""
+        """Set the tables and the output from the kept columns."""
         check_how(self.how)
         self.window = Window(self.size_ms, self.slide_ms)
         window = pa.schema([("window_start", pa.int64()), ("window_end", pa.int64())])
@@ -73,7 +74,7 @@ class WindowJoin(Process):
         return times // self.window.pane_ms * self.window.pane_ms
 
     def _wait(self, work: Work, rows: Entries) -> None:
-        """Be called at the next end of a window of these rows, if there is one."""
+        """Set a timer for the next end of a window of these rows, if there is one."""
         panes = self._panes(times_of(rows))
         open_ = last_ends(self.window, panes) > work.watermark
         ends = next_ends(self.window, panes[open_], work.watermark)
@@ -81,12 +82,12 @@ class WindowJoin(Process):
         work.set_timer(keys, times)
 
     def _fire(self, work: Work, due: Ints) -> None:
-        """Windows of these keys with low < end <= watermark; rows of which all windows are final are removed."""
-        found, keys, ends = [], [], []
+        """Emit windows of these keys with low < end <= watermark; remove rows whose windows are all final."""
+        sides, keys, ends = [], [], []
         for name in SIDES:
             rows = work.read(name, due)
             member, end = fired_windows(self.window, self._panes(times_of(rows)), work.low, work.watermark)
-            found.append(rows.at(member))
+            sides.append(rows.at(member))
             keys.append(rows.key[member])
             ends.append(end)
             over = rows.at(last_ends(self.window, self._panes(times_of(rows))) <= work.watermark)
@@ -95,14 +96,14 @@ class WindowJoin(Process):
         key, end, group = distinct_pairs(np.concatenate(keys), np.concatenate(ends))
         groups = [group[: keys[0].size], group[keys[0].size :]]
         orders = [np.argsort(side, kind="stable") for side in groups]
-        found = [rows.at(order) for rows, order in zip(found, orders, strict=True)]
+        sides = [rows.at(order) for rows, order in zip(sides, orders, strict=True)]
         groups = [side[order] for side, order in zip(groups, orders, strict=True)]
         lefts, rights = pairs_of(groups[0], groups[1], self.how, null_keys(work)[key])
         of = group_of(groups, lefts, rights)
         columns = [
             pa.array(end[of] - self.size_ms),
             pa.array(end[of]),
-            *beside(found[0], lefts),
-            *beside(found[1], rights),
+            *beside(sides[0], lefts),
+            *beside(sides[1], rights),
         ]
         work.emit(key[of], pa.RecordBatch.from_arrays(columns, schema=self.output))

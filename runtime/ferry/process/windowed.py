@@ -1,7 +1,7 @@
-"""An aggregator by key: in windows of event time, or of all records of the key so far.
+"""An aggregator by key: in windows of event time, or over all records of the key so far.
 
-Windows are unions of panes, as those of the built-in aggregates are (`ferry.contract.descriptors`): each pane of a key has
-one state, which all its windows read.
+Windows are unions of panes, as in the built-in aggregates (`ferry.contract.descriptors`): each pane of a key has one
+state, shared by its windows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WindowAggregate(Process):
 
     Parameters:
         size_ms, slide_ms: windows [start, start + size), whose starts are multiples of the slide, in milliseconds.
-        aggregator: what is kept of a pane, and read from a window.
+        aggregator: keeps the state of a pane, and computes the result of a window.
     """
 
     size_ms: int
@@ -62,7 +62,7 @@ class WindowAggregate(Process):
     aggregator: Aggregator
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from the key and the aggregator."""
+        """Set the tables and the output from the key and the aggregator."""
         open_aggregator(self.aggregator, inputs[0])
         self.window = Window(self.size_ms, self.slide_ms)
         self.tables = {PANES: StateTable(self.aggregator.state, pa.int64())}
@@ -70,7 +70,7 @@ class WindowAggregate(Process):
         self.output = pa.schema([*key, *window, *self.aggregator.output])
 
     def process(self, work: Work) -> None:
-        """Take rows into panes, and emit the windows that are final now."""
+        """Put rows into panes, and emit the windows that are final now."""
         pane = self.window.pane_ms
         starts = work.times() // pane * pane
         timely = last_ends(self.window, starts) > work.low
@@ -105,16 +105,16 @@ class WindowAggregate(Process):
         begin, taken, step = 0, 0, at_once(states, STATES_AT_ONCE)
         while begin < key.size:
             stop = max(begin + 1, int(np.searchsorted(panes_until, taken + step, "right")))
-            some, of = slice(begin, stop), order[taken : panes_until[stop - 1]]
+            keys_now, of = slice(begin, stop), order[taken : panes_until[stop - 1]]
             with of_key(work, key):
-                found = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
+                merged = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
             columns = [
-                *work.keys.take(pa.array(key[some])).columns,
-                pa.array(end[some] - self.size_ms),
-                pa.array(end[some]),
+                *work.keys.take(pa.array(key[keys_now])).columns,
+                pa.array(end[keys_now] - self.size_ms),
+                pa.array(end[keys_now]),
             ]
-            with of_key(work, key[some]):
-                work.emit(key[some], results(self.aggregator, found, columns, self.output))
+            with of_key(work, key[keys_now]):
+                work.emit(key[keys_now], results(self.aggregator, merged, columns, self.output))
             begin, taken = stop, int(panes_until[stop - 1])
 
 
@@ -123,7 +123,7 @@ class KeyAggregate(Process):
     """Aggregates of all records of a key. Output: the key, then what the aggregator yields.
 
     Parameters:
-        aggregator: what is kept of a key, and read from it.
+        aggregator: keeps the state of a key, and computes its result.
         emit: "changes": a row for each key that an epoch has changed; "end": one for each key when the input is over.
     """
 
@@ -131,7 +131,7 @@ class KeyAggregate(Process):
     emit: str = "changes"
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
-        """Columns follow from the key and the aggregator."""
+        """Set the tables and the output from the key and the aggregator."""
         if self.emit not in ("changes", "end"):
             raise SpecRefused(
                 f"emit={self.emit!r}: an aggregate of all records is emitted by 'changes' or at the 'end'"
@@ -141,7 +141,7 @@ class KeyAggregate(Process):
         self.output = pa.schema([*key, *self.aggregator.output])
 
     def process(self, work: Work) -> None:
-        """Take rows into the states of their keys."""
+        """Merge rows into the states of their keys."""
         kept = work.read(STATE)
         all_keys = np.concatenate([kept.key, work.key_of()])
         keys = distinct(all_keys, work.count)

@@ -24,7 +24,7 @@ log = logging.getLogger("ferry.registry")
 GONE = "the journal is gone: a removed member could pass for a current one; bring back what {where} held, or make a new job"
 
 DAMAGED = (
-    "the journal in Redis is not what was written, and groups could be others than they were: bring back what Redis held, "
+    "the journal in Redis is damaged, and groups could differ from before: bring back what Redis held, "
     "or make a new job"
 )
 

@@ -99,7 +99,7 @@ class JobRegistry:
         with reaching(f"claiming worker {worker}"):
             line = str(self._claim(keys=[places.parents(self._run)], args=[worker, place, PLACES_MAX]))
         if not line:
-            raise Superseded(f"worker {worker} was started anew elsewhere: this place does not own it any more")
+            raise Superseded(f"worker {worker} was started again elsewhere: this place does not own it any more")
         return Claim(int(line.partition(" ")[0]), line)
 
     def beat(self, worker: int, claim: Claim, ttl_ms: int, pulses: Sequence[Pulse] = ()) -> None:
@@ -112,7 +112,7 @@ class JobRegistry:
         with reaching(f"heartbeat of worker {worker}"):
             done = self._beat(keys=[places.parents(self._run)], args=[worker, claim.life, ttl_ms, claim.line, beat])
         if not done:
-            raise Superseded(f"worker {worker} was started anew elsewhere")
+            raise Superseded(f"worker {worker} was started again elsewhere")
 
     def heard(self, workers: list[int]) -> tuple[list[int], list[Pulse]]:
         """(Workers without a heartbeat, signs of life that parents of the others send for their instances)."""

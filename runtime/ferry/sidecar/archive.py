@@ -229,7 +229,7 @@ class Archiver:
         all_lost = self._shadows.lost or any(one.lost and one.number >= first for one in self._changes)
         lost = [v for v, scan in self._of.items() if scan.failed or all_lost]
         if lost and time.monotonic() >= self._again_at:
-            log.warning("checkpoints: %d virtual nodes are scanned anew", len(lost))
+            log.warning("checkpoints: %d virtual nodes are scanned again", len(lost))
             self._again_at = time.monotonic() + AGAIN_SECONDS
             if all_lost:
                 self._shadows.begin_anew()

@@ -130,7 +130,7 @@ class Data:
             return [open_state(*one) for one in each]
         except StateUnavailable as error:
             self._record.give_up(str(error))
-            raise BeginsAnew(f"{self.me}: its state is damaged, and is made anew: {error}") from error
+            raise BeginsAnew(f"{self.me}: its state is damaged, and is copied again: {error}") from error
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """Set the bandwidth of copies to learners and to the store; 0: their default."""
@@ -309,7 +309,7 @@ class Data:
     def _erase(self) -> None:
         """Remove all state. If there is none, continue; otherwise a new process does it, without this one's memory."""
         if not self._record.empty:
-            raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and what is here is of the time before")
+            raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and the files here are older")
         self._record.erased()
 
     # ---- reads

@@ -61,7 +61,7 @@ class InstanceRecordFile:
         seal.break_open(self._directory)
         if doc is not None and doc["boot"] != self._boot:
             log.warning(
-                "%s: files of another run or release, or of a boot of the machine that did not end with a clean end of this "
+                "%s: files of another run or release, or from a boot of the machine without a clean end of this "
                 "instance, are not used",
                 self._directory,
             )

@@ -134,7 +134,7 @@ class Node:
         self._perform(self._machine.start())
         if saved.committing is not None and saved.holds and not self._machine.saved.holds:
             log.error(
-                "%s holds nothing any more: its log lacks what was being applied: %s",
+                "%s dropped its state: its log lacks a part of the interrupted Apply: %s",
                 self.me,
                 saved.committing.commit_id,
             )
@@ -199,7 +199,7 @@ class Node:
 
     def _superseded(self, by: places.Registration) -> None:
         """End at once: actions of a former life would reach peers of its successor."""
-        log.critical("instance %s ends: it was started anew on %s, pid %d", self.me, by.host, by.pid)
+        log.critical("instance %s ends: it was started again on %s, pid %d", self.me, by.host, by.pid)
         logging.shutdown()
         os._exit(ExitCode.SUPERSEDED)
 
@@ -279,9 +279,7 @@ class Node:
         """A new driver: its program may contain a fix. Raises BeginsAnew, to load the program with all state kept."""
         with suppress(Unreachable):
             if self._registry.descriptors() not in (None, self._descriptors):
-                raise BeginsAnew(
-                    f"{self.me}: the program is another than when this instance was started: it begins anew"
-                )
+                raise BeginsAnew(f"{self.me}: the program has changed since this instance started: it restarts")
 
     def _tell_of_end(self, end: EndedLife) -> None:
         """The life before died in the user's code: report it, because no other process can."""

@@ -173,7 +173,7 @@ class Peers:
         missing = False
         for entry in self._member_cache.entries.values():
             if entry.instance > self._me:
-                self._part_from_predecessor(dialler.life(entry.instance), entry)
+                self._close_predecessor(dialler.life(entry.instance), entry)
                 if entry.instance not in self._open:
                     missing |= dialler.hopeful(entry)
                     dialler.dial(entry)
@@ -191,7 +191,7 @@ class Peers:
             self._entry = None
         self._superseded(there)
 
-    def _part_from_predecessor(self, life: str | None, entry: Registration) -> None:
+    def _close_predecessor(self, life: str | None, entry: Registration) -> None:
         """Close the channel to a life with a successor: a frozen or disconnected one would keep it open."""
         with self._lock:
             channel = self._open.get(entry.instance)
@@ -207,5 +207,5 @@ class Peers:
         late = time.monotonic() - WAITING_SECONDS
         with self._lock:
             for peer in [peer for peer, queue in self._waiting.items() if queue.since < late]:
-                log.warning("%s forgets %d messages for %s", self._me, len(self._waiting.pop(peer).posts), peer)
+                log.warning("%s drops %d messages for %s", self._me, len(self._waiting.pop(peer).posts), peer)
             return bool(self._waiting)

@@ -39,7 +39,7 @@ class _Without:
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Raises ModuleNotFoundError."""
         if name == "pandas":
-            raise ModuleNotFoundError("no pandas while the server of forks loads", name=name)
+            raise ModuleNotFoundError("no pandas while the fork server loads", name=name)
 
 
 gc.disable()  # Imports leave no garbage: a search for it takes as long as the kernels.

@@ -32,7 +32,7 @@ class DroppedVnodes:
             try:
                 content = path.read_bytes()
                 if zlib.crc32(content[4:]).to_bytes(4, "little") != content[:4]:
-                    raise ValueError("it is not what was written")
+                    raise ValueError("it is damaged")
                 document = msgpack.unpackb(content[4:])
                 self.at[:] = np.frombuffer(document["at"], np.int64)
                 self.notes = document["notes"]

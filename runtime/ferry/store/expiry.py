@@ -19,7 +19,9 @@ half a second."""
 def require_not_expired(operator: str, low: int, expired: int) -> None:
     """Raise RowsGone when slices that end after `low` are wanted, and are expired."""
     if low < expired:
-        raise RowsGone(f"operator {operator}: windows after {low} are wanted, but slices up to {expired} are expired")
+        raise RowsGone(
+            f"operator {operator}: windows after {low} are requested, but slices up to {expired} have expired"
+        )
 
 
 class PriorState(Protocol):

@@ -59,7 +59,7 @@ class Inventory:
         for at in range(0, whole, _RECORD.size):
             number, digest, what, checksum = _RECORD.unpack_from(content, at)
             if zlib.crc32(content[at : at + _RECORD.size - 4]) != checksum:
-                raise StateUnavailable(f"{self._path}: record {at // _RECORD.size} is not what was written")
+                raise StateUnavailable(f"{self._path}: record {at // _RECORD.size} is damaged")
             self._note(number, digest, what)
 
     def _note(self, number: int, digest: int, what: int) -> None:

@@ -24,7 +24,7 @@ from ferry.kernels.changes import CHANGES, EMIT, EVENT_TIMERS, PROCESSING_TIMERS
 from ferry.kernels.grouping import Ints
 from ferry.process.aggregator import of_operator
 from ferry.process.api import Clocks, Process, SideRows
-from ferry.process.rounds import ProcessChanges, Touched, run
+from ferry.process.rounds import EpochInput, ProcessChanges, run
 from ferry.process.tables import Entries
 from ferry.process.timers import Timers
 from ferry.process.users import users_code
@@ -91,7 +91,7 @@ class ProcessState:
             return columns.empty(CHANGES), 0
         keys = TouchedKeys.of(self.descriptor, rows, due)
         with of_operator(self.descriptor.name):
-            changes = self._run(self._touched(keys, rows, due, times))
+            changes = self._run(self._input(keys, rows, due, times))
         batches = [
             changed(keys, self._numbers[name], self._process.tables[name], table)
             for name, table in changes.tables.items()
@@ -101,21 +101,21 @@ class ProcessState:
         batches.append(self._emitted(keys, changes, times.epoch))
         return columns.sorted_by_hash(batches), changes.late
 
-    def _run(self, touched: Touched) -> ProcessChanges:
+    def _run(self, epoch: EpochInput) -> ProcessChanges:
         try:
             process = self._process
             with users_code(f"process() of {type(process).__name__}", process.process):
-                return run(process, touched)
+                return run(process, epoch)
         except UserCodeFailed as failed:
             raise UserCodeFailed(f"{failed}, operator {self.descriptor.name!r}") from failed
 
-    def _touched(self, keys: TouchedKeys, rows: pa.RecordBatch, due: list[Due], times: EpochTimes) -> Touched:
+    def _input(self, keys: TouchedKeys, rows: pa.RecordBatch, due: list[Due], times: EpochTimes) -> EpochInput:
         sides = tuple(self._side(rows, keys.of_rows, side) for side in range(self.descriptor.inputs))
         timers = _sorted_timers(keys.of_timers, due[0].times)
         processing = _sorted_timers(keys.of_processing, due[1].times)
         clocks = Clocks(times.epoch, times.low, times.high, times.now)
         read = partial(self._read, keys)
-        return Touched(clocks, keys.columns(), sides, timers, processing, read)
+        return EpochInput(clocks, keys.columns(), sides, timers, processing, read)
 
     def _side(self, rows: pa.RecordBatch, numbers: Ints, side: int) -> SideRows:
         if self.descriptor.inputs > 1:

@@ -45,12 +45,12 @@ def read(directory: Path) -> dict[str, Any] | None:
     if content.startswith(_MAGIC):
         checksum, content = content[len(_MAGIC) : begin], content[begin:]
         if checksum != _checksum(content):
-            raise StateUnavailable(f"{path} is not what was written")
+            raise StateUnavailable(f"{path} is damaged")
     try:
         document = msgpack.unpackb(content, strict_map_key=False)
         return {"of": document["of"], "saved": document["saved"]}
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise StateUnavailable(f"{path} is not what was written: {error}") from error
+        raise StateUnavailable(f"{path} is damaged: {error}") from error
 
 
 def _checksum(content: bytes) -> bytes:

@@ -18,5 +18,5 @@ def unsealed(place: bytes, stored: bytes) -> bytes:
     """The stored value. Raises StateUnavailable when it is damaged."""
     value = stored[:-CHECKSUM_BYTES]
     if zlib.crc32(value, zlib.crc32(place)).to_bytes(CHECKSUM_BYTES, "little") != stored[-CHECKSUM_BYTES:]:
-        raise StateUnavailable(f"an entry at {place[:40]!r} is not what was written; warm this instance again")
+        raise StateUnavailable(f"an entry at {place[:40]!r} is damaged; warm this instance again")
     return value

@@ -210,7 +210,7 @@ def read(path: Path, virtual_nodes: int, expected: int) -> Segment:
     sequence, level, _ = path.name.split(".")
     try:
         if _digest(path) != expected:
-            raise ValueError("its content is not what was written")
+            raise ValueError("its content is damaged")
         batches = list(_batches(path))
         described = json.loads(batches[0].schema.metadata[_METADATA])
         about = About(described["epoch"], tuple(described["sources"]), tuple(described["replaces"]), described["last"])

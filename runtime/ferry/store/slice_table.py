@@ -102,9 +102,7 @@ class SliceTable:
         ends = int(self.files.end[0]), int(self.files.heap_end[0])
         part = table.verify(*self._arrays, *ends, self._part_bits, self.by_bytes, bool(self.files.header[DIRTY]))
         if part >= 0:
-            raise StateUnavailable(
-                f"{self.files.path}: rows of virtual node {part // self._each} are not what was written"
-            )
+            raise StateUnavailable(f"{self.files.path}: rows of virtual node {part // self._each} are damaged")
 
     def _parts_of(self, vnodes: Ints) -> Ints:
         return (vnodes[:, None] * self._each + np.arange(self._each)).ravel()

@@ -195,8 +195,8 @@ class UnboundedAggregateState(AggregateState):
         if self._emits_changes and (times.epoch <= self._released or times.epoch < self._applied):
             held = max(self._released + 1, self._applied)
             raise RowsGone(
-                f"operator {self.descriptor.name}: changes of epoch {times.epoch} are wanted, but those before epoch {held} "
-                "are forgotten"
+                f"operator {self.descriptor.name}: changes of epoch {times.epoch} are requested, but changes before epoch "
+                f"{held} are forgotten"
             )
 
     def _remembered(self, times: EpochTimes, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,5 @@
-"""What every process does with its machine, each thing in one place: files replaced whole, ends with a parent, HTTP served.
+"""Each mechanism between a process and its machine, in one place: atomic file replacement, ends with a parent, HTTP
+servers.
 
-Mechanisms only. Knows the contract and nothing of jobs; must never hold a secret or decide when something is done.
+Mechanisms only. Knows the contract and nothing of jobs; must never hold a secret or decide when to act.
 """

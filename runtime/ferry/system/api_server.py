@@ -1,6 +1,6 @@
-"""Serves an API to whoever shows a token: an ASGI application (FastAPI's) in a thread, with or without TLS.
+"""Serves an API to clients with a token: an ASGI application (FastAPI's) in a thread, with or without TLS.
 
-For processes that answer with documents; plain metrics and health are `monitoring`'s, which needs nothing loaded for it.
+For processes that answer with documents; `monitoring` serves plain metrics and health without further imports.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ THREAD = "api"
 """Name of the thread that serves."""
 
 IDLE_SECONDS = 75
-"""For which a connection without a request stays open: those who ask close theirs earlier, and never meet a closed one."""
+"""Keep-alive time of an idle connection: clients close theirs earlier, and never use a closed one."""
 
 END_SECONDS = 3.0
 """How long `close` waits for the thread."""
 
 
 def guarded(application: Application, token: str, free: Container[str] = ()) -> Application:
-    """The application for whoever shows the token; 401 for the others, but for the paths in `free`.
+    """The application behind a token check; 401 without the token, except for the paths in `free`.
 
-    The check comes first: nothing of the request is read for those who may not ask.
+    The check comes first: no further byte of an unauthorized request is read.
     """
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,12 +55,13 @@ def _authorization(scope: Scope) -> str:
 
 
 class ApiServer:
-    """Answers on a thread of its own until it is closed."""
+    """Serves on a thread of its own until it is closed."""
 
     def __init__(
         self, application: Application, address: tuple[str, int], context: ssl.SSLContext | None = None
     ) -> None:
-        """At (host, port), 0 for any free one; with a context over TLS. Raises OSError when the port is taken."""
+        """Listen at (host, port), 0 for any free one; with a context over TLS. Raises OSError when the port is
+        taken."""
         self._listener = listening(*address)
         scheme = "http" if context is None else "https"
         self.url = f"{scheme}://{netloc(address[0], self._listener.getsockname()[1])}"

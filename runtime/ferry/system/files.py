@@ -1,6 +1,6 @@
-"""Files that are replaced whole or not at all, and what is on the disk for certain.
+"""Atomic replacement of files, and syncs to the disk.
 
-Must never leave half a file behind, nor the hidden one that it would have become.
+Must never leave a partial file behind, nor a hidden temporary one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from ferry.contract.errors import SpecRefused
 
 @contextmanager
 def replacing(path: Path, durable: bool = False, private: bool = False) -> Iterator[Path]:
-    """Where to write what will be at `path` when the block ends without an error: a hidden file beside it, `.NAME.tmp`.
+    """Yields the temporary path `.NAME.tmp`, which replaces `path` when the block ends without an error.
 
-    Readers see the file before or the new one. One process at a time replaces a file; what one that was killed has left
-    is overwritten. `durable`: the content is on the disk before it has its name, so that a machine that loses its power
-    keeps the file before or the new one; that it is the new one is only certain after `sync(path.parent)`.
-    `private`: readable by its owner alone.
+    Readers see the previous file or the new one. One process at a time replaces a file; a leftover of a killed one is
+    overwritten. `durable`: the content is synced before the rename, so that after a power loss the previous file or the
+    new one exists; the new one is certain only after `sync(path.parent)`. `private`: readable by its owner alone.
     """
     hidden = path.with_name(f".{path.name}.tmp")
     try:
@@ -40,9 +39,10 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
 
 @contextmanager
 def making(path: Path) -> Iterator[Path]:
-    """Where to write what will be at `path`, durably, when the block ends without an error, unless something is there then.
+    """Yields a temporary path, which becomes `path`, durably, when the block ends without an error, unless `path`
+    exists then.
 
-    Several processes may make the same file: the first one that is ready has made it, and it never changes.
+    Several processes may make the same file: the first one to finish wins, and the file never changes.
     """
     hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
@@ -52,7 +52,7 @@ def making(path: Path) -> Iterator[Path]:
             os.link(hidden, path)
         except FileExistsError:
             return
-        except OSError:  # A file system without links.
+        except OSError:  # The file system has no hard links.
             if not path.exists():
                 os.replace(hidden, path)
     finally:
@@ -60,7 +60,7 @@ def making(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> int:
-    """Have a file or a folder on the disk before anything says that it is there; its size."""
+    """Sync a file or a folder to the disk; returns its size."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -70,9 +70,9 @@ def sync(path: Path) -> int:
 
 
 def sync_below(folder: Path) -> None:
-    """Have a folder, and all files and folders below it, on the disk; pages of files that are mapped, too.
+    """Sync a folder, and all files and folders below it, including pages of mapped files.
 
-    What disappears meanwhile is left out.
+    Files that vanish meanwhile are left out.
     """
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError):
@@ -83,9 +83,9 @@ def sync_below(folder: Path) -> None:
     sync(folder)
 
 
-def path_of(given: Any, what: str) -> str:
-    """A path that a user has written. Raises SpecRefused for what is none."""
+def path_of(given: Any, noun: str) -> str:
+    """A path that a user has written. Raises SpecRefused for any other value."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
     if not path or not isinstance(path, str):
-        raise SpecRefused(f"{what} {given!r}; give its path")
+        raise SpecRefused(f"{noun} {given!r}; give its path")
     return path

@@ -1,4 +1,4 @@
-"""Where a Flight server of this process listens, and how others reach it."""
+"""The address of this process's Flight server, for the server and for its clients."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from ferry.contract.addresses import netloc
 
 SOCKET_PATH_MAX = 100
-"""Systems have 108 bytes for the path of a unix socket."""
+"""Longest path of a unix socket; systems allow 108 bytes."""
 
 SOCKET_NAME_BYTES = 44
-"""Of a socket whose name somebody else chooses: `/.UUID.sock`."""
+"""Longest name of a socket that another program chooses: `/.UUID.sock`."""
 
 
 PLAIN = re.compile(r"[\w./~-]+", re.ASCII)
-"""A path that is the same in a URL, whoever reads it: Arrow and gRPC do not agree on how others are written there."""
+"""Paths that need no escapes in a URL: Arrow and gRPC disagree about escapes."""
 
 
 def fits_socket(path: Path) -> bool:
@@ -29,7 +29,7 @@ def fits_socket(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FlightPlace:
-    """A unix socket where all are on one machine, else TCP with TLS (or without)."""
+    """A unix socket on one machine, otherwise TCP with TLS (or without)."""
 
     location: str
     """for the server; its port may be 0: any free one"""
@@ -42,14 +42,14 @@ class FlightPlace:
 
 
 def at_host(host: str, port: int, tls: bool) -> FlightPlace:
-    """A place that other hosts reach."""
+    """An address that other hosts can reach."""
     return FlightPlace(_uri(host, port, tls), host, tls)
 
 
 def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
-    """A unix socket; when its path does not fit, beside that of a private Redis, and with this name."""
+    """A unix socket; when its path does not fit, beside the socket of a private Redis, under this name."""
     if not fits_socket(path):
-        # The supervisor has made that directory short and plain enough, and removes it at the end.
+        # The supervisor has made that directory with a short plain path, and removes it at the end.
         short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
         path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{name}.sock"
     path.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
 
 
 def at_own_socket(folder: Path, name: str, redis: str) -> FlightPlace:
-    """A socket of this process alone; those of processes that have ended are removed."""
+    """A socket of this process alone; sockets of ended processes are removed."""
     for left in folder.glob(f"{name}-*.sock"):
         if not Path("/proc", left.stem.removeprefix(f"{name}-")).exists():
             left.unlink(missing_ok=True)
@@ -66,9 +66,9 @@ def at_own_socket(folder: Path, name: str, redis: str) -> FlightPlace:
 
 
 def socket_folder(path: Path) -> Path:
-    """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user.
+    """A folder for sockets of a server without authentication: only processes of the same user may open it.
 
-    When the path does not fit, the system's folder for temporary files has it, always under the same name.
+    When the path does not fit, a folder in the system's temporary directory, always with the same name.
     """
     if not fits_socket(path / ("x" * (SOCKET_NAME_BYTES - 1))):
         path = Path(tempfile.gettempdir()) / f"ferry-{hashlib.sha256(bytes(path)).hexdigest()[:12]}"

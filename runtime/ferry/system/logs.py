@@ -1,6 +1,6 @@
 """The log of a process: one record a line, and the lines of a traceback below it, further in.
 
-Text of others (a sink's error, a record, a name) can make up no record, and its escapes reach no terminal.
+Foreign text (a sink's error, a record, a name) cannot fake a record, and its escapes reach no terminal.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class RecordFormatter(logging.Formatter):
-    """As `logging.Formatter`, for text that is not trusted."""
+    """As `logging.Formatter`, for untrusted text."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """See Formatter."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: ExcInfo) -> str:
-        """See Formatter."""
         return "\n".join(f"  {line}" for line in printable(super().formatException(ei)).split("\n"))
 
 
 class _Kept(io.TextIOWrapper):
-    """Standard output or error: code of the user's that closes it takes no words of this process along."""
+    """Standard output or error that survives a close by the user's code."""
 
     def close(self) -> None:
-        """Nothing but flush."""
+        """Only flush."""
         self.flush()
 
 
 def begin(text: str) -> None:
-    """Have this process log to its standard error, in this format of `logging`, whatever code of the user's closes."""
+    """Log to standard error in this format of `logging`, even if the user's code closes the stream."""
     sys.stdout, sys.stderr = (
         _Kept(io.BufferedWriter(io.FileIO(fd, "wb", closefd=False)), "utf-8", "backslashreplace", line_buffering=True)
         for fd in (1, 2)

@@ -1,7 +1,7 @@
-"""What monitors ask of a process: `GET /metrics` of one registry for whoever shows the token, `GET /healthz` for everybody.
+"""Endpoints for monitoring: `GET /metrics` of one registry with a token, `GET /healthz` without one.
 
-On the standard library's server, which prometheus_client loads anyway (docs/decisions/0012-two-servers-for-http.md). Must
-know nothing of what is measured, and never show metrics when no token is set.
+On the standard library's server, which prometheus_client imports anyway (docs/decisions/0012-two-servers-for-http.md).
+Must not know the metrics, and never show them when no token is set.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ferry.system.sockets import listening
 log = logging.getLogger("ferry.monitoring")
 
 SECONDS_MAX = 10.0
-"""A client that says nothing for this long is sent away."""
+"""A silent client is disconnected after this long."""
 
 _NOTHING = f"there is /metrics when {variables.METRICS_TOKEN} is set\n".encode()
 
 Start = Callable[[str, list[tuple[str, str]]], Any]
-"""Begins an answer, as WSGI defines it."""
+"""Begins a response, as WSGI defines it."""
 
 
 class MonitoringServer:
-    """Answers on threads of its own."""
+    """Serves on threads of its own."""
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class MonitoringServer:
         token: str | None,
         problem: Callable[[], str | None] | None = None,
     ) -> None:
-        """At (host, port), '' for all addresses, 0 for any free port. Raises OSError when it is taken.
+        """Listen at (host, port), '' for all addresses, 0 for any free port. Raises OSError when it is taken.
 
-        `token`: None: there are no metrics. `problem`: None while the process is well; without it nobody asks for health.
+        `token`: None: no metrics. `problem`: returns None while the process is healthy; without it there is no
+        /healthz.
         """
-        assert token != "", "metrics without a token are open to everybody"
+        assert token != "", "an empty token would admit every request"
         self._exposed = prom.make_wsgi_app(registry)
         self._token = token
         self._problem = problem
@@ -80,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, listener: socket.socket, application: Callable[..., Iterable[bytes]]) -> None:
-        """Serves what comes to a socket that listens already."""
+        """Serve a socket that already listens."""
         super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -89,7 +90,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(application)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news; anything else is a fault of ours."""
+        """A disconnect of a client is not logged as an error; any other exception is."""
         failed = sys.exception()
         level = logging.DEBUG if isinstance(failed, ConnectionError | TimeoutError) else logging.ERROR
         log.log(level, "a request failed", exc_info=failed)
@@ -99,5 +100,5 @@ class _Handler(WSGIRequestHandler):
     timeout = SECONDS_MAX
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes are no news."""
+        """Probes are not logged."""
         log.debug(format, *args)

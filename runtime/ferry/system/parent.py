@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that has started it, and its name. Linux has calls for both."""
+"""Ends a process with its parent, and sets its name. Linux has calls for both."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the one that has started it ends; called by the process itself, after its start.
+    """Have this process killed when its parent ends; called by the process itself, after its start.
 
-    `parent`: the number of that process. Raises SystemExit when it is gone already.
+    `parent`: process id of the parent. Raises SystemExit when it has already ended.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        raise SystemExit(f"process {parent}, which has started this one, is gone")
+        raise SystemExit(f"process {parent}, which has started this one, has ended")
 
 
 def dying_with_parent() -> Callable[[], None] | None:
-    """For `preexec_fn`: what this thread starts is killed when the thread ends, whatever program it is. None: not here."""
+    """For `preexec_fn`: the started program is killed when the starting thread ends. None: not supported here."""
     if sys.platform != "linux":
         return None
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
@@ -40,9 +40,9 @@ def dying_with_parent() -> Callable[[], None] | None:
 
 
 def children_end_with_it() -> None:
-    """From now on a child that the user's code in this process makes with `os.fork` is killed when this process ends.
+    """From now on a child that the user's code makes with `os.fork` is killed when this process ends.
 
-    It has the sockets and locks of this process: peers would wait for one that is gone, and the next one for its files.
+    It inherits the sockets and locks of this process: peers would wait for a dead one, and its successor for its files.
     """
     if sys.platform != "linux":
         return
@@ -61,6 +61,6 @@ def children_end_with_it() -> None:
 
 
 def call_it(name: str) -> None:
-    """Give this process a name, of 15 characters at most, for lists of processes; called by its main thread."""
+    """Set the process name, at most 15 characters, for process lists; called by the main thread."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Where a server listens."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ferry.contract.addresses import is_v6
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address of either family; '': at all of this machine, of both families where it has them.
+    """A socket that listens at an address of either family; '': at all addresses of this machine, of both families if
+    available.
 
     Port 0: any free one. Raises OSError when it is taken.
     """

@@ -1,7 +1,7 @@
-"""The user's pipeline as a module: the driver loads it, and so does an instance that runs a process of it.
+"""Imports the user's pipeline as a module, in the driver and in instances with a process of it.
 
-A run of one machine has a copy of the program that it was started with (`ProgramCopy`): every process of the run reads that,
-and an edit of the user's files is for the next run. Tracebacks, `__file__` and what lies beside a file are those of the
+A run on one machine has a copy of the program from its start (`ProgramCopy`): every process of the run reads the copy,
+and an edit of the user's files applies to the next run. Tracebacks, `__file__` and neighbours of a file refer to the
 user's own files.
 """
 
@@ -28,7 +28,7 @@ from ferry.contract.program_text import PREFIX
 from ferry.contract.user_code import reason
 
 MODULES = "modules.json"
-"""In the folder of a copy: which files there are. Beside it are the texts, by their hash."""
+"""Index of the files in a copy's folder. Their texts are beside it, by their hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class CopiedFile:
     """One file of a program."""
 
     module: str | None
-    """by which it is imported; None: the pipeline's file"""
+    """its import name; None: the pipeline's file"""
     path: str
-    """of the user's own file"""
+    """path of the user's own file"""
     copy: str
-    """name of its text"""
+    """name of its copied text"""
     package: bool = False
 
 
 class ProgramCopy(MetaPathFinder):
-    """The copy of a program in one folder; as a finder of modules it gives those whose texts were copied.
+    """The copy of a program in one folder; as a module finder it serves the copied texts.
 
     Example:
         >>> ProgramCopy.of("run/program").install()
@@ -58,28 +58,28 @@ class ProgramCopy(MetaPathFinder):
 
     @staticmethod
     def write(folder: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> None:
-        """Have these files in the folder, which is empty."""
+        """Write these files into the folder, which is empty."""
         for one, text in texts:
             (folder / one.copy).write_bytes(text)
         (folder / MODULES).write_text(json.dumps([asdict(one) for one, _ in texts], indent=1), "utf-8")
 
     @staticmethod
     def of(folder: str | Path) -> ProgramCopy:
-        """What was written there. Raises OSError or ValueError where it is not."""
+        """The copy in this folder. Raises OSError or ValueError when there is none."""
         documents = json.loads((Path(folder) / MODULES).read_text("utf-8"))
         return ProgramCopy(Path(folder), [CopiedFile(**one) for one in documents])
 
     def install(self) -> None:
-        """From now on this process imports the copies, and finds their lines for tracebacks."""
+        """From now on this process imports the copies, and shows their lines in tracebacks."""
         if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
             sys.meta_path.insert(0, self)
-            sys.path.append(os.getcwd())  # for what was not copied
+            sys.path.append(os.getcwd())  # for modules that were not copied
             for one in self._files:
                 _know_lines(one.path, self.text(one))
 
-    def text(self, one: CopiedFile) -> bytes:
-        """Of a copied file."""
-        return (self._folder / one.copy).read_bytes()
+    def text(self, file: CopiedFile) -> bytes:
+        """Text of a copied file."""
+        return (self._folder / file.copy).read_bytes()
 
     def of_pipeline(self) -> bytes | None:
         """The text of the pipeline's file; None: the pipeline is a module."""
@@ -89,25 +89,23 @@ class ProgramCopy(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See MetaPathFinder."""
         if (one := self._modules.get(fullname)) is None:
             return None
         return _spec(fullname, one.path, self.text(one), one.package)
 
 
 class _Text(SourceLoader):
-    """Loads a module from a text that stands for a file."""
+    """Loads a module from a text in place of its file."""
 
     def __init__(self, path: str, text: bytes) -> None:
         self._path = path
         self._text = text
 
     def get_filename(self, fullname: str) -> str:
-        """See SourceLoader."""
         return self._path
 
     def get_data(self, path: str | bytes) -> bytes:
-        """See SourceLoader. Raises OSError for everything but the text: there is no compiled file."""
+        """Raises OSError for any path but the text's: there is no compiled file."""
         if path != self._path:
             raise FileNotFoundError(path)
         return self._text
@@ -121,14 +119,14 @@ def _spec(name: str, path: str, text: bytes, package: bool = False) -> ModuleSpe
 
 
 def _know_lines(path: str, text: bytes) -> None:
-    """Have Python show these lines of the file, whatever the file has by now."""
+    """Make Python show these lines of the file, whatever the file contains by now."""
     with suppress(SyntaxError, UnicodeError):
         lines = importlib.util.decode_source(text).splitlines(keepends=True)
         linecache.cache[path] = (len(text), None, lines, path)
 
 
 def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:
-    """Import the user's module; a file is loaded under a name that contains its content's hash, once. Raises SpecRefused.
+    """Import the user's module; a file is loaded once, under a name with the hash of its content. Raises SpecRefused.
 
     `program`: folder of the copy that is read instead of the user's files.
     """

@@ -1,4 +1,4 @@
-"""The carriers behind one face, so that every test of the contract runs over all of them."""
+"""The transport_flags behind one face, so that every test of the contract runs over all of them."""
 
 from __future__ import annotations
 

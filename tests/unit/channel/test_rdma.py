@@ -293,7 +293,7 @@ def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
     ring.view[488:512] = footer(4, b.hello.ring_id, 2, [memoryview(b"body")])
     monkeypatch.setattr(rings, "TORN_SECONDS", -1.0)
     assert b.inbound.take(into) == 0
-    with pytest.raises(Refusal, match="slot 2 of the ring is not what was sent: its checksum is wrong"):
+    with pytest.raises(Refusal, match="slot 2 of the ring is damaged: its checksum is wrong"):
         b.inbound.take(into)
 
 

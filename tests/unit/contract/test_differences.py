@@ -46,7 +46,7 @@ def test_a_comment_in_the_file_of_a_class_is_no_other_operator(stem: str) -> Non
         ([SALES], [], ["operator 'sales' was removed"]),
         ([], [SALES], ["operator 'sales' was added"]),
         ([SALES], [replace(SALES, name="sold")], ["operator 'sales' was removed", "operator 'sold' was added"]),
-        ([SALES, JOIN], [JOIN, SALES], ["the operators stand in another order (they were sales, paid, now they are paid, sales)"]),
+        ([SALES, JOIN], [JOIN, SALES], ["the operators are in another order (they were sales, paid, now they are paid, sales)"]),
         ([SALES], [replace(SALES, kind="join")], ["sales: was an aggregate, and is a join"]),
         ([SALES], [replace(SALES, key=(("shop", "string"), ("day", "date")))], ["sales: the key was (shop string), and is (shop string, day date)"]),
         ([SALES], [replace(SALES, window=Window(60_000, 10_000))], ["sales: the window was 10000 ms, and is 60000 ms, every 10000 ms"]),

@@ -73,7 +73,7 @@ class LocationStories:
     def test_a_file_is_written_once_read_listed_and_removed(self, url: str) -> None:
         where = fresh(url)
         where.write_new("manifests/a.json", b"one")
-        with pytest.raises(Refusal, match=r"manifests/a\.json\S* is there already"):
+        with pytest.raises(Refusal, match=r"manifests/a\.json\S* already exists"):
             where.write_new("manifests/a.json", b"two")
         where.write_new("files/deep/er/b", b"")
         assert where.read("manifests/a.json") == b"one" and where.read("files/deep/er/b") == b""

@@ -226,7 +226,7 @@ def test_what_a_process_cannot_keep_is_refused_by_name() -> None:
         opened("session", pa.int64(), **{f"d{i}": ferry.approx_count_distinct("x") for i in range(4)})
     timed = input_of(pa.int64()).append(pa.field("_time", pa.int64()))
     for process in processes(Functions({"a": ferry.first("x")})).values():
-        with pytest.raises(SpecRefused, match="column '_time': event times have this name here"):
+        with pytest.raises(SpecRefused, match="column '_time': this name is reserved for event times"):
             shape_of("p", process, KEY, [timed], None)
 
 

@@ -17,7 +17,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
 from ferry.process.declared import opened
 from ferry.process.harness import ProcessHarness
-from ferry.process.rounds import STANDING_MAX
+from ferry.process.rounds import TIMER_ROUNDS_MAX
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", pa.int64())])
 VALUES = pa.schema([("v", pa.int64()), ("t", pa.string())])
@@ -173,7 +173,7 @@ def test_timers_that_are_set_for_what_is_over_are_refused() -> None:
 
     rig = harness(script)
     rig.epoch(rows(1), watermark=0)
-    with pytest.raises(SpecRefused, match=f"{STANDING_MAX} times in one epoch, last at .*, and never for later"):
+    with pytest.raises(SpecRefused, match=f"{TIMER_ROUNDS_MAX} times in one epoch, last at .*, and never for later"):
         rig.epoch(watermark=5)
 
 
@@ -245,7 +245,7 @@ class Undeclared(Scripted):
         ({"t": ferry.StateTable(pa.schema([("a", pa.list_(pa.int64()))]))}, VALUES, "column 'a' cannot be list"),
         ({}, pa.schema([]), "output"),
         ({}, None, "output"),
-        ({}, pa.schema([("a", pa.int64()), ("a", pa.int64())]), "columns \\['a'\\] are there twice"),
+        ({}, pa.schema([("a", pa.int64()), ("a", pa.int64())]), "columns \\['a'\\] appear twice"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_at_once(tables: Any, output: Any, message: str) -> None:

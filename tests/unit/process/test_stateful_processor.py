@@ -232,7 +232,7 @@ REFUSED = [
     (sp.Named([["Map", "m", "k array<int>", "n LONG"]]), "None", "state 'm'.*is no column"),
     (sp.Named([["Value", "1", "n LONG"]]), "None", "starting with a letter"),
     (sp.Named([], delete=b"x"), "None", "transform_with_state 'it': .* JSON"),  # type: ignore[arg-type]
-    (sp.Secret("abc"), "None", "what was given for 'words' is not known"),
+    (sp.Secret("abc"), "None", "the value of 'words' is unknown"),
     (sp.Wrong("reads in init"), "None", "there is no key in init"),
     (sp.Everything, "None", "no instance of a subclass of PySpark's StatefulProcessor"),
     (sp.Plain(), "Event", "use 'EventTime', 'ProcessingTime' or 'None'"),

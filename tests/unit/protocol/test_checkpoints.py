@@ -239,7 +239,7 @@ def test_a_driver_that_has_looked_before_the_job_was_restored_looks_again() -> N
     driver = c.Coordinator(top.settings, top.initial, top.journal)
     driver.start()
     (halt,) = driver.step(c.JournalRefused("1.9", restored(Version(1, 9), (A,)).table))
-    assert isinstance(halt, c.Halt) and halt.kind == "failed" and "look again" in halt.reason
+    assert isinstance(halt, c.Halt) and halt.kind == "failed" and "read it again" in halt.reason
 
 
 def test_a_checkpoint_that_cannot_be_loaded_stops_the_job() -> None:

@@ -108,7 +108,7 @@ def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
     halt = top.last(c.Halt)
     assert halt.kind == "failed"
     assert halt.reason == (
-        "0.0 and 1.0 cannot reach each other, and no other leader or helper has helped for 300 s: mend the network between them"
+        "0.0 and 1.0 cannot reach each other, and no other leader or helper has worked around it for 300 s: repair the network between them"
     )
 
 
@@ -194,7 +194,7 @@ def test_an_instance_that_stands_still_is_lost() -> None:
         top.tell(m.Pulse(B, 0))
     assert A in top.driver.alive
     top.tell(c.Tick(3501))
-    assert c.Close(A, "it stands still: no message for 2.5 s") in top.done
+    assert c.Close(A, "it is at a standstill: no message for 2.5 s") in top.done
     assert members(top) == [(B,), (B,)]
 
 
@@ -209,7 +209,7 @@ def test_who_stands_still_before_the_first_answer_is_lost_too() -> None:
         top.tell(m.Pulse(B, 0))
     assert members(top) == [(A, B), (B, A)]
     top.tell(c.Tick(3501))
-    assert c.Close(A, "it stands still: no message for 2.5 s") in top.done
+    assert c.Close(A, "it is at a standstill: no message for 2.5 s") in top.done
     assert members(top) == [(B,), (B,)]
 
 

@@ -55,7 +55,7 @@ def test_no_bit_of_the_journal_is_read_as_another(redis: Redis) -> None:
         try:
             assert journal.read() == table(1, 0)  # the name of the checksum
         except StateUnavailable as error:
-            assert "the journal in Redis is not what was written" in str(error)
+            assert "the journal in Redis is damaged" in str(error)
     document = json.loads(whole)
     del document["crc"]
     journal._redis.set(name, json.dumps(document))
@@ -173,7 +173,7 @@ def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> No
     other = registry.claim(3, "b")
     assert other.life > again.life and registry.claim(4, "a"), "another worker is another matter"
     for late in (lambda: registry.beat(3, again, 60_000), lambda: registry.claim(3, "a")):
-        with pytest.raises(Superseded, match="worker 3 was started anew elsewhere"):
+        with pytest.raises(Superseded, match="worker 3 was started again elsewhere"):
             late()
     registry.beat(3, other, 60_000)
     assert registry.claim(3, "b").life > other.life

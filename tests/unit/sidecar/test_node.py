@@ -84,7 +84,7 @@ def test_an_instance_begins_anew_when_the_driver_has_another_program(
     monkeypatch.setattr(one, "_machine", machine, raising=False)
     one._handle(m.Ask(3), None)
     if ends:
-        with pytest.raises(BeginsAnew, match="the program is another"):
+        with pytest.raises(BeginsAnew, match="the program has changed"):
             one._handle(m.Ask(4), None)
     else:
         one._handle(m.Ask(4), None)

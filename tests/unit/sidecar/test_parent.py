@@ -113,7 +113,7 @@ class JobRegistry:
 
     def claim(self, worker: int, place: str) -> Claim:
         if self.elsewhere:
-            raise Superseded("it was started anew elsewhere")
+            raise Superseded("it was started again elsewhere")
         return Claim(7, "7 pod")
 
     def beat(self, worker: int, claim: Claim, ttl_ms: int, pulses: Sequence[Pulse] = ()) -> None:

@@ -112,7 +112,7 @@ def test_an_unclean_end_is_none_and_says_so(machine: Machine, caplog: pytest.Log
     machine.fill()
     machine.power()
     assert not is_whole(machine.start())
-    assert "did not end with a clean end" in caplog.text
+    assert "without a clean end" in caplog.text
 
 
 def test_a_start_breaks_the_seal_also_in_the_same_boot(machine: Machine) -> None:
@@ -177,7 +177,7 @@ def test_any_bit_of_the_seal_is_noticed(machine: Machine) -> None:
     for at in range(len(sealed)):
         (machine.directory / seal.SEAL).write_bytes(sealed)
         _flip(machine.directory / seal.SEAL, at)
-        with pytest.raises(StateUnavailable, match="sealed is not what was written"):
+        with pytest.raises(StateUnavailable, match="sealed is damaged"):
             seal.read(machine.directory)
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_seal_says_why_nothing_is_there(machine: Machine) -> None:
     _flip(machine.directory / seal.SEAL, 40)
     machine.power()
     one = machine.start()
-    assert not is_whole(one) and "sealed is not what was written" in one.damage
+    assert not is_whole(one) and "sealed is damaged" in one.damage
 
 
 def test_a_damaged_seal_costs_nothing_in_the_same_boot(machine: Machine) -> None:
@@ -323,7 +323,7 @@ def test_what_was_dropped_is_not_nothing(machine: Machine) -> None:
     one.perform(core.Save(core.InstanceRecord(1, released=STEP.epoch)))
     one = machine.start()
     one.saved()
-    with pytest.raises(BeginsAnew, match="of the time before"):
+    with pytest.raises(BeginsAnew, match="the files here are older"):
         one.perform(core.Save(core.InstanceRecord(1, origin="x#2")))
         one.perform(core.Erase())
     one = machine.start()
@@ -339,6 +339,6 @@ def test_whose_epochs_are_over_is_not_new(machine: Machine) -> None:
     one.perform(core.Save(core.InstanceRecord(1, released=5)))
     one.perform(core.Forget(5, (0, 0)))
     one.perform(core.Save(core.InstanceRecord(2, origin="x#2")))
-    with pytest.raises(BeginsAnew, match="of the time before"):
+    with pytest.raises(BeginsAnew, match="the files here are older"):
         one.perform(core.Erase())
     machine.start().staging.claim(Fragment(Step(5, 0), 2, 1, 0))

@@ -217,7 +217,7 @@ def test_a_process_that_cannot_be_made_anew_is_refused() -> None:
         shape_of("p", Local(), key, [COLUMNS], None)
     with pytest.raises(SpecRefused, match="would come back from JSON"):
         shape_of("p", Everything((1, 2)), key, [COLUMNS], None)  # type: ignore[arg-type]
-    with pytest.raises(SpecRefused, match="what JSON can hold"):
+    with pytest.raises(SpecRefused, match="values that JSON can hold"):
         shape_of("p", Everything(object()), key, [COLUMNS], None)  # type: ignore[arg-type]
 
 

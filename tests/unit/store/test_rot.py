@@ -1,4 +1,4 @@
-"""Files of state that are not what was written: whoever opens them says which, and never reads something else from them."""
+"""Files of state that are damaged: whoever opens them says which, and never reads something else from them."""
 
 from __future__ import annotations
 

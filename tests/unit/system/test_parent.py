@@ -41,7 +41,7 @@ def test_it_is_killed_with_its_parent(tmp_path: Path) -> None:
 
 def test_it_does_not_begin_when_its_parent_is_gone() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD, "1"], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "process 1, which has started this one, is gone" in done.stderr
+    assert done.returncode == 1 and "process 1, which has started this one, has ended" in done.stderr
 
 
 FORKS = """

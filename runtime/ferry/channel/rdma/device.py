@@ -139,7 +139,7 @@ def self_test(device: Device, shape: RingShape) -> None:
                 raise DeviceUnusable(f"{name}: a write to itself was not finished after {SELF_TEST_SECONDS} s")
             time.sleep(0.001)
         if ring.view[end:] != _PATTERN:
-            raise DeviceUnusable(f"{name}: a write to itself was finished, and its bytes are not there")
+            raise DeviceUnusable(f"{name}: a write to itself was finished, but its bytes did not arrive")
     except DeviceUnusable:
         raise
     except Fault as error:

@@ -50,7 +50,7 @@ class RdmaSettings:
 class RdmaEndpoint(TcpEndpoint):
     """Closes the device with itself. Raises Exhausted when it may not pin even one link."""
 
-    carriers = RDMA
+    transport_flags = RDMA
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class RdmaEndpoint(TcpEndpoint):
         """Bytes that the links pin now."""
         return self._budget.used
 
-    def _transport(self, opening: Opening, carriers: int) -> SocketTransport:
-        if not carriers & RDMA:
+    def _transport(self, opening: Opening, transport_flags: int) -> SocketTransport:
+        if not transport_flags & RDMA:
             return TcpTransport(opening, "the peer has no RDMA")
         chosen = self._settings
         factory = ConnectionFactory(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)

@@ -273,7 +273,7 @@ class Inbound:
         end = (self.consumed % shape.slots + 1) * shape.slot_bytes
         wanted = self.consumed + 1
         if self._words[end // 8 - 1] != wanted:
-            return self._suspicious("its sequence is another") if self._imm else 0
+            return self._suspicious("it has another sequence") if self._imm else 0
         self._queue_pair.barrier()
         written = bytes(self.ring.view[end - FOOTER_BYTES : end])
         length, _, ring_id, kind, flags, sequence = _FOOTER.unpack(written)
@@ -295,7 +295,7 @@ class Inbound:
         if self._suspect is None:
             self._suspect = now
         elif now - self._suspect > TORN_SECONDS:
-            raise Refusal(f"slot {self.consumed + 1} of the ring is not what was sent: {problem}")
+            raise Refusal(f"slot {self.consumed + 1} of the ring is damaged: {problem}")
         return 0
 
     @property

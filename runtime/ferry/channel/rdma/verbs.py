@@ -65,7 +65,9 @@ def library() -> SimpleNamespace:
     try:
         from pyverbs import addr, cq, device, mr, pd, pyverbs_error, qp, wr
     except ImportError as error:
-        raise DeviceUnusable(f"pyverbs cannot be imported ({error}): it has to be of the system's rdma-core") from error
+        raise DeviceUnusable(
+            f"pyverbs cannot be imported ({error}): it has to come from the system's rdma-core"
+        ) from error
     return SimpleNamespace(
         enums=_module("pyverbs.enums") or _module("pyverbs.libibverbs_enums"),  # moved with rdma-core 59
         barrier=getattr(_module("pyverbs.dma_util"), "udma_from_dev_barrier", lambda: None),

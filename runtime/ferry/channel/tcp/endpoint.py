@@ -51,7 +51,7 @@ _RETRY_SECONDS = 0.02
 class TcpEndpoint(Endpoint):
     """Keeps one TCP connection per peer."""
 
-    carriers = 0
+    transport_flags = 0
     """besides TCP, as the handshake names them"""
 
     def __init__(
@@ -122,11 +122,13 @@ class TcpEndpoint(Endpoint):
     def _welcome(self, sock: socket.socket) -> None:
         def decide(caller: Caller, answer: Callable[[Verdict], None]) -> None:
             opening = self._opening(sock, caller.name, caller.name, caller.life, caller.number)
-            self._admit(self._transport(opening, caller.carriers), answer)
+            self._admit(self._transport(opening, caller.transport_flags), answer)
 
         try:
             tune(sock)
-            welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.carriers, decide)
+            welcome(
+                sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.transport_flags, decide
+            )
         except FerryError as error:
             self._refuse(sock, str(error))
         except Exception:  # a failed callback ends this connection, not the endpoint
@@ -173,10 +175,10 @@ class TcpEndpoint(Endpoint):
             raise kind(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: {error}") from error
         try:
             tune(sock)
-            me = Caller(self.name, self._life, number, self.carriers)
-            admitted, life, carriers = greet(sock, me, peer, self._job, self._secret, seconds)
+            me = Caller(self.name, self._life, number, self.transport_flags)
+            admitted, life, transport_flags = greet(sock, me, peer, self._job, self._secret, seconds)
             if admitted:
-                transport = self._transport(self._opening(sock, peer, self.name, life, number), carriers)
+                transport = self._transport(self._opening(sock, peer, self.name, life, number), transport_flags)
                 if self._admit(transport, None):
                     return transport
             sock.close()
@@ -187,7 +189,7 @@ class TcpEndpoint(Endpoint):
 
     # -- the one connection per peer ----------------------------------------------------------------------------------
 
-    def _transport(self, opening: Opening, carriers: int) -> SocketTransport:
+    def _transport(self, opening: Opening, transport_flags: int) -> SocketTransport:
         return TcpTransport(opening)
 
     def _opening(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> Opening:

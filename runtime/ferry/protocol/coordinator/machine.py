@@ -200,7 +200,7 @@ class Coordinator:
     def _on_journal_refused(self, event: io.JournalRefused) -> None:
         found = event.journal
         if self.phase is io.Phase.JOURNAL and found is not None and found.origin != self.table.origin:
-            restored = f"since this driver has looked the job was restored ({found.origin}): look again"
+            restored = f"the job was restored ({found.origin}) after this driver read the journal: read it again"
             self.driver.halt("failed", restored)
         elif self.journaling.claim_again(found):
             self._journal_last()

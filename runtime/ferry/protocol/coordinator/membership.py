@@ -185,7 +185,7 @@ class Membership:
         if not self._driver.rules.silent_lost:
             return []
         for i in silent:
-            reason = f"it stands still: no message for {silence_ms / 1000:g} s"
+            reason = f"it is at a standstill: no message for {silence_ms / 1000:g} s"
             self.lost(i, reason)
             self._lost_at_once(i, self.gone[i])
             self._driver.do(Close(i, reason))

@@ -76,8 +76,8 @@ class Reachability:
         names = ", ".join(f"{a} and {b}" for a, b in sorted(failing))
         driver.halt(
             "failed",
-            f"{names} cannot reach each other, and no other leader or helper has helped for "
-            f"{driver.settings.apart_ms / 1000:.0f} s: mend the network between them",
+            f"{names} cannot reach each other, and no other leader or helper has worked around it for "
+            f"{driver.settings.apart_ms / 1000:.0f} s: repair the network between them",
         )
         return True
 
