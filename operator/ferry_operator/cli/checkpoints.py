@@ -19,7 +19,7 @@ from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
 from ferry_operator.kube.api.notes import is_name
-from ferry_operator.local.request import FAILED, Request
+from ferry_operator.local.run_command import FAILED, RunCommand
 
 app = typer.Typer()
 
@@ -120,7 +120,7 @@ def restore(
     more += [f"restoreSink={sink}"] if sink is not None else []
     more += [f"workers={workers}"] if workers is not None else []
     options = Options(events, output)
-    raise typer.Exit(targets.run(Request(Path(job), (*(sets or ()), *more), (), options, None, quiet, as_json)))
+    raise typer.Exit(targets.run(RunCommand(Path(job), (*(sets or ()), *more), (), options, None, quiet, as_json)))
 
 
 @app.command()

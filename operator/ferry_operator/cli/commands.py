@@ -16,7 +16,7 @@ from ferry.contract.errors import Refusal
 from ferry.contract.one_line import one_line, printable
 from ferry_operator.cli import local_logs, targets
 from ferry_operator.cli.terminal import done, say, show_json
-from ferry_operator.local.request import FAILED, OK, REFUSED
+from ferry_operator.local.run_command import FAILED, OK, REFUSED
 
 app = typer.Typer()
 

@@ -32,7 +32,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
 from ferry_operator.local import check, environment
 from ferry_operator.local.registry import NoSuchJob, Registry
-from ferry_operator.local.request import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
+from ferry_operator.local.run_command import FAILED, NO_SUCH_JOB, OK, REFUSED, RunCommand
 from ferry_operator.local.timeline.console import PlainConsole
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -82,7 +82,7 @@ def run(
     if ctx.obj.cluster:
         raise Refusal(f"`ferry run` is for this machine; on a cluster: kubectl apply -f {job}")
     options = Options(events, output, keep)
-    raise typer.Exit(targets.run(Request(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
+    raise typer.Exit(targets.run(RunCommand(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
 
 
 @app.command()

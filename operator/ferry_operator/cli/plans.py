@@ -23,7 +23,7 @@ from ferry_operator.control import plan_file
 from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
 from ferry_operator.job import spec
 from ferry_operator.job.models_handover import Handover
-from ferry_operator.local.request import REFUSED
+from ferry_operator.local.run_command import REFUSED
 from ferry_operator.placement import strategies
 
 if TYPE_CHECKING:

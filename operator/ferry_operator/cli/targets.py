@@ -21,7 +21,7 @@ from ferry_operator.cli.terminal import say
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.local import environment
 from ferry_operator.local.registry import NoSuchJob, Registry
-from ferry_operator.local.request import Request
+from ferry_operator.local.run_command import RunCommand
 
 if TYPE_CHECKING:
     from ferry_operator.cli.remote.port import UserApi
@@ -135,13 +135,13 @@ def namespace(target: Target) -> Namespace:
     return Namespace(connect(target))
 
 
-def run(request: Request) -> int:
+def run(command: RunCommand) -> int:
     """Run a job on this machine to its end; returns the exit code. Raises Refusal where only the client is installed."""
     if find_spec("pyspark") is None:
         raise Refusal("PySpark is not installed: jobs run on this machine with `pip install ferry-stream`")
     from ferry_operator.local.run import run as run_job
 
-    return run_job(request)
+    return run_job(command)
 
 
 def connect(target: Target) -> UserApi:

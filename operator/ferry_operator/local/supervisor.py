@@ -1,7 +1,7 @@
 """Runs one job on this machine: observe, decide, act, every 100 ms, until the job has ended and no process is left.
 
 Composition only: what should be done is decided in `decide` and `restarts`, how it is done is in `cluster.local`. One
-thread, the caller's, owns all state here; requests of the endpoint are closures that it runs between two looks.
+thread, the caller's, owns all state here, and answers the requests of the endpoint between two looks.
 """
 
 from __future__ import annotations
@@ -41,6 +41,18 @@ from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry
+from ferry_operator.local.requests import (
+    Answer,
+    CancelPlan,
+    ChangeJob,
+    DescribeJob,
+    ReachStage,
+    Request,
+    StopRun,
+    SubmitPlan,
+    SuspendRun,
+    BeginCheckpoint,
+)
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
 from ferry_operator.local.view import Record, RunView, describe
@@ -84,7 +96,7 @@ class Supervisor:
         self._warnings: list[str] = []
         self._slow = ""
         self._unread = self._finished = False
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox(self._answer)
         self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
 
@@ -122,7 +134,7 @@ class Supervisor:
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
-        endpoint = ApiServer(application(self, token), ("127.0.0.1", 0), context)
+        endpoint = ApiServer(application(self._mailbox.ask, token), ("127.0.0.1", 0), context)
         stack.callback(endpoint.close)
         processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs")
         stack.callback(processes.close)
@@ -271,46 +283,28 @@ class Supervisor:
         now = {"t": time.time(), "up": time.monotonic()}
         append_record(self.directory.path, {"kind": "action", **now, "text": text})
 
-    # ---- requests (SupervisorPort): called by the endpoint's threads
-    def job(self) -> Record:
-        """See `endpoint.SupervisorPort`."""
-        return self._mailbox.ask(self._job)
-
-    def perform(self, commands: Sequence[Command]) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._perform_all(commands))
-
-    def handover(self, wanted: Handover) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"handover {self.asked.handover(wanted)}"))
-
-    def balance(self, wanted: BalanceSpec) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"balance {self.asked.balance(wanted)}"))
-
-    def submit(self, one: PlanFile) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._submit(one))
-
-    def cancel(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"cancel {self.asked.cancel().words()}"))
-
-    def stage(self, epoch: int, stage: str) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._stage(epoch, stage))
-
-    def stop(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(self._stop)
-
-    def checkpoint(self, name: str | None) -> int:
-        """See `endpoint.SupervisorPort`."""
-        return self._mailbox.ask(lambda: self._checkpoint(name))
-
-    def suspend(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(self._suspend)
+    # ---- requests of the endpoint
+    def _answer(self, request: Request) -> Answer:
+        match request:
+            case DescribeJob():
+                return self._job()
+            case ChangeJob(commands, handover, balance):
+                self._change(commands, handover, balance)
+            case SubmitPlan(plan):
+                self._submit(plan)
+            case CancelPlan():
+                self._note(f"cancel {self.asked.cancel().words()}")
+            case ReachStage(epoch, stage):
+                self._stage(epoch, stage)
+            case BeginCheckpoint(name):
+                return {"number": self._checkpoint(name)}
+            case SuspendRun():
+                self._suspend()
+            case StopRun():
+                self._stop()
+            case _:
+                assert_never(request)
+        return {}
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
@@ -343,16 +337,28 @@ class Supervisor:
         if self.stopping is not None:
             raise Refusal("the job is ending")
 
-    def _submit(self, one: PlanFile) -> None:
+    def _submit(self, plan: PlanFile) -> None:
         if self.stopping is not None:
             raise Refusal("the job is ending")
-        self.asked.submit(one, self.settings.job)
-        self._note(f"submit {one.words()}")
+        self.asked.submit(plan, self.settings.job)
+        self._note(f"submit {plan.words()}")
+
+    def _change(self, commands: Sequence[Command], handover: Handover | None, balance: BalanceSpec | None) -> None:
+        """Change all or, when one of the commands names what is not there, nothing."""
+        self._check(commands)
+        if handover is not None:
+            self._note(f"handover {self.asked.handover(handover)}")
+        if balance is not None:
+            self._note(f"balance {self.asked.balance(balance)}")
+        self._perform_all(commands)
+
+    def _check(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""
-        for command in commands:
-            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
+        self._check(commands)
         for command in commands:
             self._perform(command)
 
