@@ -18,8 +18,9 @@ from ferry.contract.certificates import client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.names import InstanceId
-from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 
@@ -106,7 +107,7 @@ class Local:
         if not (status := found["status"]) or not status["groups"]:
             raise Fault(f"{self.entry.name}: its driver does not answer: where its state is is not known")
         one = found["spec"]
-        size = PlannedSize(workers=one["workers"], instances_per_worker=one["instancesPerWorker"])
+        size = Size.of(one)
         return Present(
             found["job"],
             size,

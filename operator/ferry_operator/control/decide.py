@@ -27,6 +27,7 @@ from ferry.contract.plans import Plan
 from ferry_operator.control import balancing, boundaries, placing
 from ferry_operator.control.balancing import Advice, BalancePolicy
 from ferry_operator.control.placing import Placements
+from ferry_operator.job.size import Size
 from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy, steps
 
@@ -46,9 +47,7 @@ Due = tuple[int, int | None]
 class Wanted:
     """The numbers of the spec that decide where things are."""
 
-    workers: int
-    instances: int
-    """per worker"""
+    size: Size
     replicas: int
     handover: HandoverPolicy = field(default_factory=HandoverPolicy)
     balance: BalancePolicy = field(default_factory=BalancePolicy)
@@ -218,14 +217,12 @@ def decide(observed: Observed) -> list[Action]:
 
 def expected(observed: Observed) -> list[InstanceId]:
     """Instances that should hold state: of wanted workers that are not drained, sorted by worker and index."""
-    wanted = observed.wanted
-    workers = [k for k in range(wanted.workers) if k not in observed.drains]
-    return [InstanceId(f"{k}.{i}") for k in workers for i in range(wanted.instances)]
+    return observed.wanted.size.instance_ids(observed.drains)
 
 
 def _starts(observed: Observed) -> list[Action]:
     """Workers to start, and running ones to grow."""
-    wanted, actions = observed.wanted, list[Action]()
+    wanted, actions = observed.wanted.size, list[Action]()
     seen = {worker.index: worker for worker in observed.workers}
     needed = _last_copies(observed)
     for k in sorted({*range(wanted.workers), *seen}):
@@ -260,16 +257,16 @@ def _last_copies(observed: Observed) -> dict[int, int]:
 
 def _releases(observed: Observed) -> list[Action]:
     """Workers to stop and instances to end: what no group names and no driver will be told to use."""
-    held, actions = _held(observed), list[Action]()
+    held, wanted, actions = _held(observed), observed.wanted.size, list[Action]()
     if held is None:
         return []
     for worker in sorted(observed.workers, key=lambda w: w.index):
         k, keep = worker.index, held.get(worker.index, 0)
-        if k >= observed.wanted.workers:
+        if k >= wanted.workers:
             if keep == 0:
                 actions.append(StopWorker(k))
-        elif worker.running and worker.instances > max(observed.wanted.instances, keep):
-            actions.append(SetInstances(k, max(observed.wanted.instances, keep)))
+        elif worker.running and worker.instances > max(wanted.instances, keep):
+            actions.append(SetInstances(k, max(wanted.instances, keep)))
     return actions
 
 

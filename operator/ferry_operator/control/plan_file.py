@@ -22,9 +22,9 @@ from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
 from ferry_operator.control import handovers, placing
-from ferry_operator.control.commands import INSTANCES_MAX, WORKERS_MAX
 from ferry_operator.job.models_base import SpecPart
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import INSTANCES_MAX, WORKERS_MAX, Size
 from ferry_operator.placement import planner
 from ferry_operator.placement.strategies import steps
 
@@ -48,17 +48,6 @@ class _Part(SpecPart):
     model_config = ConfigDict(validate_by_name=True)
 
 
-class PlannedSize(_Part):
-    """How many places a job has."""
-
-    workers: int = Field(ge=1, le=WORKERS_MAX)
-    instances_per_worker: int = Field(ge=1, le=INSTANCES_MAX)
-
-    def words(self) -> str:
-        """For people."""
-        return f"{self.workers} workers with {self.instances_per_worker} instances each"
-
-
 class PlanForecast(_Part):
     """The cost of a plan, as far as it was known when the plan was made."""
 
@@ -75,9 +64,9 @@ class PlanFile(_Part):
     """What `ferry plan -o` writes and `ferry submit` hands in."""
 
     job: str = Field(min_length=1, max_length=253)
-    size: PlannedSize
+    size: Size
     """what the job is to be when it is over"""
-    before: PlannedSize
+    before: Size
     """and what it goes back to when it is taken back"""
     replicas: int = Field(ge=0)
     handover: Handover = Handover()
@@ -150,8 +139,7 @@ def _check(one: PlanFile) -> None:
     if len(usable) != len(one.usable):
         raise Refusal("this is no plan: usable names an instance twice")
     for instance in one.usable:
-        worker, index = map(int, instance.split("."))
-        if worker >= one.size.workers or index >= one.size.instances_per_worker:
+        if not one.size.has(*map(int, instance.split("."))):
             raise Refusal(f"this is no plan: usable: a job of this size has no instance {instance}")
     copies = 1 + min(one.replicas, len({worker_of(InstanceId(i)) for i in usable}) - 1)
     for vnode, placement in enumerate(one.placements):
@@ -171,18 +159,12 @@ def unfit(one: PlanFile, job: str, virtual_nodes: int, replicas: int, drains: Se
         return f"the plan has {len(one.placements)} virtual nodes, {job} has {virtual_nodes}"
     if one.replicas != replicas:
         return f"the plan is for {one.replicas} replicas, {job} has {replicas}"
-    if one.usable != (there := _instances(one.size, drains)):
+    if one.usable != (there := one.size.instance_ids(drains)):
         return f"the plan is for the instances {', '.join(one.usable)}; as workers are drained these are {', '.join(there)}"
     return ""
 
 
-def _instances(size: PlannedSize, drains: Sequence[int]) -> list[str]:
-    """Those that hold state."""
-    workers = [k for k in range(size.workers) if k not in drains]
-    return [f"{k}.{i}" for k in workers for i in range(size.instances_per_worker)]
-
-
-def check_begin(one: PlanFile, now: PlannedSize) -> None:
+def check_begin(one: PlanFile, now: Size) -> None:
     """Raise Refusal when the job has another size than the plan begins with."""
     if one.before != now:
         raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
@@ -193,7 +175,7 @@ class Present:
     """A job as it is, as far as a plan depends on it."""
 
     job: str
-    size: PlannedSize
+    size: Size
     replicas: int
     groups: Sequence[Sequence[str]]
     """by virtual node: in-sync members, the leader first"""
@@ -207,9 +189,9 @@ class Present:
     """seconds per byte that is copied, and of pause per new leader, as moves went so far"""
 
 
-def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
+def made(present: Present, size: Size, handover: Handover) -> PlanFile:
     """The plan that leads a job to this size. Raises Refusal when no worker would be left."""
-    usable = tuple(map(InstanceId, _instances(size, present.drains)))
+    usable = tuple(size.instance_ids(present.drains))
     if not usable:
         raise Refusal("no worker is left: all are drained")
     pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)

@@ -29,7 +29,7 @@ from typing import assert_never, get_args
 
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
-from ferry_operator.control.scaling_sizes import ClusterSize
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint, pending
 from ferry_operator.kube.observe import placeholders
@@ -159,7 +159,7 @@ class ForgetAsked:
 class Rescale:
     """Write the workers and their instances into the spec, unless a user has changed it meanwhile."""
 
-    size: ClusterSize
+    size: Size
     message: str
 
 

@@ -13,9 +13,10 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import balancing, handovers, plan_file
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, check_command
-from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 
 
 class Asked:
@@ -33,9 +34,9 @@ class Asked:
 
     def check(self, command: Command, status: Status | None = None) -> None:
         """Raise Refusal when it names what is not there, or what cannot be. `status`: what the driver says."""
-        check_command(command, self.wanted.workers, self.wanted.instances, self.virtual_nodes)
+        check_command(command, self.wanted.size, self.virtual_nodes)
         if command.kind == "drain":
-            if not [k for k in range(self.wanted.workers) if k not in (*self.drains, command.number)]:
+            if not self.wanted.size.holding((*self.drains, command.number)):
                 raise Refusal(f"{command}: no other worker is left to take its state")
         elif command.kind == "move":
             assert command.instance is not None
@@ -50,9 +51,9 @@ class Asked:
         """From now on; False when it is nothing that lasts, but has to be done."""
         match command.kind:
             case "workers":
-                self._resize(PlannedSize(workers=command.number, instances_per_worker=self.wanted.instances))
+                self._resize(replace(self.wanted.size, workers=command.number))
             case "instances":
-                self._resize(PlannedSize(workers=self.wanted.workers, instances_per_worker=command.number))
+                self._resize(replace(self.wanted.size, instances=command.number))
             case "drain":
                 self.drains = sorted({*self.drains, command.number})
             case "move":
@@ -84,8 +85,7 @@ class Asked:
         """The job gets the size of the plan, and its placements. Raises Refusal."""
         if why := plan_file.unfit(one, job, self.virtual_nodes, self.wanted.replicas, self.drains):
             raise Refusal(why)
-        now = PlannedSize(workers=self.wanted.workers, instances_per_worker=self.wanted.instances)
-        plan_file.check_begin(one, now)
+        plan_file.check_begin(one, self.wanted.size)
         self._resize(one.size)
         self.plan = one
 
@@ -96,10 +96,10 @@ class Asked:
         self._resize(one.before)
         return one
 
-    def _resize(self, size: PlannedSize) -> None:
+    def _resize(self, size: Size) -> None:
         """A plan that was handed in is for one size alone."""
         self.plan = None
-        self.wanted = replace(self.wanted, workers=size.workers, instances=size.instances_per_worker)
+        self.wanted = replace(self.wanted, size=size)
         self.drains = [k for k in self.drains if k < size.workers]
 
     def described(self, job: str) -> dict[str, str] | None:

@@ -32,6 +32,7 @@ from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.local.requests import (
     Ask,
+    BeginCheckpoint,
     CancelPlan,
     ChangeJob,
     DescribeJob,
@@ -40,7 +41,6 @@ from ferry_operator.local.requests import (
     StopRun,
     SubmitPlan,
     SuspendRun,
-    BeginCheckpoint,
 )
 
 

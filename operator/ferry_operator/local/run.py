@@ -42,7 +42,7 @@ def run(command: RunCommand, programs: Programs | None = None) -> int:
     job = spec.load(command.job_file, command.sets)
     one = job.spec
     command = replace(command, options=command.options.over(one.output, one.events))
-    schedule = Schedule(parse_all(command.at, one.workers, one.instances_per_worker, one.state.virtual_nodes))
+    schedule = Schedule(parse_all(command.at, one.size, one.state.virtual_nodes))
     if one.suspended:
         raise SpecRefused(
             f"spec.{'suspend' if one.suspend else 'workers'}: only on Kubernetes is a job kept without processes; here: "
@@ -77,8 +77,7 @@ def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Sche
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
         settings = replace(settings, program=copied)
         wanted = decide.Wanted(
-            one.workers,
-            one.instances_per_worker,
+            one.size,
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance),

@@ -43,6 +43,7 @@ from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.requests import (
     Answer,
+    BeginCheckpoint,
     CancelPlan,
     ChangeJob,
     DescribeJob,
@@ -51,7 +52,6 @@ from ferry_operator.local.requests import (
     StopRun,
     SubmitPlan,
     SuspendRun,
-    BeginCheckpoint,
 )
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail

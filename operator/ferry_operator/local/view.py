@@ -46,8 +46,7 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         "directory": view.settings.directory,
         "phase": phase,
         "spec": {
-            "workers": view.wanted.workers,
-            "instancesPerWorker": view.wanted.instances,
+            **view.wanted.size.to_wire(),
             "replicas": view.wanted.replicas,
             "virtualNodes": view.settings.virtual_nodes,
             "handover": {

@@ -20,6 +20,7 @@ from ferry_operator.control.balancing import Advice, BalancePolicy
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.quantities import Duration
+from ferry_operator.job.size import Size
 from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy
 from tests.unit.control.test_decide import status
@@ -57,7 +58,7 @@ def at_rest(rates: Rates, submitted: d.Submitted, size: float = 1e6, **changes: 
 def seen(rates: Rates, workers: int, policy: BalancePolicy = AUTO, **changes: Any) -> d.Observed:
     submitted = spread(len(rates), workers)
     return d.Observed(
-        wanted=d.Wanted(workers, 1, 1, balance=policy),
+        wanted=d.Wanted(Size(workers, 1), 1, balance=policy),
         workers=tuple(d.Worker(k, 1, True, seconds=1000.0) for k in range(workers)),
         driver=True,
         status=at_rest(rates, submitted, **changes),
@@ -263,8 +264,8 @@ def test_nothing_moves_for_balance(held: Callable[[d.Observed], d.Observed]) -> 
         lambda one: status_with(one, settled=False),
         lambda one: status_with(one, prepared="plan 2 begins with epoch 900"),
         lambda one: status_with(one, finished=True),
-        lambda one: replace(one, drains=(3,), wanted=replace(one.wanted, workers=4)),
-        lambda one: replace(one, wanted=replace(one.wanted, workers=4), missing={InstanceId("3.0"): 0.0}),
+        lambda one: replace(one, drains=(3,), wanted=replace(one.wanted, size=Size(4, 1))),
+        lambda one: replace(one, wanted=replace(one.wanted, size=Size(4, 1)), missing={InstanceId("3.0"): 0.0}),
         lambda one: status_with(one, rolled_back="no sign of 1.0"),
         lambda one: replace(one, wanted=replace(one.wanted, replicas=2)),
         lambda one: replace(one, pins=((3, InstanceId("1.0")),)),
@@ -318,7 +319,7 @@ class Hours:
     def imbalance(self, rates: Rates) -> float:
         assert self.one.submitted is not None
         return balancing.imbalance(
-            slots(self.one.wanted.workers),
+            slots(self.one.wanted.size.workers),
             [balancing.Load(rate, 0.0) for rate in rates],
             self.one.submitted.placements,
         )

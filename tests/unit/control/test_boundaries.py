@@ -10,6 +10,7 @@ import pytest
 from ferry.contract.plans import Boundary
 from ferry_operator.control import boundaries
 from ferry_operator.control import decide as d
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
 from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, status, submitted, worker
 
@@ -23,7 +24,7 @@ def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = No
     """A scale to three workers, of six virtual nodes of 1 GB each."""
     seen = {"loads": LOADS, "move_costs": COSTS, "windows_end_in": windows_end_in} | told
     return replace(
-        REST, wanted=d.Wanted(3, 1, 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
+        REST, wanted=d.Wanted(Size(3, 1), 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
         status=status(GROUPS * 3, THREE, **seen), submitted=d.Submitted(1, 1, BASIS, PLACEMENTS * 3),
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from ferry.contract.documents import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control import driver_client
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
 
 Groups = list[tuple[list[str], list[str]]]
@@ -34,7 +35,7 @@ GROUPS: Groups = [(["0.0", "1.0"], []), (["1.0", "0.0"], [])]
 PLACEMENTS: Any = (("0.0", "1.0"), ("1.0", "0.0"))
 BASIS: Any = d.Basis(("0.0", "1.0"), 1, ())  # type: ignore[arg-type]
 REST = d.Observed(
-    wanted=d.Wanted(workers=2, instances=1, replicas=1),
+    wanted=d.Wanted(Size(2, 1), replicas=1),
     workers=(worker(0), worker(1)),
     driver=True,
     status=status(GROUPS, ALIVE),
@@ -61,7 +62,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         ),
         pytest.param(replace(REST, workers=(worker(0),)), [d.StartWorker(1, 1)], id="a worker that is not there"),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=d.Wanted(2, 2, 1)),
+            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=d.Wanted(Size(2, 2), 1)),
             [d.SetInstances(0, 2), d.StartWorker(1, 2)],
             id="a dead worker comes back with the wanted number of instances",
         ),
@@ -151,7 +152,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             id="a new driver knows of no placement",
         ),
         pytest.param(
-            replace(REST, wanted=d.Wanted(2, 1, 0)), ["SubmitDesired"], id="another number of copies is wanted"
+            replace(REST, wanted=d.Wanted(Size(2, 1), 0)), ["SubmitDesired"], id="another number of copies is wanted"
         ),
         pytest.param(replace(REST, pins=((0, "1.0"),)), ["SubmitDesired"], id="a virtual node was pinned"),  # type: ignore[arg-type]
         pytest.param(
@@ -203,7 +204,7 @@ def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() 
 def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() -> None:
     three: Any = (*ALIVE, "2.0")
     one = replace(
-        REST, wanted=d.Wanted(3, 1, 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
+        REST, wanted=d.Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
         submitted=d.Submitted(1, 1, replace(BASIS, usable=three), PLACEMENTS), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
         at_window=(0, 1),
     )  # fmt: skip
@@ -229,7 +230,7 @@ LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
 
 def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
     three = [*ALIVE, "2.0"]
-    wanted = d.Wanted(3, 1, 1, LATER)
+    wanted = d.Wanted(Size(3, 1), 1, LATER)
     plan = submitted(
         replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status(GROUPS * 3, three))
     ).plan
@@ -243,7 +244,7 @@ def prepared(**changes: Any) -> d.Observed:
     told = {"prepared": "plan 2 begins with epoch 90", "desired": 2, "settled": False} | changes
     looks = replace(status(GROUPS, list(usable)), **told)
     three = (*REST.workers, worker(2))
-    return replace(REST, wanted=d.Wanted(3, 1, 1, LATER), workers=three, status=looks, submitted=waits)
+    return replace(REST, wanted=d.Wanted(Size(3, 1), 1, LATER), workers=three, status=looks, submitted=waits)
 
 
 def test_what_is_prepared_waits() -> None:
@@ -259,20 +260,20 @@ def test_what_repairs_is_due_at_once_and_warm() -> None:
 
 
 def test_the_first_plan_and_one_that_empties_a_worker_are_due_at_once() -> None:
-    first = replace(REST, wanted=d.Wanted(2, 1, 1, LATER), submitted=None)
+    first = replace(REST, wanted=d.Wanted(Size(2, 1), 1, LATER), submitted=None)
     assert submitted(first).plan.at_epoch == 0
     assert submitted(replace(prepared(), drains=(2,))).plan.at_epoch == 0
 
 
 def test_a_date_may_be_changed_and_taken_back() -> None:
     for policy, due in ((HandoverPolicy(), (0, None)), (HandoverPolicy(at_epoch=50), (50, None))):
-        plan = submitted(replace(prepared(), wanted=d.Wanted(3, 1, 1, policy))).plan
+        plan = submitted(replace(prepared(), wanted=d.Wanted(Size(3, 1), 1, policy))).plan
         assert (plan.number, plan.at_epoch, plan.at_time) == (3, *due)
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:
     three = [*ALIVE, "2.0", "2.1"]
-    found = submitted(replace(REST, wanted=d.Wanted(3, 1, 1), drains=(0,), status=status(GROUPS, three)))
+    found = submitted(replace(REST, wanted=d.Wanted(Size(3, 1), 1), drains=(0,), status=status(GROUPS, three)))
     assert {i for p in found.plan.placements for i in p} == {"1.0", "2.0"}
 
 
@@ -320,7 +321,7 @@ class World:
     """Obeys actions a little late, as a cluster does: starts take a round, groups change step by step."""
 
     def __init__(self, vnodes: int) -> None:
-        self.wanted = d.Wanted(2, 1, 1)
+        self.wanted = d.Wanted(Size(2, 1), 1)
         self.workers: dict[int, d.Worker] = {}
         self.alive: set[str] = set()
         self.driver, self.generation, self.desired = False, 0, 0
@@ -392,13 +393,13 @@ class World:
 
     def disturb(self, chance: random.Random) -> str:
         what = chance.choice(["scale", "instances", "kill worker", "kill driver", "drain", "undrain", "pin"])
-        k = chance.randrange(self.wanted.workers)
+        k = chance.randrange(self.wanted.size.workers)
         match what:
             case "scale":
-                self.wanted = replace(self.wanted, workers=chance.randint(2, 5))
+                self.wanted = replace(self.wanted, size=replace(self.wanted.size, workers=chance.randint(2, 5)))
                 self.drains = ()
             case "instances":
-                self.wanted = replace(self.wanted, instances=chance.randint(1, 3))
+                self.wanted = replace(self.wanted, size=replace(self.wanted.size, instances=chance.randint(1, 3)))
             case "kill worker" if k in self.workers:
                 self.workers[k] = replace(self.workers[k], running=False)
                 self.pass_time()
@@ -431,7 +432,7 @@ def test_actions_come_to_rest(seed: int) -> None:
         else:
             raise AssertionError("\n".join(history[-60:]))
         assert world.settled(), history[-20:]
-        stay = [k for k in range(world.wanted.workers) if k not in world.drains]
+        stay = [k for k in range(world.wanted.size.workers) if k not in world.drains]
         assert {k for k, w in world.workers.items() if w.running} - set(world.drains) == set(stay)
         for in_sync, _ in world.groups:
             assert len(in_sync) == 1 + min(1, len(stay) - 1)

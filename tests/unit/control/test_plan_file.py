@@ -18,12 +18,13 @@ from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control import plan_file
-from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import steps
 from tests.unit.control.test_decide import REST, status, worker
 
-TWO, FOUR = (PlannedSize(workers=n, instances_per_worker=1) for n in (2, 4))
+TWO, FOUR = (Size(n, 1) for n in (2, 4))
 GROUPS = [("0.0", "1.0"), ("1.0", "0.0")] * 8
 
 
@@ -129,7 +130,7 @@ def test_few_bytes_of_an_annotation_do_not_become_much_memory(text: str) -> None
 
 def test_the_largest_plan_can_be_read() -> None:
     names = [[f"{255 - i}.63" for i in range(5)]] * VIRTUAL_NODES_MAX
-    full = PlannedSize(workers=256, instances_per_worker=64)
+    full = Size(256, 64)
     usable = [f"{k}.{i}" for k in range(256) for i in range(64)]
     cut = [([v], [v]) for v in range(VIRTUAL_NODES_MAX)]
     one = PlanFile(job="a", size=full, before=full, replicas=4, usable=usable, placements=names, steps=cut)
@@ -148,7 +149,7 @@ WORKERS = tuple(worker(k) for k in range(4))
 ALIVE = [f"{k}.0" for k in range(4)]
 SCALED = replace(
     REST,
-    wanted=d.Wanted(workers=4, instances=1, replicas=1),
+    wanted=d.Wanted(Size(4, 1), replicas=1),
     workers=WORKERS,
     status=status([(list(group), []) for group in GROUPS], ALIVE),
     submitted=d.Submitted(1, 1, d.Basis((InstanceId("0.0"), InstanceId("1.0")), 1, ()), ()),

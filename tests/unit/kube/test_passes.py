@@ -13,7 +13,8 @@ from rich.console import Console
 from ferry.contract.plans import Boundary
 from ferry_operator.cli.remote import tables
 from ferry_operator.control import plan_file
-from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from tests.unit.kube.fakes.fake_world import FakeDriver, FakeLink, World, job, settled, writes
@@ -578,7 +579,7 @@ def test_what_was_asked_of_another_size_is_forgotten() -> None:
     world = World()
     world.api.create(JOBS, job(workers=4, state={"virtualNodes": 16}))
     world.until(settled)
-    here = PlannedSize(workers=4, instances_per_worker=1)
+    here = Size(4, 1)
     placements = [["2.0", "3.0"], ["3.0", "2.0"]] * 8
     one = PlanFile.model_validate(
         {

@@ -45,7 +45,6 @@ def described(
 ) -> Record:
     """A job for programs; None where it was not asked for, or may not be read."""
     spec, metadata = job.get("spec") or {}, job["metadata"]
-    workers, instances, vnodes = intents.spec_of(job)
     drains = intents.drains(job)
     found = [facts.pod(one) for one in pods or []]
     return {
@@ -55,10 +54,9 @@ def described(
         "created": metadata.get("creationTimestamp"),
         "generation": metadata.get("generation", 0),
         "spec": {
-            "workers": workers,
-            "instancesPerWorker": instances,
+            **intents.size_of(job).to_wire(),
             "replicas": (spec.get("state") or {}).get("replicas", 1),
-            "virtualNodes": vnodes,
+            "virtualNodes": intents.virtual_nodes_of(job),
         },
         "paused": intents.paused(job),
         "suspended": asked(job),

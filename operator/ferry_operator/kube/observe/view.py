@@ -17,7 +17,7 @@ from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins, asked_windows, nonsense
+from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, nonsense
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
@@ -173,8 +173,7 @@ class JobView:
         """Annotations that cannot be followed."""
         if self.effective.job is not None:
             one = self.effective.job.spec
-            size = JobSize(one.workers, one.instances_per_worker, one.state.virtual_nodes)
-            yield from nonsense(self.seen.annotations, self.seen.name, size)
+            yield from nonsense(self.seen.annotations, self.seen.name, one.size, one.state.virtual_nodes)
 
     @property
     def suspending(self) -> bool:
@@ -204,10 +203,9 @@ class AbsenceTimers(LookTimers):
             self.scaling = None
             return None
         still = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
-        size = scaling_sizes.ClusterSize(spec.workers, spec.instances_per_worker)
         work = observed.status.work if observed.status is not None else None
         hold = autoscaling.Hold(still, "nothing") if still else autoscaling.held_up(observed)
-        advice, self.scaling = autoscaling.advise(policy, size, work, hold, self.scaling, seen.now)
+        advice, self.scaling = autoscaling.advise(policy, spec.size, work, hold, self.scaling, seen.now)
         return advice
 
     def resting(self, seen: Seen) -> frozenset[int]:
@@ -258,8 +256,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
     observed = d.Observed(
         wanted=d.Wanted(
-            rolling.workers,
-            one.instances_per_worker,
+            replace(one.size, workers=rolling.workers),
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),

@@ -150,7 +150,7 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
             not any(pod.deleting or pod.role == names.PLACEHOLDER_ROLE for pod in view.seen.pods)
             and not observed.missing
         ):
-            if len(view.seen.workers) == observed.wanted.workers:
+            if len(view.seen.workers) == observed.wanted.size.workers:
                 return UntimedCondition("Progressing", "False", "Settled")
     return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")
 

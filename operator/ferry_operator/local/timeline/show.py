@@ -157,7 +157,7 @@ def progress_line(view: RunView, known: Container[str] = ()) -> str:
     """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `known`: what needs no second text."""
     status = view.status
     running = sum(worker.running for worker in view.workers)
-    workers = f"workers {running}/{view.wanted.workers}"
+    workers = f"workers {running}/{view.wanted.size.workers}"
     if status is None:
         return f"{no_answer(view.silent, view.ending) or 'starting Spark ...'}  {workers}"
     degraded = ["degraded" if _words(one.text) in known else f"degraded: {one.text}" for one in status.problems]
