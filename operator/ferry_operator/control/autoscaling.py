@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from ferry.contract.names import worker_of
 from ferry.contract.work import WORK_SECONDS, WorkReport
-from ferry_operator.control.decide import Observed
+from ferry_operator.control.observed import Observed
 from ferry_operator.control.scaling_sizes import BAND, Demand, ScalingPolicy
 from ferry_operator.job.models_autoscale import MESSAGE_MAX, AutoscaleReport, ScalingReason
 from ferry_operator.job.size import Size
@@ -81,10 +81,10 @@ class Hold(NamedTuple):
 
 def held_up(observed: Observed) -> Hold:
     """Why nothing can be said of the size at present."""
-    status, given = observed.status, observed.given
+    status = observed.status
     if status is not None and status.finished:
         return Hold("all input was read", "nothing")
-    if given is not None:  # One for another size is forgotten.
+    if observed.plan_file is not None:  # A plan for another size is forgotten.
         return Hold("a plan was handed in, which is for this size: another one, or none, takes its place", "nothing")
     if status is None:
         return Hold("no driver answers")

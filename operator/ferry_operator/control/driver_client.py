@@ -33,6 +33,7 @@ from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, RequestBounds
+from ferry_operator.control.observed import Basis, Submitted
 
 RUNS_MAX = 4096
 """Runs whose connections are kept; those of others are closed and opened again."""
@@ -111,7 +112,7 @@ class DriverClient:
         """The status of the driver; None: no driver answers. Raises BadAnswer."""
         return self._read(f"{url}/status", secret, read_status)
 
-    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+    def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
         """The placement that this generation of the driver accepted last, with what it was planned for. Raises BadAnswer."""
         return self._read(f"{url}/desired", secret, lambda body: from_wire(json.loads(body), generation))
 
@@ -241,22 +242,22 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
         "usable": list(action.basis.usable),
         "replicas": action.basis.replicas,
         "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
-        "given": action.basis.given,
+        "plan_file": action.basis.plan_file,
         "at_window": list(action.basis.at_window),
     }
     return replace(action.plan, token=token, basis=basis).to_wire()
 
 
-def from_wire(document: Any, generation: int) -> d.Submitted | None:
+def from_wire(document: Any, generation: int) -> Submitted | None:
     """The inverse; None when it was submitted by something that gave no basis. Raises ValueError, KeyError, TypeError."""
-    one = Plan.from_wire(document)
-    if not one.basis:
+    plan = Plan.from_wire(document)
+    if not plan.basis:
         return None
-    basis = d.Basis(
-        usable=tuple(InstanceId(i) for i in one.basis["usable"]),
-        replicas=int(one.basis["replicas"]),
-        pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
-        given=str(one.basis.get("given", "")),
-        at_window=tuple(map(int, one.basis.get("at_window", ()))),
+    basis = Basis(
+        usable=tuple(InstanceId(i) for i in plan.basis["usable"]),
+        replicas=int(plan.basis["replicas"]),
+        pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in plan.basis["pins"]),
+        plan_file=str(plan.basis.get("plan_file", "")),
+        at_window=tuple(map(int, plan.basis.get("at_window", ()))),
     )
-    return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time), one.at_window)
+    return Submitted(replace(plan, token=0, basis=None), generation, basis)

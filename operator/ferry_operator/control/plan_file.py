@@ -12,7 +12,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -20,13 +20,12 @@ from pydantic import ConfigDict, Field, ValidationError
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import decide as d
 from ferry_operator.control import handovers, placing
 from ferry_operator.job.models_base import SpecPart
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.size import INSTANCES_MAX, WORKERS_MAX, Size
 from ferry_operator.placement import planner
-from ferry_operator.placement.strategies import steps
+from ferry_operator.placement.strategies import HandoverPolicy, steps
 
 TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
@@ -78,7 +77,7 @@ class PlanFile(_Part):
     """(copies, switchovers) of each: to look at"""
     forecast: PlanForecast = PlanForecast()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name: a digest of the plan."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:10]
@@ -87,16 +86,20 @@ class PlanFile(_Part):
         """As JSON, in one line."""
         return self.model_dump_json(by_alias=True, exclude_unset=True)
 
-    def given(self) -> d.Given:
-        """As `decide` takes it."""
-        placements = tuple(tuple(map(InstanceId, one)) for one in self.placements)
-        return d.Given(
-            self.name,
-            tuple(map(InstanceId, self.usable)),
-            self.replicas,
-            placements,
-            handovers.policy_of(self.handover),
-        )
+    @cached_property
+    def instances(self) -> tuple[InstanceId, ...]:
+        """Instances that are to hold state."""
+        return tuple(map(InstanceId, self.usable))
+
+    @cached_property
+    def targets(self) -> placing.Placements:
+        """The placements, as `placing` has them."""
+        return tuple(tuple(map(InstanceId, members)) for members in self.placements)
+
+    @cached_property
+    def policy(self) -> HandoverPolicy:
+        """How the plan is cut into steps."""
+        return handovers.policy_of(self.handover)
 
     def words(self) -> str:
         """The plan in one line."""
@@ -195,9 +198,8 @@ def made(present: Present, size: Size, handover: Handover) -> PlanFile:
     if not usable:
         raise Refusal("no worker is left: all are drained")
     pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)
-    basis = d.Basis(usable, present.replicas, pins)
-    over = placing.slots(basis.usable, present.nodes or {})
-    placements = placing.place(present.groups, present.loads, over, basis.replicas, basis.pins)
+    slots = placing.slots(usable, present.nodes or {})
+    placements = placing.place(present.groups, present.loads, slots, present.replicas, pins)
     current = [tuple(map(InstanceId, group)) for group in present.groups]
     cut = steps(current, placements, handovers.policy_of(handover))
     loads = placing.weights(present.loads, len(current))
@@ -248,11 +250,10 @@ def unpacked(text: str) -> PlanFile | None:
         return None
 
 
-@lru_cache(64)
-def given(text: str, job: str) -> d.Given | None:
-    """The plan in an annotation of this job, as `decide` takes it; None: the text is no plan, or a plan of another job."""
-    found = unpacked(text)
-    return found.given() if found is not None and found.job == job else None
+def of_job(text: str, job: str) -> PlanFile | None:
+    """The plan in an annotation of this job; None: the text is no plan, or a plan of another job."""
+    file = unpacked(text)
+    return file if file is not None and file.job == job else None
 
 
 def dump(one: PlanFile) -> str:

@@ -17,6 +17,7 @@ from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
+from ferry_operator.control.observed import Submitted
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
@@ -76,7 +77,7 @@ class Memory:
     timers: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
     """of the last pass"""
-    answer: tuple[str, Status, d.Submitted | None, float] | None = None
+    answer: tuple[str, Status, Submitted | None, float] | None = None
     """of the driver: its pod, its last answer, and when it came"""
     unheard: Unheard | None = None
     """why the driver was not heard when it was last asked"""
@@ -178,7 +179,7 @@ class Reconciler:
             memory.spec = (job, effective, revisions)
         return memory.spec[1:]
 
-    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
+    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, Submitted | None]:
         driver, bad = seen.driver, memory.unheard
         if bad is not None and (driver is None or bad.pod != driver.uid):
             bad = memory.unheard = None

@@ -11,8 +11,8 @@ from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import balancing, handovers, plan_file
-from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, check_command
+from ferry_operator.control.observed import Wanted
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
@@ -22,7 +22,7 @@ from ferry_operator.job.size import Size
 class Asked:
     """Requests to one run; used by one thread at a time."""
 
-    def __init__(self, wanted: d.Wanted, virtual_nodes: int) -> None:
+    def __init__(self, wanted: Wanted, virtual_nodes: int) -> None:
         self.wanted = wanted
         self.virtual_nodes = virtual_nodes
         self.drains: list[int] = []
@@ -72,7 +72,7 @@ class Asked:
         self.wanted = replace(self.wanted, handover=policy, bandwidth=bandwidth)
         return " ".join(f"{name}={value}" for name, value in given.items())
 
-    def about_to_rest(self) -> d.Wanted:
+    def about_to_rest(self) -> Wanted:
         """The wishes during a suspend: no virtual node is moved for its load."""
         return replace(self.wanted, balance=balancing.BalancePolicy("off"))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ferry_operator.control import autoscaling
 from ferry_operator.control.commands import Command
-from ferry_operator.control.decide import Observed
+from ferry_operator.control.observed import Observed
 from ferry_operator.control.scaling_sizes import ScalingPolicy
 from ferry_operator.job.models_autoscale import AutoscaleReport
 

@@ -16,8 +16,9 @@ from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, RunSettings
 from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry.contract.one_line import one_line
 from ferry.contract.timeline import TIMELINE, append_record
-from ferry_operator.control import balancing, decide, handovers
+from ferry_operator.control import balancing, handovers
 from ferry_operator.control.commands import Schedule, parse_all
+from ferry_operator.control.observed import Wanted
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
@@ -76,7 +77,7 @@ def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Sche
             outputs.require(settings, restores=undecided or one.restore_from not in (None, NOTHING))
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
         settings = replace(settings, program=copied)
-        wanted = decide.Wanted(
+        wanted = Wanted(
             one.size,
             one.state.replicas,
             handovers.policy_of(one.handover),

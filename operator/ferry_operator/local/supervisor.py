@@ -23,6 +23,7 @@ from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
+from ferry_operator.control.observed import Observed, Submitted, Wanted, Worker
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.timers import LookTimers
@@ -68,7 +69,7 @@ class Supervisor:
     def __init__(
         self,
         settings: RunSettings,
-        wanted: d.Wanted,
+        wanted: Wanted,
         directory: RunDirectory,
         schedule: Schedule,
         home: Path,
@@ -88,7 +89,7 @@ class Supervisor:
         self._home = home
         self._programs = programs
         self._autoscaler = autoscaler
-        self._submitted: d.Submitted | None = None
+        self._submitted: Submitted | None = None
         self._timers = LookTimers()
         self._stop_requested = False
         self._suspend_asked: int | None = None
@@ -184,7 +185,7 @@ class Supervisor:
                 self._perform_all(self._autoscaler.due(observed, time.monotonic(), self._note))
         return view
 
-    def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
+    def _view(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
@@ -202,15 +203,15 @@ class Supervisor:
         warnings, self._warnings = self._warnings, []
         return replace(self._seen(status, workers), records=records, warnings=warnings)
 
-    def _seen(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
+    def _seen(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
         ending = self._finished or self.stopping is not None or self.outcome is not None
         view = RunView(self.settings, status, workers, self.asked.wanted, [], ends=self._ends.last)
         return replace(view, silent=self._watch.silent, ending=ending)
 
     # ---- observe
-    def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
+    def _observed(self, workers: tuple[Worker, ...], status: Status | None) -> Observed:
         now, driver = time.monotonic(), self._cluster.driver()
-        observed = d.Observed(
+        observed = Observed(
             wanted=self.asked.about_to_rest() if self.suspending else self.asked.wanted,
             workers=workers,
             driver=driver.running,
@@ -220,7 +221,7 @@ class Supervisor:
             drains=tuple(self.asked.drains),
             pins=tuple(sorted(self.asked.pins.items())),
             at_window=tuple(v for v, waits in sorted(self.asked.at_window.items()) if waits),
-            given=self.asked.plan.given() if self.asked.plan is not None else None,
+            plan_file=self.asked.plan,
         )
         return self._timers.timed(observed, now)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ferry.contract.documents import RunSettings, Status
 from ferry_operator.control.balancing import Advice
-from ferry_operator.control.decide import Wanted, Worker
+from ferry_operator.control.observed import Wanted, Worker
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.local.asked import Asked
 

@@ -12,7 +12,7 @@ from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.cli import explain
-from ferry_operator.control.decide import Observed
+from ferry_operator.control.observed import Observed
 from ferry_operator.control.scaling_sizes import ScalingPolicy
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST

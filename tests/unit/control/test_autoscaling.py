@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from ferry.contract.documents import ReportedProblem
 from ferry.contract.names import InstanceId
 from ferry.contract.work import WORK_SECONDS, WorkReport
-from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import AWAITED_SECONDS, History, Hold, ScalingAdvice, advise, held_up
+from ferry_operator.control.observed import Worker
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.scaling_sizes import LASTING_SECONDS, ScalingPolicy
 from ferry_operator.job.size import Size
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
@@ -184,8 +185,8 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
         ({"missing": {"0.0": 500.0, "1.0": 500.0}}, "workers 0, 1 are awaited"),
         ({"status": status_of(GROUPS, ALIVE, problems=(ReportedProblem("SinkFailing", "no", 0.0),))},
          "something fails, and is tried again: SinkFailing"),
-        ({"workers": (d.Worker(0, 1, True), d.Worker(1, 1, False))}, "workers come or go"),
-        ({"workers": tuple(d.Worker(k, 1, True) for k in range(3))}, "workers come or go"),
+        ({"workers": (Worker(0, 1, True), Worker(1, 1, False))}, "workers come or go"),
+        ({"workers": tuple(Worker(k, 1, True) for k in range(3))}, "workers come or go"),
     ],
 )  # fmt: skip
 def test_what_is_not_at_rest_is_not_judged(changes: dict[str, object], why: str) -> None:
@@ -210,10 +211,11 @@ def test_a_worker_that_does_not_come_may_be_let_go() -> None:
 
 
 def test_a_plan_that_was_handed_in_has_its_size_for_itself() -> None:
-    plan = d.Given("mine", tuple(InstanceId(i) for i in ("0.0", "1.0")), 1, (), REST.wanted.handover)
-    hold = held_up(replace(REST, given=plan))
+    usable, placements = ["0.0", "1.0"], [["0.0", "1.0"], ["1.0", "0.0"]]
+    plan = PlanFile(job="counts", size=size(2), before=size(3), replicas=1, usable=usable, placements=placements)
+    hold = held_up(replace(REST, plan_file=plan))
     assert hold.may == "nothing" and "a plan was handed in" in hold.why
-    surged = replace(REST, given=plan, wanted=replace(REST.wanted, size=Size(3, 1)))
+    surged = replace(REST, plan_file=plan, wanted=replace(REST.wanted, size=Size(3, 1)))
     assert held_up(surged).may == "nothing", "while a worker of it is replaced, too"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.plans import Boundary
+from ferry.contract.plans import Boundary, Plan
 from ferry_operator.control import boundaries
 from ferry_operator.control import decide as d
+from ferry_operator.control.observed import Observed, Submitted, Wanted
 from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
 from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, status, submitted, worker
@@ -20,16 +21,16 @@ COSTS = (1e-8, 0.01)
 """A copy of all virtual nodes takes a minute."""
 
 
-def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = None, **told: Any) -> d.Observed:
+def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = None, **told: Any) -> Observed:
     """A scale to three workers, of six virtual nodes of 1 GB each."""
     seen = {"loads": LOADS, "move_costs": COSTS, "windows_end_in": windows_end_in} | told
     return replace(
-        REST, wanted=d.Wanted(Size(3, 1), 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
-        status=status(GROUPS * 3, THREE, **seen), submitted=d.Submitted(1, 1, BASIS, PLACEMENTS * 3),
+        REST, wanted=Wanted(Size(3, 1), 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
+        status=status(GROUPS * 3, THREE, **seen), submitted=Submitted(Plan(1, PLACEMENTS * 3), 1, BASIS),
     )  # fmt: skip
 
 
-def moved(observed: d.Observed) -> tuple[int, ...]:
+def moved(observed: Observed) -> tuple[int, ...]:
     """Virtual nodes that get a leader who has nothing yet."""
     groups = observed.status.groups if observed.status is not None else []
     placements = submitted(observed).plan.placements
@@ -59,7 +60,7 @@ def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, f
         pytest.param(grows(members_gone=1), id="something has to be repaired"),
     ],
 )
-def test_else_state_moves(observed: d.Observed) -> None:
+def test_else_state_moves(observed: Observed) -> None:
     assert moved(observed) and submitted(observed).plan.at_window == ()
 
 
@@ -67,7 +68,7 @@ def test_a_worker_that_is_to_be_emptied_does_not_wait() -> None:
     assert submitted(replace(grows(), drains=(1,))).plan.at_window == ()
 
 
-def waits(seconds: float, **told: Any) -> d.Observed:
+def waits(seconds: float, **told: Any) -> Observed:
     """It was told, and so long ago a group changed last."""
     before = submitted(grows())
     found = grows().status

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import Status
+from ferry.contract.plans import Plan
 from ferry_operator.control import decide as d
 from ferry_operator.control import driver_client
+from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted, Worker
 from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
 
@@ -26,20 +28,20 @@ def status(groups: Groups, alive: list[str], **changes: Any) -> Status:
     return Status(**{**values, **changes})
 
 
-def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> d.Worker:
-    return d.Worker(index, instances, running, failures, seconds)
+def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> Worker:
+    return Worker(index, instances, running, failures, seconds)
 
 
 ALIVE = ["0.0", "1.0"]
 GROUPS: Groups = [(["0.0", "1.0"], []), (["1.0", "0.0"], [])]
 PLACEMENTS: Any = (("0.0", "1.0"), ("1.0", "0.0"))
-BASIS: Any = d.Basis(("0.0", "1.0"), 1, ())  # type: ignore[arg-type]
-REST = d.Observed(
-    wanted=d.Wanted(Size(2, 1), replicas=1),
+BASIS: Any = Basis(("0.0", "1.0"), 1, ())  # type: ignore[arg-type]
+REST = Observed(
+    wanted=Wanted(Size(2, 1), replicas=1),
     workers=(worker(0), worker(1)),
     driver=True,
     status=status(GROUPS, ALIVE),
-    submitted=d.Submitted(1, 1, BASIS, PLACEMENTS),
+    submitted=Submitted(Plan(1, PLACEMENTS), 1, BASIS),
 )
 """A job in which nothing has to be done."""
 
@@ -62,7 +64,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         ),
         pytest.param(replace(REST, workers=(worker(0),)), [d.StartWorker(1, 1)], id="a worker that is not there"),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=d.Wanted(Size(2, 2), 1)),
+            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=Wanted(Size(2, 2), 1)),
             [d.SetInstances(0, 2), d.StartWorker(1, 2)],
             id="a dead worker comes back with the wanted number of instances",
         ),
@@ -101,7 +103,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
                 REST,
                 workers=(*REST.workers, worker(4, running=False, instances=3)),
                 status=status([*GROUPS, (["4.1"], [])], ALIVE),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(4, 2)],
             id="or a group has nobody else",
@@ -111,7 +113,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
                 REST,
                 workers=(worker(0), worker(1, running=False, instances=2)),
                 status=status([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(1, 2)],
             id="also when the status is older than the end of the worker",
@@ -120,7 +122,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 status=status([*GROUPS, (["1.1"], [])], ALIVE),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.SetInstances(1, 2)],
             id="or when it was started with fewer instances before there was a status",
@@ -152,7 +154,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             id="a new driver knows of no placement",
         ),
         pytest.param(
-            replace(REST, wanted=d.Wanted(Size(2, 1), 0)), ["SubmitDesired"], id="another number of copies is wanted"
+            replace(REST, wanted=Wanted(Size(2, 1), 0)), ["SubmitDesired"], id="another number of copies is wanted"
         ),
         pytest.param(replace(REST, pins=((0, "1.0"),)), ["SubmitDesired"], id="a virtual node was pinned"),  # type: ignore[arg-type]
         pytest.param(
@@ -168,7 +170,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE),
-                submitted=d.Submitted(1, 1, BASIS, (("0.0",), ("1.0", "0.0"))),  # type: ignore[arg-type]
+                submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
             id="and is filled when nobody else will",
@@ -177,7 +179,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, moves_given_up=1),
-                submitted=d.Submitted(1, 1, BASIS, (("0.0",), ("1.0", "0.0"))),  # type: ignore[arg-type]
+                submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
             id="or when the driver has given up what it was about",
@@ -185,13 +187,13 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         pytest.param(replace(REST, status=status(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
     ],
 )  # fmt: skip
-def test_one_rule(observed: d.Observed, expected: list[Any]) -> None:
+def test_one_rule(observed: Observed, expected: list[Any]) -> None:
     actions = d.decide(observed)
     assert (kinds(actions) if expected and isinstance(expected[0], str) else actions) == expected
     assert d.decide(observed) == actions, "the same observation gives the same answer"
 
 
-def submitted(observed: d.Observed) -> d.SubmitDesired:
+def submitted(observed: Observed) -> d.SubmitDesired:
     (found,) = [a for a in d.decide(observed) if isinstance(a, d.SubmitDesired)]
     return found
 
@@ -204,8 +206,8 @@ def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() 
 def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() -> None:
     three: Any = (*ALIVE, "2.0")
     one = replace(
-        REST, wanted=d.Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
-        submitted=d.Submitted(1, 1, replace(BASIS, usable=three), PLACEMENTS), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
+        REST, wanted=Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
+        submitted=Submitted(Plan(1, PLACEMENTS), 1, replace(BASIS, usable=three)), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
         at_window=(0, 1),
     )  # fmt: skip
     found = submitted(one)
@@ -230,21 +232,21 @@ LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
 
 def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
     three = [*ALIVE, "2.0"]
-    wanted = d.Wanted(Size(3, 1), 1, LATER)
+    wanted = Wanted(Size(3, 1), 1, LATER)
     plan = submitted(
         replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status(GROUPS * 3, three))
     ).plan
     assert len(plan.steps) > 1 and (plan.gap, plan.warm, plan.at_epoch, plan.at_time) == (2, False, 90, 7)
 
 
-def prepared(**changes: Any) -> d.Observed:
+def prepared(**changes: Any) -> Observed:
     """A scale to three workers waits for its epoch."""
     usable: Any = (*ALIVE, "2.0")
-    waits = d.Submitted(2, 1, replace(BASIS, usable=usable), (*PLACEMENTS,), (90, 7))
+    waits = Submitted(Plan(2, PLACEMENTS, at_epoch=90, at_time=7), 1, replace(BASIS, usable=usable))
     told = {"prepared": "plan 2 begins with epoch 90", "desired": 2, "settled": False} | changes
     looks = replace(status(GROUPS, list(usable)), **told)
     three = (*REST.workers, worker(2))
-    return replace(REST, wanted=d.Wanted(Size(3, 1), 1, LATER), workers=three, status=looks, submitted=waits)
+    return replace(REST, wanted=Wanted(Size(3, 1), 1, LATER), workers=three, status=looks, submitted=waits)
 
 
 def test_what_is_prepared_waits() -> None:
@@ -255,25 +257,25 @@ def test_what_is_prepared_waits() -> None:
 def test_what_repairs_is_due_at_once_and_warm() -> None:
     plan = submitted(prepared(members_gone=1)).plan
     assert (plan.number, plan.at_epoch, plan.at_time, plan.warm) == (3, 0, None, True)
-    again = replace(prepared(members_gone=1), submitted=d.Submitted(3, 1, prepared().submitted.basis, PLACEMENTS))  # type: ignore[union-attr]
+    again = replace(prepared(members_gone=1), submitted=Submitted(Plan(3, PLACEMENTS), 1, prepared().submitted.basis))  # type: ignore[union-attr]
     assert d.decide(again) == [], "it was told"
 
 
 def test_the_first_plan_and_one_that_empties_a_worker_are_due_at_once() -> None:
-    first = replace(REST, wanted=d.Wanted(Size(2, 1), 1, LATER), submitted=None)
+    first = replace(REST, wanted=Wanted(Size(2, 1), 1, LATER), submitted=None)
     assert submitted(first).plan.at_epoch == 0
     assert submitted(replace(prepared(), drains=(2,))).plan.at_epoch == 0
 
 
 def test_a_date_may_be_changed_and_taken_back() -> None:
     for policy, due in ((HandoverPolicy(), (0, None)), (HandoverPolicy(at_epoch=50), (50, None))):
-        plan = submitted(replace(prepared(), wanted=d.Wanted(Size(3, 1), 1, policy))).plan
+        plan = submitted(replace(prepared(), wanted=Wanted(Size(3, 1), 1, policy))).plan
         assert (plan.number, plan.at_epoch, plan.at_time) == (3, *due)
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:
     three = [*ALIVE, "2.0", "2.1"]
-    found = submitted(replace(REST, wanted=d.Wanted(Size(3, 1), 1), drains=(0,), status=status(GROUPS, three)))
+    found = submitted(replace(REST, wanted=Wanted(Size(3, 1), 1), drains=(0,), status=status(GROUPS, three)))
     assert {i for p in found.plan.placements for i in p} == {"1.0", "2.0"}
 
 
@@ -286,7 +288,7 @@ LEAVING = replace(REST, workers=(worker(0), worker(1), worker(2, instances=2)))
         ({}, True),
         ({"status": status([*GROUPS, (["0.0", "2.0"], [])], ALIVE)}, False),
         ({"status": status([*GROUPS, (["0.0", "1.0"], ["2.1"])], ALIVE)}, False),
-        ({"submitted": d.Submitted(1, 1, BASIS, (*PLACEMENTS, ("2.0", "1.0")))}, False),
+        ({"submitted": Submitted(Plan(1, (*PLACEMENTS, ("2.0", "1.0"))), 1, BASIS)}, False),
         ({"status": status(GROUPS, ALIVE, desired=0)}, False),
         ({"status": None}, False),
         ({"status": status(GROUPS, ALIVE, generation=2, desired=0)}, False),
@@ -321,22 +323,22 @@ class World:
     """Obeys actions a little late, as a cluster does: starts take a round, groups change step by step."""
 
     def __init__(self, vnodes: int) -> None:
-        self.wanted = d.Wanted(Size(2, 1), 1)
-        self.workers: dict[int, d.Worker] = {}
+        self.wanted = Wanted(Size(2, 1), 1)
+        self.workers: dict[int, Worker] = {}
         self.alive: set[str] = set()
         self.driver, self.generation, self.desired = False, 0, 0
         self.groups: Groups = [([f"{v % 2}.0"], []) for v in range(vnodes)]
         self.placements: d.Placements | None = None
-        self.submitted: d.Submitted | None = None
+        self.submitted: Submitted | None = None
         self.drains: tuple[int, ...] = ()
         self.pins: tuple[Any, ...] = ()
 
-    def observed(self) -> d.Observed:
+    def observed(self) -> Observed:
         now = status(
             self.groups, sorted(self.alive), generation=self.generation, desired=self.desired, settled=self.settled()
         )
         workers = tuple(self.workers[k] for k in sorted(self.workers))
-        one = d.Observed(
+        one = Observed(
             self.wanted,
             workers,
             self.driver,
@@ -346,7 +348,7 @@ class World:
             self.drains,
             self.pins,
         )
-        return replace(one, missing={i: 0.0 for i in d.expected(one) if i not in self.alive})
+        return replace(one, missing={i: 0.0 for i in one.expected() if i not in self.alive})
 
     def settled(self) -> bool:
         wanted = self.placements or [tuple(g) for g, _ in self.groups]
@@ -358,7 +360,7 @@ class World:
     def act(self, action: d.Action) -> None:
         match action:
             case d.StartWorker(k, n) | d.SetInstances(k, n):
-                self.workers[k] = d.Worker(k, n, True)
+                self.workers[k] = Worker(k, n, True)
             case d.StopWorker(k):
                 assert not any(i.startswith(f"{k}.") for g, learn in self.groups for i in (*g, *learn)), (
                     "it holds something"

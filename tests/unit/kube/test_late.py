@@ -9,7 +9,8 @@ import pytest
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import decide as d
+from ferry.contract.plans import Plan
+from ferry_operator.control.observed import Basis, Submitted
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from ferry_operator.kube.observe.facts import Problem
@@ -199,7 +200,7 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     found: Status = status(0, 1, groups=groups)
     found.settled, found.desired = settled, 1
     placed = ((InstanceId("0.0"), InstanceId("1.0")),)
-    submitted = d.Submitted(number, found.generation, d.Basis(placed[0], 1, ()), placed)
+    submitted = Submitted(Plan(number, placed), found.generation, Basis(placed[0], 1, ()))
     seen = Seen({"metadata": {"name": "nbq5"}}, (), None, True, found, submitted, 0.0)
     assert moving(JobView(seen, None, None, DriverLifecycle(True), RollingReplacement(2), None, {})) == count  # type: ignore[arg-type]
 

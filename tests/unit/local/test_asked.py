@@ -8,7 +8,7 @@ import pytest
 
 from ferry.contract.errors import Refusal
 from ferry_operator.control.commands import parse_command
-from ferry_operator.control.decide import Wanted
+from ferry_operator.control.observed import Wanted
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.size import Size
 from ferry_operator.local.asked import Asked

@@ -82,7 +82,7 @@ def _wrong(
             yield from _wrong_pins(text, asked_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
         case names.CHECKPOINT if text and request(annotations) is None:
             yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
-        case names.PLAN if plan_file.given(text, job) is None:
+        case names.PLAN if plan_file.of_job(text, job) is None:
             yield "no plan of this job, as `ferry plan` hands it in: it is not followed"
 
 

@@ -10,8 +10,8 @@ from ferry.contract.documents import Status
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import autoscaling, balancing, handovers, plan_file, scaling_sizes
-from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import BalancePolicy
+from ferry_operator.control.observed import Observed, Submitted, Wanted, Worker
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobMemory, JobStatus
@@ -52,7 +52,7 @@ class Seen:
     budget: bool
     """the PodDisruptionBudget is there"""
     status: Status | None
-    submitted: d.Submitted | None
+    submitted: Submitted | None
     now: float
     problems: tuple[Problem, ...] = ()
     """errors of the last pass, and the problem of Redis"""
@@ -149,7 +149,7 @@ class JobView:
     """of the spec in force; None when there is no spec that can be followed"""
     lifecycle: DriverLifecycle
     rolling: RollingReplacement
-    observed: d.Observed | None
+    observed: Observed | None
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
     """pods that will not come back, by name, and why"""
@@ -194,7 +194,7 @@ class AbsenceTimers(LookTimers):
     """(how far a spec that is not good yet has come, when that was first seen)"""
     scaling: autoscaling.History | None = None
 
-    def advice(self, seen: Seen, effective: EffectiveSpec, observed: d.Observed) -> autoscaling.ScalingAdvice | None:
+    def advice(self, seen: Seen, effective: EffectiveSpec, observed: Observed) -> autoscaling.ScalingAdvice | None:
         """The autoscaler's advice; on Kubernetes a worker brings its own slots, and the cores that its sidecar requests."""
         assert effective.job is not None
         spec = effective.job.spec
@@ -254,8 +254,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     in_place = in_place_of(effective.last, effective.job)
     drains = asked_drains(seen.annotations.get(names.DRAIN))
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
-    observed = d.Observed(
-        wanted=d.Wanted(
+    observed = Observed(
+        wanted=Wanted(
             replace(one.size, workers=rolling.workers),
             one.state.replicas,
             handovers.policy_of(one.handover),
@@ -270,7 +270,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
         at_window=asked_windows(seen.annotations.get(names.PINS)),
-        given=plan_file.given(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
+        plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
@@ -336,12 +336,12 @@ def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:
     return pod.phase in ("Pending", "Running") and pod.deleting is None and pod.name not in lost
 
 
-def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.Worker:
+def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> Worker:
     assert pod.worker is not None
     running = _runs(pod, lost)
     ended = pod.ended.at if pod.ended is not None else pod.deleting or seen.now
     seconds = max(0.0, seen.now - (pod.created if running else ended))
-    return d.Worker(
+    return Worker(
         index=pod.worker,
         instances=max(1, pod.number(names.INSTANCES)),
         running=running,

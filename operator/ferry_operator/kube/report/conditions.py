@@ -227,8 +227,8 @@ def moving(view: JobView) -> int:
     status, submitted = view.seen.status, view.seen.submitted
     if status is None:
         return 0
-    planned = submitted.placements if submitted is not None and submitted.generation == status.generation else ()
-    settled = status.settled and submitted is not None and submitted.number == status.desired
+    planned = submitted.plan.placements if submitted is not None and submitted.generation == status.generation else ()
+    settled = status.settled and submitted is not None and submitted.plan.number == status.desired
     alive, count = frozenset(status.alive), 0
     for vnode, (in_sync, learners) in enumerate(status.groups):
         wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []

@@ -21,7 +21,7 @@ from ferry.contract.documents import DRIVER, INSTANCES, SYNCING, WORKERS, RunSet
 from ferry.contract.errors import NO_TRANSPORT, Refusal
 from ferry.contract.exit_codes import ExitCode
 from ferry.system import files
-from ferry_operator.control.decide import Worker
+from ferry_operator.control.observed import Worker
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
 

@@ -17,6 +17,7 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.work import WorkReport
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverRefuses, PlacementRefused, from_wire, to_wire
+from ferry_operator.control.observed import Submitted
 from ferry_operator.job.quantities import Quantity
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -127,7 +128,7 @@ class FakeLink:
     def status(self, url: str, secret: str) -> Status | None:
         return self.world.driver.status() if self.world.driver is not None and not self.world.hangs else None
 
-    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+    def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
         driver = self.world.driver
         return from_wire(driver.desired, generation) if driver is not None and driver.desired is not None else None
 
