@@ -15,9 +15,9 @@ from rich.table import Table
 
 from ferry.contract import bearer
 from ferry.contract.certificates import client_context
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
 from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.size import Size

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
 from ferry_operator.control import placing
 from ferry_operator.control.placing import Pins, Placements, as_planned, weights
 from ferry_operator.job.models_balance import BalanceSpec

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
 from ferry_operator.control.placing import Placements
 
 PATIENCE, PATIENCE_SECONDS_MIN = 3.0, 10.0

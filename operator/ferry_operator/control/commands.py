@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from ferry.contract.documents import STAGES
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId
+from ferry.contract.settings import STAGES
 from ferry_operator.job.size import INSTANCES_MAX, WORKERS_MAX, Size
 
 FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE[@window], drain=K"

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control import balancing, boundaries, placing
 from ferry_operator.control.balancing import Advice
 from ferry_operator.control.observed import AT_ONCE, Basis, Due, Observed, Submitted

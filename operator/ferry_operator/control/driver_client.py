@@ -25,11 +25,11 @@ from pydantic_core import SchemaValidator
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, RequestBounds

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control.balancing import Advice, BalancePolicy
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.size import Size

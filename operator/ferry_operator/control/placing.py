@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
 from ferry_operator.placement import planner
 from ferry_operator.placement.planner import Load, Slot
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ferry.contract.documents import LATEST
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import LATEST
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.job.models_base import PATH_MAX
 

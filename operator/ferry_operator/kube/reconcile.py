@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
 from ferry_operator.control.observed import Submitted

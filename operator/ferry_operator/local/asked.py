@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
 from ferry_operator.control import balancing, handovers, plan_file
 from ferry_operator.control.commands import Command, check_command
 from ferry_operator.control.observed import Wanted

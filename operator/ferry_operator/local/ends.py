@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from ferry.contract.documents import ReportedProblem
+from ferry.contract.status import ReportedProblem
 from ferry_operator.control.observed import Worker
 from ferry_operator.control.restarts import SILENT, Outcome, RestartPolicy, meaning
 from ferry_operator.local.cluster.local import LocalCluster

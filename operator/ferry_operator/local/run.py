@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, RunSettings
 from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry.contract.one_line import one_line
+from ferry.contract.run_directory import DEAD_LETTER
+from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.contract.timeline import TIMELINE, append_record
 from ferry_operator.control import balancing, handovers
 from ferry_operator.control.commands import Schedule, parse_all

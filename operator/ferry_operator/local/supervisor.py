@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
-from ferry.contract.documents import RunSettings, Status
 from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry.contract.tickets import derived
 from ferry.contract.timeline import TIMELINE, append_record
 from ferry.system.api_server import ApiServer

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ferry.contract.documents import RunSettings, Status
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry_operator.control.balancing import Advice
 from ferry_operator.control.observed import Wanted, Worker
 from ferry_operator.job.models_autoscale import AutoscaleReport

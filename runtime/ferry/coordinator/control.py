@@ -22,9 +22,11 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from ferry.contract import limits
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.documents import DRIVER, CheckpointStatus, DriverAddress, RunSettings
 from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.plans import Plan
+from ferry.contract.run_directory import DRIVER, DriverAddress
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import CheckpointStatus
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop

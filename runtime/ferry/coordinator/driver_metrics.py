@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status
 from ferry.contract.latency import Counts
 from ferry.contract.limits import SLOW_MS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
+from ferry.contract.status import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status
 from ferry.contract.timeline import append_record
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.record_latency import RecordLatency

@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 
 from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
-from ferry.contract.documents import SET_ASIDE, RunSettings
 from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
+from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_rest

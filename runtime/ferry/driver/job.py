@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ferry import environment
-from ferry.contract.documents import BEGAN_AGAIN, RunSettings
 from ferry.contract.errors import Bug, FerryError
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import BEGAN_AGAIN
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointSettings, CheckpointStatus, RunSettings
 from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
+from ferry.contract.settings import CheckpointSettings, RunSettings
+from ferry.contract.status import CHECKPOINT_DELAYED, CheckpointStatus
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.durable.location import Location

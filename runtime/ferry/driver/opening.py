@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable, UserCodeFailed
+from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown, text_of
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract import limits
 from ferry.contract.certificates import authority
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.contract.user_code import USER_CODE, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord

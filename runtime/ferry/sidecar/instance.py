@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from ferry import environment
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
+from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import line_of_exit, line_of_thread
 from ferry.sidecar import REASON
 from ferry.system import logs

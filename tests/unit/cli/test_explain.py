@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
+from ferry.contract.status import Status
 from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.cli import explain
 from ferry_operator.control.observed import Observed

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ferry.contract import documents
-from ferry.contract.documents import DriverAddress, Links, ReportedProblem, RunSettings, Status, TransportSettings
 from ferry.contract.latency import LatencyQuantiles
+from ferry.contract.run_directory import DriverAddress
+from ferry.contract.settings import RunSettings, TransportSettings
+from ferry.contract.status import Links, ReportedProblem, Status
 from tests.unit.contract.released import v0_1_0
 
 RELEASED = Path(__file__).parent / "released"
+PRESENT = SimpleNamespace(RunSettings=RunSettings, Status=Status)
 
 STATUS = Status(
     "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
@@ -80,16 +82,16 @@ def _novel(doc: Any) -> Any:
     return {**doc, **nested, "novelty": {"deep": [1]}}
 
 
-@pytest.mark.parametrize("reader", [documents, v0_1_0], ids=["present", "released"])
-def test_settings_of_a_later_version_are_read(tmp_path: Path, reader: ModuleType) -> None:
+@pytest.mark.parametrize("reader", [PRESENT, v0_1_0], ids=["present", "released"])
+def test_settings_of_a_later_version_are_read(tmp_path: Path, reader: Any) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(_novel(json.loads((RELEASED / "v0_1_0.run.json").read_text()))))
     read = reader.RunSettings.read(file)
     assert (read.job, read.transport.slots, read.supervisor) == ("nbq5", 8, None)
 
 
-@pytest.mark.parametrize("reader", [documents, v0_1_0], ids=["present", "released"])
-def test_a_status_of_a_later_version_is_read(reader: ModuleType) -> None:
+@pytest.mark.parametrize("reader", [PRESENT, v0_1_0], ids=["present", "released"])
+def test_a_status_of_a_later_version_is_read(reader: Any) -> None:
     wire = _novel(json.loads((RELEASED / "v0_1_0.status.json").read_text()))
     read = reader.Status.from_wire(wire)
     assert (read.epoch, read.groups[1], read.transport.rdma) == (41, (["1.0"], ["0.0"]), 2)

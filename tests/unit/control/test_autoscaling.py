@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.documents import ReportedProblem
 from ferry.contract.names import InstanceId
+from ferry.contract.status import ReportedProblem
 from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.control.autoscaling import AWAITED_SECONDS, History, Hold, ScalingAdvice, advise, held_up
 from ferry_operator.control.observed import Worker

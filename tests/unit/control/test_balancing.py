@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control import balancing
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import Advice, BalancePolicy

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control import driver_client
 from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted, Worker

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Status
 from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.status import Status
 from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.work_rates import WorkRates

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ferry.contract.documents import CheckpointSettings
 from ferry.contract.errors import Refusal
 from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.settings import CheckpointSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import keeper
 from ferry.driver.keeper import Keeper

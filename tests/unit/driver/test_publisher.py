@@ -16,10 +16,10 @@ from pyspark.errors import PythonException
 
 import ferry
 from ferry.contract.descriptors import Window
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.dead_letters import DeadLetters

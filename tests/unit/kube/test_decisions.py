@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.job import spec
 from ferry_operator.job.status import GoodSpec, JobMemory, RefusedSpec

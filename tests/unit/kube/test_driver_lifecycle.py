@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import ReportedProblem
+from ferry.contract.status import ReportedProblem
 from ferry_operator.control import restarts
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control.observed import Basis, Submitted
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind

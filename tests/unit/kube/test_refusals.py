@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, NODES

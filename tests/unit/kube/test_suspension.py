@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ferry.contract import variables
-from ferry.contract.documents import ReportedProblem
+from ferry.contract.status import ReportedProblem
 from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc

@@ -19,8 +19,9 @@ from typing import cast
 import psutil
 import pytest
 
-from ferry.contract.documents import LIFE, SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
+from ferry.contract.run_directory import LIFE, SYNCING
+from ferry.contract.settings import CheckpointSettings, RunSettings, TransportSettings
 from ferry.system.flight_places import fits_socket, socket_folder
 from ferry_operator.cli import targets
 from ferry_operator.job import spec

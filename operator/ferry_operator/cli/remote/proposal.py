@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferry.contract.documents import NOTHING
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import NOTHING
 from ferry_operator.cli.remote import forecast, intents
 from ferry_operator.cli.remote.forecast import Capacity
 from ferry_operator.job import changes, spec

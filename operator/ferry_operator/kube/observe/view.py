@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ferry.contract.documents import Status
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
 from ferry_operator.control import autoscaling, balancing, handovers, plan_file, scaling_sizes
 from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.observed import Observed, Submitted, Wanted, Worker

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
 from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.api import names

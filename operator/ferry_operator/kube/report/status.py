@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ferry.contract.documents import NOTHING, CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.settings import NOTHING
+from ferry.contract.status import CheckpointStatus
 from ferry_operator.job.status import (
     MESSAGE_MAX,
     NAME_MAX,

@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.one_line import one_line
+from ferry.contract.status import CheckpointStatus, Status
 from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.timeline import FEW_EPOCHS, Summary
 from ferry_operator.local.view import RunView

@@ -10,10 +10,11 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from ferry.contract.documents import NOTHING, CheckpointStatus, Links, ReportedProblem, Status
 from ferry.contract.errors import NO_TRANSPORT, UNDECIDED, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.settings import NOTHING
+from ferry.contract.status import CheckpointStatus, Links, ReportedProblem, Status
 from ferry.contract.work import WorkReport
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverRefuses, PlacementRefused, from_wire, to_wire
