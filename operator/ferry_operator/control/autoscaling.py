@@ -95,15 +95,15 @@ def held_up(observed: Observed) -> Hold:
         return Hold("workers come or go")
     if status.problems:
         return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
-    if status.prepared:
-        return Hold(status.prepared)
-    if status.rolled_back:
-        return Hold(f"a plan was rolled back: {status.rolled_back}")
+    if status.moves.prepared:
+        return Hold(status.moves.prepared)
+    if status.moves.rolled_back:
+        return Hold(f"a plan was rolled back: {status.moves.rolled_back}")
     away = sorted({worker_of(i) for i in observed.missing})
     late = away and min(observed.missing.values()) >= AWAITED_SECONDS
     if away and not (late and away == list(range(away[0], observed.wanted.size.workers)) and away[0] > 0):
         return Hold(f"{_workers(away)} awaited")
-    if not status.settled or status.members_gone or any(learners for _, learners in status.groups):
+    if not status.settled or status.moves.members_gone or any(learners for _, learners in status.groups):
         return Hold("state is on its way")
     return Hold(f"{_workers(away)} awaited, and may be let go", "shrink") if away else Hold()
 

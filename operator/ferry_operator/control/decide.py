@@ -98,7 +98,7 @@ def decide(observed: Observed) -> list[Action]:
     if not observed.driver and observed.driver_may_start:
         actions.append(StartDriver())
     actions += [_submit(observed), *_releases(observed)]
-    if observed.status is not None and observed.status.bandwidth not in (None, observed.wanted.bandwidth):
+    if observed.status is not None and observed.status.moves.bandwidth not in (None, observed.wanted.bandwidth):
         actions.append(LimitCopies(observed.wanted.bandwidth))
     return [one for one in actions if one is not None]
 
@@ -184,10 +184,10 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     policy = file.policy if file is not None else observed.wanted.handover
     due = AT_ONCE if copies_only else _due(observed, status, policy)
     in_force = _is_in_force(last, basis, status)
-    if status.prepared and (last is None or (in_force and last.due == due)):
+    if status.moves.prepared and (last is None or (in_force and last.due == due)):
         return None  # The plan that waits is not known (the driver has not said it), or it is the right one.
     retry = file is None and placing.may_be_tried_again(status)
-    keep, balance = in_force and not status.prepared and not retry, _balance(observed)
+    keep, balance = in_force and not status.moves.prepared and not retry, _balance(observed)
     overdue = keep and last is not None and boundaries.are_overdue(status, basis.at_window, last.plan.at_window)
     if keep and balance is None and not under_strength and not overdue:
         return None
@@ -201,12 +201,12 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         placements = balance.placements
     else:
         pins = placing.as_led(current, basis.usable) if copies_only else basis.pins
-        placements = placing.place(current, status.loads, _slots(observed, basis), basis.replicas, pins)
+        placements = placing.place(current, status.load.vnodes, _slots(observed, basis), basis.replicas, pins)
     if keep and not overdue and last is not None and last.plan.placements == placements:
         return None
     cut = steps(current, placements, policy)
-    warm = policy.warm or status.members_gone > 0  # A repair holds no epoch back.
-    automatic = policy.at_window == "auto" and warm and file is None and not status.members_gone and not overdue
+    warm = policy.warm or status.moves.members_gone > 0  # A repair holds no epoch back.
+    automatic = policy.at_window == "auto" and warm and file is None and not status.moves.members_gone and not overdue
     at_window = boundaries.chosen(status, basis.at_window, current, placements, basis.usable, automatic)
     cut, number = cut if len(cut) > 1 else (), 1 + _last_number(observed, status)
     plan = Plan(number, placements, cut, policy.gap, warm, *due, policy.deadline_ms, at_window=at_window)
@@ -240,7 +240,7 @@ def advice(observed: Observed, kept: Placements | None = None) -> Advice | None:
 def _balance(observed: Observed) -> Advice | None:
     """The advice to follow now, if any."""
     status, policy, ripe = observed.status, observed.wanted.balance, observed.ripe
-    if policy.mode != "auto" or status is None or ripe is None or status.quiet_seconds < policy.horizon:
+    if policy.mode != "auto" or status is None or ripe is None or status.moves.quiet_seconds < policy.horizon:
         return None
     return ripe if _at_rest(observed, status) else None
 
@@ -259,7 +259,7 @@ def _basis(observed: Observed, status: Status) -> Basis:
     alive = dict.fromkeys(status.alive)
     usable = tuple(i for i in observed.expected() if i in alive)
     pins, file = tuple((v, i) for v, i in observed.pins if i in usable), observed.plan_file_for(usable)
-    at_window = tuple(v for v, _ in pins if v in observed.at_window and not status.unbounded)
+    at_window = tuple(v for v, _ in pins if v in observed.at_window and not status.moves.unbounded)
     return Basis(usable, observed.wanted.replicas, pins, at_window, file.name if file is not None else "")
 
 
@@ -271,14 +271,14 @@ def _slots(observed: Observed, basis: Basis) -> list[Slot]:
 def _waits_for_workers(observed: Observed, status: Status) -> bool:
     """Whether a plan file for the instances that there should be has not begun, because some of them are missing."""
     file, last = observed.plan_file, observed.submitted
-    if file is None or status.members_gone or last is None or last.basis.plan_file == file.name:
+    if file is None or status.moves.members_gone or last is None or last.basis.plan_file == file.name:
         return False
     return file.instances == tuple(observed.expected()) and file.replicas == observed.wanted.replicas
 
 
 def _due(observed: Observed, status: Status, policy: HandoverPolicy) -> Due:
     """When a plan may begin. The first plan, a repair, and a plan that empties a worker are due at once."""
-    waits = observed.submitted is not None and not status.members_gone and not observed.drains
+    waits = observed.submitted is not None and not status.moves.members_gone and not observed.drains
     return (policy.at_epoch or 0, policy.at_time) if waits else AT_ONCE
 
 

@@ -221,15 +221,15 @@ def read_status(body: bytes) -> Status:
     """A status from JSON of unknown origin. Raises ValueError that says what is wrong, or another error of MISREAD."""
     # From Python: each error about JSON holds a copy of its input, and each missing field is an error about the whole input.
     status: Status = _STATUS.validate_python(json.loads(body))
-    if not status.problems and b'"problems"' not in body:
-        status = Status.from_wire(json.loads(body))  # of version 0.1.0
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}
     if not all(map(INSTANCE.fullmatch, members)):
         raise ValueError("an instance is named by its worker and its number, such as 0.1")
-    counts = (status.generation, status.epoch, status.desired, status.rows, status.late, status.malformed)
-    if any(abs(count) > COUNT_MAX for count in (*counts, status.watermark or 0, *status.version)):
+    progress, load = status.progress, status.load
+    read = (progress.rows, progress.late, progress.malformed, progress.watermark or 0)
+    counts = (status.generation, status.epoch, status.desired, *status.version, *read)
+    if any(abs(count) > COUNT_MAX for count in counts):
         raise ValueError("a number is out of range")
-    if not all(map(math.isfinite, chain([status.rows_per_second, status.epoch_seconds], *status.loads))):
+    if not all(map(math.isfinite, chain([load.rows_per_second, load.epoch_seconds], *load.vnodes))):
         raise ValueError("a load is no number")
     if not all(REASON.fullmatch(one.reason) for one in (*status.problems, *status.notices)):
         raise ValueError("a reason is a word")

@@ -338,7 +338,7 @@ def proven(view: JobView) -> bool:
         return False
     if view.effective.fallback is not None and view.effective.fallback.both == mine.both:
         return True
-    began = status.began if status.began is not None else driver.number(names.EPOCH, -1)
+    began = status.progress.began if status.progress.began is not None else driver.number(names.EPOCH, -1)
     return status.epoch > max([began, *(pod.number(names.EPOCH, -1) for pod in seen.workers)])
 
 

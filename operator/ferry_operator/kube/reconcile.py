@@ -340,7 +340,7 @@ def _problem(error: Fault) -> Problem:
 
 
 def _sample(view: JobView, written: StatusReport) -> JobSample:
-    given_up = view.seen.status.moves_given_up if view.seen.status is not None else 0
+    given_up = view.seen.status.moves.given_up if view.seen.status is not None else 0
     return JobSample(written.status, view.effective.newest, len(view.seen.workers), given_up)
 
 

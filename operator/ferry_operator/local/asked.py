@@ -44,8 +44,8 @@ class Asked:
                 raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
             if command.at_window and status is None:
                 raise Refusal(f"{command}: the driver does not answer, and whether windows end is not known: try again")
-            if command.at_window and status is not None and status.unbounded:
-                raise Refusal(f"{command}: {status.unbounded}")
+            if command.at_window and status is not None and status.moves.unbounded:
+                raise Refusal(f"{command}: {status.moves.unbounded}")
 
     def take(self, command: Command) -> bool:
         """From now on; False when it is nothing that lasts, but has to be done."""

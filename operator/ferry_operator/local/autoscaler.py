@@ -35,7 +35,7 @@ class LocalAutoscaler:
         """
         if self._policy is None:
             return []
-        work = observed.status.work if observed.status is not None else None
+        work = observed.status.load.work if observed.status is not None else None
         hold = autoscaling.held_up(observed)
         advice, self._history = autoscaling.advise(self._policy, observed.wanted.size, work, hold, self._history, now)
         self.report = advice.report

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ferry.contract import limits, rings
-from ferry.contract.lenient import known
+from ferry.contract import lenient, limits, rings
 from ferry.contract.run_directory import WORKERS
 
 CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
@@ -165,10 +164,5 @@ class RunSettings:
 
     @staticmethod
     def read(file: str | Path) -> RunSettings:
-        """Inverse of write; what another version says besides is left out."""
-        doc = known(RunSettings, json.loads(Path(file).read_text()))
-        doc["stops"] = tuple((int(e), str(s)) for e, s in doc.get("stops", ()))
-        doc["transport"] = TransportSettings(**known(TransportSettings, doc.get("transport", {})))
-        if (checkpoint := doc.get("checkpoint")) is not None:
-            doc["checkpoint"] = CheckpointSettings(**known(CheckpointSettings, checkpoint))
-        return RunSettings(**doc)
+        """Inverse of write; fields of another release are left out."""
+        return lenient.read(RunSettings, json.loads(Path(file).read_text()))

@@ -31,6 +31,7 @@ from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.move_metrics import Load, StateCollector
+from ferry.coordinator.status import status_of
 from ferry.protocol.coordinator import Coordinator
 from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
@@ -87,7 +88,7 @@ def app(
     @served.get("/status")
     def status() -> Response:
         # No model of it: FastAPI would look at every value of a long document again.
-        return JSONResponse(metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
+        return JSONResponse(status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
@@ -177,7 +178,11 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
             "Since the last durable checkpoint",
             lambda: time.time() - (kept().at or math.nan),
         ),
-        ("ferry_checkpoint_delayed", "1 while a durable checkpoint is late or fails", lambda: float(metrics.is_late())),
+        (
+            "ferry_checkpoint_delayed",
+            "1 while a durable checkpoint is late or fails",
+            lambda: float(metrics.problems.is_late()),
+        ),
         ("ferry_checkpoint_bytes", "That the last durable checkpoint has written", lambda: kept().bytes),
         ("ferry_checkpoint_total_bytes", "That a restore from it reads, at most", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),

@@ -103,7 +103,7 @@ class Job:
         announcer.settle([o.descriptor for o in plan.operators])
         if weakness := journal.weakness():
             log.warning("%s", weakness)
-            metrics.warn("JournalNotSafe", weakness)
+            metrics.problems.warn("JournalNotSafe", weakness)
         descriptors = [o.descriptor for o in plan.operators]
         where = self.settings.checkpoint
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
@@ -114,7 +114,6 @@ class Job:
             return self._rewind(manifest, opening, loop, metrics)
 
         restoring = Restoring(self.settings, descriptors, keeper, rewind)
-        operators = len(descriptors)
         metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
         if all(one.kind != "process" for one in descriptors) and not metrics.unbounded:
             metrics.window_rest.windows = tuple(one.window for one in descriptors)
@@ -122,7 +121,7 @@ class Job:
             self.settings,
             job_registry,
             journal,
-            operators,
+            len(descriptors),
             self._stage,
             self._checkpoint.ended(),
             restoring.begin,
@@ -167,7 +166,7 @@ class Job:
         ready = self._await_ready(loop)
         if (manifest := restoring.manifest) is not None and restoring.by_itself:
             begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
-            metrics.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
+            metrics.problems.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
         if keeper is None:
             restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
@@ -206,7 +205,7 @@ class Job:
     def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
         """One of this life: what it began with is history."""
         restoring.over()
-        metrics.caught_up(BEGAN_AGAIN)
+        metrics.problems.caught_up(BEGAN_AGAIN)
 
     def _rewind(self, manifest: Manifest, opening: OpeningSinks, loop: Loop, metrics: DriverMetrics) -> bool:
         """Put offsets and sinks back to the end of the epoch that a restore begins with; False: the job is to stop."""
@@ -293,7 +292,7 @@ class Job:
         rows, cores, interval = settings.epoch_max_rows, settings.cores, settings.epoch_interval_ms
         if not frames:
             first, where, ticks = dict.fromkeys(plan.first, rows), settings.path, lambda: self._ticks
-            reader = SplitsReader(splits, rows, cores, where, True, first, ticks, metrics.running)
+            reader = SplitsReader(splits, rows, cores, where, True, first, ticks, metrics.problems.running)
             patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
             tell = partial(inputs.notice, metrics)
             waiting = patience, metrics.lags.update, tell, UserCodeTries(loop, metrics)
@@ -369,7 +368,7 @@ class Job:
         metrics.latency.flush()
         metrics.finished = epochs.finished
         if epochs.finished and not metrics.rows:
-            metrics.warn(inputs.NOT_READ, inputs.nothing_read(epochs.plan.sources, metrics.malformed))
+            metrics.problems.warn(inputs.NOT_READ, inputs.nothing_read(epochs.plan.sources, metrics.malformed))
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
@@ -391,7 +390,7 @@ class Job:
         file, waits = self.settings.path / TICKS, False
         while True:
             time.sleep(0.2)
-            epochs.metrics.tell_slow_code(loop.machine)
+            epochs.metrics.problems.tell_slow_code(loop.machine)
             waits = inputs.pass_on(self.settings.path, epochs.metrics, waits)
             wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():

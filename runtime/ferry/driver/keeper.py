@@ -172,7 +172,7 @@ class Keeper:
             self._late(f"checkpoint {self._wanted.number} is not complete: {who}")
 
     def _late(self, why: str) -> None:
-        self._metrics.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
+        self._metrics.problems.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
 
     # ---- a manifest
     def _publish(self, order: core.Publish) -> None:
@@ -231,7 +231,7 @@ class Keeper:
         fresh = sum(file.bytes for file in manifest.files if file.name not in self._named)
         self._named.update(file.name for file in manifest.files)
         self._published_epoch, self._published_rows = manifest.epoch, self._metrics.rows
-        self._metrics.caught_up(CHECKPOINT_DELAYED)
+        self._metrics.problems.caught_up(CHECKPOINT_DELAYED)
         self._say(manifest, fresh)
         named = f" {manifest.name!r}" if manifest.name else ""
         self._metrics.note(

@@ -60,7 +60,7 @@ class OpeningSinks:
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
         if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
-            metrics.warn("OutputIsNew", "; ".join(texts))
+            metrics.problems.warn("OutputIsNew", "; ".join(texts))
         return opened
 
     def stop(self, loop: Loop) -> None:

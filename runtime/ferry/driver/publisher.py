@@ -91,7 +91,7 @@ class Publisher:
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
-        self._answers = Answers(self._sinking, metrics.slow_ms / 1000)
+        self._answers = Answers(self._sinking, metrics.problems.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
@@ -254,7 +254,7 @@ class Publisher:
                     error.filename = str(getattr(sink, "directory", sink))
                 raise
         deadly = self._counted(sink, epoch) if epoch == self._again else nullcontext()
-        slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
+        slow = self.metrics.problems.running(f"sink {shown(sink)} has written epoch {epoch} for")
         with deadly, slow, sink_code(sink):
             sink.write(epoch, generation, rows)
 
@@ -324,7 +324,7 @@ class Publisher:
             code = code_of([output.input], {})
             text = f"rows of epoch {epoch} have passed through {code} for"
             with (
-                self.metrics.running(text) if code else nullcontext(),
+                self.metrics.problems.running(text) if code else nullcontext(),
                 self._watch.on(i for i, _ in rows.readers if table is None),
             ):
                 made: pa.Table | DataFrame | RowParts

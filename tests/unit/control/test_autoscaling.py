@@ -22,7 +22,7 @@ from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.scaling_sizes import LASTING_SECONDS, ScalingPolicy
 from ferry_operator.job.size import Size
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
-from tests.unit.control.test_decide import status as status_of
+from tests.unit.statuses import status_of
 
 NOTHING = Hold()
 POLICY = ScalingPolicy(min=1, max=16, utilisation=0.7, cooldown=180.0)

@@ -26,7 +26,7 @@ from ferry_operator.job.quantities import Duration
 from ferry_operator.job.size import Size
 from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy
-from tests.unit.control.test_decide import status
+from tests.unit.statuses import status_of, with_fields
 
 AUTO = BalancePolicy("auto", gain=0.1, horizon=600.0)
 Rates = list[float]
@@ -54,8 +54,8 @@ def spread(vnodes: int, workers: int) -> Submitted:
 def at_rest(rates: Rates, submitted: Submitted, size: float = 1e6, **changes: Any) -> Status:
     groups = [(list(map(str, placement)), list[str]()) for placement in submitted.plan.placements]
     loads = [(rate, size) for rate in rates]
-    told: dict[str, Any] = {"loads": loads, "desired": submitted.plan.number, "quiet_seconds": 1e6, **changes}
-    return status(groups, sorted(submitted.basis.usable), **told)
+    told: dict[str, Any] = {"vnodes": loads, "desired": submitted.plan.number, "quiet_seconds": 1e6, **changes}
+    return status_of(groups, sorted(submitted.basis.usable), **told)
 
 
 def seen(rates: Rates, workers: int, policy: BalancePolicy = AUTO, **changes: Any) -> Observed:
@@ -115,20 +115,20 @@ def test_a_worker_that_can_do_more_gets_more() -> None:
 def test_what_costs_more_than_it_gains_is_not_done() -> None:
     rates = [150.0] * 16 + [50.0] * 16
     rates = [rates[v // 2 + 16 * (v % 2)] for v in range(32)]  # the even ones, which worker 0 leads, are hot
-    free = advised(rates, 2, move_costs=(0.0, 0.0))
+    free = advised(rates, 2, costs=(0.0, 0.0))
     assert free.before == pytest.approx(1.5) and free.after < 1.04 and free.seconds == 0 and free.vnodes >= 4
     gained = (1 - free.after / free.before) * AUTO.horizon
     just, over = gained / free.vnodes / 1.001, gained / free.vnodes * 1.001
-    assert advised(rates, 2, move_costs=(0.0, just)).worth
-    dear = advised(rates, 2, move_costs=(0.0, over))
+    assert advised(rates, 2, costs=(0.0, just)).worth
+    dear = advised(rates, 2, costs=(0.0, over))
     assert not dear.worth and "cost more" in dear.reason and dear.seconds == pytest.approx(gained * 1.001)
-    assert not advised(rates, 2, replace(AUTO, horizon=AUTO.horizon / 1.01), move_costs=(0.0, just)).worth
+    assert not advised(rates, 2, replace(AUTO, horizon=AUTO.horizon / 1.01), costs=(0.0, just)).worth
 
 
 def test_bytes_that_would_be_copied_cost_what_was_measured_or_supposed() -> None:
     rates = [300.0] + [10.0] * 7
     rates[4] = 300.0
-    known, unknown = (advised(rates, 4, size=1e9, move_costs=costs) for costs in ((1e-9, 0.0), (None, None)))
+    known, unknown = (advised(rates, 4, size=1e9, costs=costs) for costs in ((1e-9, 0.0), (None, None)))
     assert known.vnodes and known.seconds == pytest.approx(known.bytes * 1e-9)
     supposed = known.bytes * balancing.SECONDS_PER_BYTE + known.vnodes * balancing.SECONDS_PER_SWITCHOVER
     assert unknown.seconds == pytest.approx(supposed)
@@ -204,7 +204,7 @@ UNEVEN = ripe(seen(zipf(64), 3))
 
 def status_with(one: Observed, **changes: Any) -> Observed:
     assert one.status is not None
-    return replace(one, status=replace(one.status, **changes))
+    return replace(one, status=with_fields(one.status, **changes))
 
 
 def test_a_ripe_advice_becomes_the_next_plan_cut_as_the_job_says() -> None:
@@ -248,7 +248,7 @@ def _weak(one: Observed) -> Observed:
         pytest.param(lambda one: _learners(one), id="a copy is made"),
         pytest.param(lambda one: _weak(one), id="a group lacks a copy"),
         pytest.param(lambda one: status_with(one, prepared="plan 2 begins with epoch 900"), id="a plan is prepared"),
-        pytest.param(lambda one: status_with(one, moves_given_up=1), id="moves were given up"),
+        pytest.param(lambda one: status_with(one, given_up=1), id="moves were given up"),
         pytest.param(lambda one: status_with(one, members_gone=1), id="members are gone"),
         pytest.param(lambda one: status_with(one, desired=3), id="a plan is in force that is not known here"),
         pytest.param(lambda one: status_with(one, finished=True), id="the input has ended"),
@@ -410,6 +410,6 @@ def test_what_was_advised_for_other_instances_counts_no_more() -> None:
 def test_looks_in_quick_succession_do_not_plan_again() -> None:
     timers, one = LookTimers(), UNEVEN
     first = timers.timed(one, 100.0).advice
-    assert first is timers.timed(status_with(one, loads=[(1.0, 1.0)] * 64), 101.9).advice
+    assert first is timers.timed(status_with(one, vnodes=[(1.0, 1.0)] * 64), 101.9).advice
     assert first is not timers.timed(one, 102.0).advice
     assert timers.timed(status_with(one, version=(2, 1), settled=False), 102.1).advice is None, "another table"

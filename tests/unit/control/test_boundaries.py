@@ -13,7 +13,8 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.observed import Observed, Submitted, Wanted
 from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
-from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, status, submitted, worker
+from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, submitted, worker
+from tests.unit.statuses import status_of
 
 THREE: Any = [*ALIVE, "2.0"]
 LOADS = [(1.0, 1e9)] * 6
@@ -23,10 +24,10 @@ COSTS = (1e-8, 0.01)
 
 def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = None, **told: Any) -> Observed:
     """A scale to three workers, of six virtual nodes of 1 GB each."""
-    seen = {"loads": LOADS, "move_costs": COSTS, "windows_end_in": windows_end_in} | told
+    seen = {"vnodes": LOADS, "costs": COSTS, "windows_end_in": windows_end_in} | told
     return replace(
         REST, wanted=Wanted(Size(3, 1), 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
-        status=status(GROUPS * 3, THREE, **seen), submitted=Submitted(Plan(1, PLACEMENTS * 3), 1, BASIS),
+        status=status_of(GROUPS * 3, THREE, **seen), submitted=Submitted(Plan(1, PLACEMENTS * 3), 1, BASIS),
     )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_windows_end_where_they_are_when_that_is_sooner_than_a_copy() -> None:
 
 @pytest.mark.parametrize("measured", [(None, None), (1e-12, 0.01)])
 def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, float | None]) -> None:
-    slow, fast = (submitted(grows(move_costs=measured, bandwidth=rate)).plan for rate in (10_000_000, 10_000_000_000))
+    slow, fast = (submitted(grows(costs=measured, bandwidth=rate)).plan for rate in (10_000_000, 10_000_000_000))
     assert slow.at_window and not fast.at_window
 
 
@@ -53,7 +54,7 @@ def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, f
     [
         pytest.param(grows(windows_end_in=1e3), id="windows are longer than a copy takes"),
         pytest.param(grows(windows_end_in=None), id="it is not known when they end"),
-        pytest.param(grows(move_costs=(None, None)), id="nor how long a copy takes"),
+        pytest.param(grows(costs=(None, None)), id="nor how long a copy takes"),
         pytest.param(grows(unbounded="operator n has no window"), id="they never end"),
         pytest.param(grows(policy=HandoverPolicy(at_window="never")), id="the job does not want it"),
         pytest.param(grows(policy=HandoverPolicy(warm=False)), id="it wants epochs to be held back"),
@@ -96,9 +97,9 @@ def test_what_somebody_has_asked_for_waits_as_long_as_it_takes() -> None:
     assert found.plan.at_window == (vnode,)
     told = replace(
         asked, submitted=found.accepted(),
-        status=status(
+        status=status_of(
             GROUPS * 3, THREE, desired=2, settled=False, boundaries=(Boundary(vnode, "0.0", "2.0", None),),
-            quiet_seconds=1e6, loads=LOADS, move_costs=COSTS,
+            quiet_seconds=1e6, vnodes=LOADS, costs=COSTS,
         ),
     )  # fmt: skip
     assert d.decide(told) == []

@@ -9,23 +9,14 @@ from typing import Any
 import pytest
 
 from ferry.contract.plans import Plan
-from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control import driver_client
 from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted, Worker
 from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
+from tests.unit.statuses import status_of
 
 Groups = list[tuple[list[str], list[str]]]
-
-
-def status(groups: Groups, alive: list[str], **changes: Any) -> Status:
-    values: dict[str, Any] = {
-        "job": "counts", "generation": 1, "phase": "idle", "epoch": 5, "watermark": 0, "version": (1, 1),
-        "groups": groups, "settled": True, "desired": 1, "alive": alive, "loads": [(1.0, 1.0)] * len(groups), "rows": 0,
-        "late": 0, "malformed": 0, "rows_per_second": 0.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
-    }  # fmt: skip
-    return Status(**{**values, **changes})
 
 
 def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> Worker:
@@ -40,7 +31,7 @@ REST = Observed(
     wanted=Wanted(Size(2, 1), replicas=1),
     workers=(worker(0), worker(1)),
     driver=True,
-    status=status(GROUPS, ALIVE),
+    status=status_of(GROUPS, ALIVE),
     submitted=Submitted(Plan(1, PLACEMENTS), 1, BASIS),
 )
 """A job in which nothing has to be done."""
@@ -102,7 +93,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 workers=(*REST.workers, worker(4, running=False, instances=3)),
-                status=status([*GROUPS, (["4.1"], [])], ALIVE),
+                status=status_of([*GROUPS, (["4.1"], [])], ALIVE),
                 submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(4, 2)],
@@ -112,7 +103,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 workers=(worker(0), worker(1, running=False, instances=2)),
-                status=status([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
+                status=status_of([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
                 submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(1, 2)],
@@ -121,35 +112,35 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         pytest.param(
             replace(
                 REST,
-                status=status([*GROUPS, (["1.1"], [])], ALIVE),
+                status=status_of([*GROUPS, (["1.1"], [])], ALIVE),
                 submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.SetInstances(1, 2)],
             id="or when it was started with fewer instances before there was a status",
         ),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, running=False)), drains=(1,), status=status(GROUPS, ["0.0"])),
+            replace(REST, workers=(worker(0), worker(1, running=False)), drains=(1,), status=status_of(GROUPS, ["0.0"])),
             ["SubmitDesired"],
             id="a drained worker that died is not started again",
         ),
         pytest.param(
-            replace(REST, status=status(GROUPS, ["0.0"]), missing={"1.0": 9.9}),  # type: ignore[dict-item]
+            replace(REST, status=status_of(GROUPS, ["0.0"]), missing={"1.0": 9.9}),  # type: ignore[dict-item]
             [],
             id="an instance that is missing for a moment is waited for",
         ),
         pytest.param(
-            replace(REST, status=status(GROUPS, ["0.0"]), missing={"1.0": 10.0}),  # type: ignore[dict-item]
+            replace(REST, status=status_of(GROUPS, ["0.0"]), missing={"1.0": 10.0}),  # type: ignore[dict-item]
             ["SubmitDesired"],
             id="and planned without after 10 s",
         ),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, seconds=59)), status=status(GROUPS, ["0.0"]), missing={"1.0": 50.0}),  # type: ignore[dict-item]
+            replace(REST, workers=(worker(0), worker(1, seconds=59)), status=status_of(GROUPS, ["0.0"]), missing={"1.0": 50.0}),  # type: ignore[dict-item]
             [],
             id="but not while its worker may still be compiling",
         ),
         pytest.param(replace(REST, submitted=None), ["SubmitDesired"], id="nothing was submitted yet"),
         pytest.param(
-            replace(REST, status=status(GROUPS, ALIVE, generation=2, desired=0)),
+            replace(REST, status=status_of(GROUPS, ALIVE, generation=2, desired=0)),
             ["SubmitDesired"],
             id="a new driver knows of no placement",
         ),
@@ -162,14 +153,14 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         ),
         pytest.param(replace(REST, drains=(1,)), ["SubmitDesired"], id="a worker was drained"),
         pytest.param(
-            replace(REST, status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False)),
+            replace(REST, status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False)),
             [],
             id="a group under strength is left alone while groups change",
         ),
         pytest.param(
             replace(
                 REST,
-                status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE),
+                status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE),
                 submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
@@ -178,13 +169,13 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         pytest.param(
             replace(
                 REST,
-                status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, moves_given_up=1),
+                status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, given_up=1),
                 submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
             id="or when the driver has given up what it was about",
         ),
-        pytest.param(replace(REST, status=status(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
+        pytest.param(replace(REST, status=status_of(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
     ],
 )  # fmt: skip
 def test_one_rule(observed: Observed, expected: list[Any]) -> None:
@@ -206,7 +197,7 @@ def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() 
 def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() -> None:
     three: Any = (*ALIVE, "2.0")
     one = replace(
-        REST, wanted=Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
+        REST, wanted=Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status_of(GROUPS, list(three)),
         submitted=Submitted(Plan(1, PLACEMENTS), 1, replace(BASIS, usable=three)), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
         at_window=(0, 1),
     )  # fmt: skip
@@ -216,15 +207,15 @@ def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() 
     assert driver_client.from_wire(driver_client.to_wire(found, 1), 1) == found.accepted(), "by the next one, too"
     assert submitted(replace(one, at_window=())).plan.at_window == ()
     weak: Groups = [(["0.0"], []), GROUPS[1]]
-    assert submitted(replace(one, status=status(weak, list(three)))).plan.at_window == (), "a copy is missing"
-    kept = replace(one, status=status(GROUPS, list(three), unbounded="operator n has no window"))
+    assert submitted(replace(one, status=status_of(weak, list(three)))).plan.at_window == (), "a copy is missing"
+    kept = replace(one, status=status_of(GROUPS, list(three), unbounded="operator n has no window"))
     assert submitted(kept).plan.at_window == ()
-    assert d.decide(replace(one, submitted=found.accepted(), status=status(GROUPS, list(three), desired=2))) == []
+    assert d.decide(replace(one, submitted=found.accepted(), status=status_of(GROUPS, list(three), desired=2))) == []
 
 
 def test_a_new_number_is_above_what_the_driver_and_the_last_placement_have() -> None:
     assert submitted(replace(REST, drains=(1,))).plan.number == 2
-    assert submitted(replace(REST, drains=(1,), status=status(GROUPS, ALIVE, desired=9))).plan.number == 10
+    assert submitted(replace(REST, drains=(1,), status=status_of(GROUPS, ALIVE, desired=9))).plan.number == 10
 
 
 LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
@@ -234,7 +225,7 @@ def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
     three = [*ALIVE, "2.0"]
     wanted = Wanted(Size(3, 1), 1, LATER)
     plan = submitted(
-        replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status(GROUPS * 3, three))
+        replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status_of(GROUPS * 3, three))
     ).plan
     assert len(plan.steps) > 1 and (plan.gap, plan.warm, plan.at_epoch, plan.at_time) == (2, False, 90, 7)
 
@@ -244,7 +235,7 @@ def prepared(**changes: Any) -> Observed:
     usable: Any = (*ALIVE, "2.0")
     waits = Submitted(Plan(2, PLACEMENTS, at_epoch=90, at_time=7), 1, replace(BASIS, usable=usable))
     told = {"prepared": "plan 2 begins with epoch 90", "desired": 2, "settled": False} | changes
-    looks = replace(status(GROUPS, list(usable)), **told)
+    looks = status_of(GROUPS, list(usable), **told)
     three = (*REST.workers, worker(2))
     return replace(REST, wanted=Wanted(Size(3, 1), 1, LATER), workers=three, status=looks, submitted=waits)
 
@@ -275,7 +266,7 @@ def test_a_date_may_be_changed_and_taken_back() -> None:
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:
     three = [*ALIVE, "2.0", "2.1"]
-    found = submitted(replace(REST, wanted=Wanted(Size(3, 1), 1), drains=(0,), status=status(GROUPS, three)))
+    found = submitted(replace(REST, wanted=Wanted(Size(3, 1), 1), drains=(0,), status=status_of(GROUPS, three)))
     assert {i for p in found.plan.placements for i in p} == {"1.0", "2.0"}
 
 
@@ -286,13 +277,13 @@ LEAVING = replace(REST, workers=(worker(0), worker(1), worker(2, instances=2)))
     ("changes", "stopped"),
     [
         ({}, True),
-        ({"status": status([*GROUPS, (["0.0", "2.0"], [])], ALIVE)}, False),
-        ({"status": status([*GROUPS, (["0.0", "1.0"], ["2.1"])], ALIVE)}, False),
+        ({"status": status_of([*GROUPS, (["0.0", "2.0"], [])], ALIVE)}, False),
+        ({"status": status_of([*GROUPS, (["0.0", "1.0"], ["2.1"])], ALIVE)}, False),
         ({"submitted": Submitted(Plan(1, (*PLACEMENTS, ("2.0", "1.0"))), 1, BASIS)}, False),
-        ({"status": status(GROUPS, ALIVE, desired=0)}, False),
+        ({"status": status_of(GROUPS, ALIVE, desired=0)}, False),
         ({"status": None}, False),
-        ({"status": status(GROUPS, ALIVE, generation=2, desired=0)}, False),
-        ({"status": status(GROUPS, ALIVE, generation=2, desired=1)}, True),
+        ({"status": status_of(GROUPS, ALIVE, generation=2, desired=0)}, False),
+        ({"status": status_of(GROUPS, ALIVE, generation=2, desired=1)}, True),
     ],
     ids=[
         "holds nothing",
@@ -312,7 +303,7 @@ def test_a_worker_is_released_only_when_it_holds_nothing(changes: dict[str, Any]
 
 def test_instances_end_only_after_they_were_emptied() -> None:
     workers = (worker(0, instances=3), worker(1))
-    held = replace(REST, workers=workers, status=status([*GROUPS, (["0.1", "1.0"], [])], [*ALIVE, "0.1", "0.2"]))
+    held = replace(REST, workers=workers, status=status_of([*GROUPS, (["0.1", "1.0"], [])], [*ALIVE, "0.1", "0.2"]))
     assert d.SetInstances(0, 2) in d.decide(held)
     told = replace(held, workers=(worker(0, instances=2), worker(1)))
     assert not any(isinstance(action, d.SetInstances) for action in d.decide(told)), "it was told already"
@@ -334,7 +325,7 @@ class World:
         self.pins: tuple[Any, ...] = ()
 
     def observed(self) -> Observed:
-        now = status(
+        now = status_of(
             self.groups, sorted(self.alive), generation=self.generation, desired=self.desired, settled=self.settled()
         )
         workers = tuple(self.workers[k] for k in sorted(self.workers))
@@ -445,9 +436,9 @@ def test_actions_come_to_rest(seed: int) -> None:
 def test_a_driver_is_told_what_copies_may_use_when_it_can_be_told() -> None:
     wanted = replace(REST.wanted, bandwidth=1 << 20)
     for told in (-1, 0, 5):
-        assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=told))) == [
+        assert d.decide(replace(REST, wanted=wanted, status=status_of(GROUPS, ALIVE, bandwidth=told))) == [
             d.LimitCopies(1 << 20)
         ]
-    assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == []
+    assert d.decide(replace(REST, wanted=wanted, status=status_of(GROUPS, ALIVE, bandwidth=1 << 20))) == []
     assert d.decide(replace(REST, wanted=wanted)) == [], "an older one has it in its settings"
-    assert d.decide(replace(REST, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == [d.LimitCopies(0)]
+    assert d.decide(replace(REST, status=status_of(GROUPS, ALIVE, bandwidth=1 << 20))) == [d.LimitCopies(0)]

@@ -24,7 +24,8 @@ from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import steps
-from tests.unit.control.test_decide import REST, status, worker
+from tests.unit.control.test_decide import REST, worker
+from tests.unit.statuses import status_of, with_fields
 
 TWO, FOUR = (Size(n, 1) for n in (2, 4))
 GROUPS = [("0.0", "1.0"), ("1.0", "0.0")] * 8
@@ -153,7 +154,7 @@ SCALED = replace(
     REST,
     wanted=Wanted(Size(4, 1), replicas=1),
     workers=WORKERS,
-    status=status([(list(group), []) for group in GROUPS], ALIVE),
+    status=status_of([(list(group), []) for group in GROUPS], ALIVE),
     submitted=Submitted(Plan(1, ()), 1, Basis((InstanceId("0.0"), InstanceId("1.0")), 1, ())),
 )
 
@@ -180,11 +181,11 @@ def test_what_was_handed_in_is_submitted_as_it_is_and_cut_from_where_all_is() ->
 
 def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
     file = handed_in()
-    short = replace(SCALED, plan_file=file, status=status([(list(group), []) for group in GROUPS], ALIVE[:3]))
+    short = replace(SCALED, plan_file=file, status=status_of([(list(group), []) for group in GROUPS], ALIVE[:3]))
     assert not [a for a in d.decide(short) if isinstance(a, d.SubmitDesired)], "the last one may come"
     gone = replace(short, missing={InstanceId("3.0"): 100.0})
     assert not [a for a in d.decide(gone) if isinstance(a, d.SubmitDesired)], "it has not begun, and waits for all"
-    repairs = status([(list(group), []) for group in GROUPS], ALIVE[:3], members_gone=1)
+    repairs = status_of([(list(group), []) for group in GROUPS], ALIVE[:3], members_gone=1)
     assert submitted(replace(gone, status=repairs)).basis.plan_file == "", "what repairs waits for nobody"
     begun = submitted(replace(SCALED, plan_file=file)).accepted()
     assert submitted(replace(gone, submitted=begun)).basis.plan_file == "", "what can be done without it"
@@ -213,14 +214,14 @@ def test_while_it_waits_copies_that_are_missing_are_made() -> None:
     alone = [(["0.0"], list[str]()) for _ in GROUPS]
     missing = {InstanceId("3.0"): 100.0, InstanceId("2.0"): 100.0}
     back = replace(
-        SCALED, plan_file=handed_in(), status=status(alone, ALIVE[:2]), missing=missing,
+        SCALED, plan_file=handed_in(), status=status_of(alone, ALIVE[:2]), missing=missing,
         submitted=Submitted(Plan(1, ()), 1, basis),
     )  # fmt: skip
     found = submitted(back)
     assert found.basis.plan_file == "" and all(one == ("0.0", "1.0") for one in found.plan.placements), (
         "and nothing else"
     )
-    whole = status([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
+    whole = status_of([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
     again = replace(back, status=whole, submitted=found.accepted())
     assert not [a for a in d.decide(again) if isinstance(a, d.SubmitDesired)], "then it waits on"
 
@@ -234,11 +235,11 @@ def test_taken_back_it_is_replaced() -> None:
 
 def test_a_plan_that_was_rolled_back_is_not_made_again_for_a_group_that_lacks_a_copy() -> None:
     last = submitted(SCALED).accepted()
-    short = status([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.plan.number)
+    short = status_of([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.plan.number)
     assert submitted(replace(SCALED, status=short, submitted=last)), "it would be"
-    undone = replace(short, rolled_back="it has not come forward for 1800 s")
+    undone = with_fields(short, rolled_back="it has not come forward for 1800 s")
     assert not [a for a in d.decide(replace(SCALED, status=undone, submitted=last)) if isinstance(a, d.SubmitDesired)]
-    rested = replace(undone, quiet_seconds=601.0)
+    rested = with_fields(undone, quiet_seconds=601.0)
     assert submitted(replace(SCALED, status=rested, submitted=last)).plan.number > last.plan.number, "in the end it is"
     followed = submitted(replace(SCALED, plan_file=handed_in())).accepted()
     theirs = replace(

@@ -98,7 +98,7 @@ def test_a_driver_that_looks_what_the_job_has_done_takes_nothing_back() -> None:
         world.driver_ends(1)
         world.until(lambda w: w.driver is not None and w.lives == lives)  # noqa: B023
         world.rounds(5)
-        assert world.status["epoch"] >= epoch and world.status["rows"] == 10
+        assert world.status["epoch"] >= epoch and world.status["progress"]["rows"] == 10
         assert driver_told(world, variables.BEGUN) == "yes"
     world.looks_back = 0
     world.until(lambda w: settled(w) and w.status["epoch"] > epoch)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+from ferry.contract.status import LoadStatus, MovesStatus, ProgressStatus
 from ferry_operator.job.size import Size
 from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.show import ProgressView, job_table, progress_line
@@ -101,8 +102,8 @@ def seen(
 ) -> Any:
     """A view of a run with one worker; `problems`: (reason, text)."""
     one = SimpleNamespace(
-        epoch=epoch, rows=rows, phase=phase, rows_per_second=0.0, watermark=None, latency=None, groups=(),
-        plan_steps=(0, 0), prepared="", settled=True, desired=0, boundaries=(), journal_up=True,
+        epoch=epoch, phase=phase, groups=(), settled=True, desired=0, journal_up=True,
+        progress=ProgressStatus(rows=rows), load=LoadStatus(), moves=MovesStatus(),
         problems=[SimpleNamespace(reason=reason, text=text) for reason, text in problems],
     )  # fmt: skip
     return SimpleNamespace(

@@ -114,9 +114,9 @@ class Seen:
     @property
     def counted(self) -> Status | None:
         """The driver's status; None while the driver still reads the journal, and counts from nothing."""
-        known = self.status
-        looks = known is not None and known.began is None and known.epoch == -1 and self.before.epoch is not None
-        return None if looks else known
+        status, epoch = self.status, self.before.epoch
+        reads = status is not None and status.progress.began is None and status.epoch == -1 and epoch is not None
+        return None if reads else status
 
     @property
     def epoch(self) -> int | None:
@@ -203,7 +203,7 @@ class AbsenceTimers(LookTimers):
             self.scaling = None
             return None
         still = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
-        work = observed.status.work if observed.status is not None else None
+        work = observed.status.load.work if observed.status is not None else None
         hold = autoscaling.Hold(still, "nothing") if still else autoscaling.held_up(observed)
         advice, self.scaling = autoscaling.advise(policy, spec.size, work, hold, self.scaling, seen.now)
         return advice

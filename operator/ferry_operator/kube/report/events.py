@@ -95,7 +95,9 @@ def changes(report: StatusReport) -> Iterator[Notice]:
     yield from _checkpoint_changes(report)
     yield from _balance_changes(now.balance, before.balance)
     if now.phase != before.phase and now.phase == "Finished":
-        yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+        yield Notice(
+            "Normal", "Finished", f"{now.progress.rows if now.progress.rows is not None else 'all'} rows were read"
+        )
 
 
 def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
