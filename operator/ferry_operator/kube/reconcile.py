@@ -26,11 +26,14 @@ from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
-from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
-from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, look
+from ferry_operator.kube.plan import plan
 from ferry_operator.kube.report import events
 from ferry_operator.kube.report.status import StatusReport, report
+from ferry_operator.kube.steps import Step, WriteSettings, describe
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")

@@ -25,7 +25,9 @@ from ferry_operator.kube.observe.rolling import (
     plan_replacement,
     worker_pods,
 )
-from ferry_operator.kube.observe.view import AbsenceTimers, Seen, failure_domain, look
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import failure_domain, look
 from ferry_operator.kube.plan import plan
 from tests.unit.kube.fakes.fake_world import job
 from tests.unit.statuses import status_of

@@ -16,7 +16,8 @@ from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, Api
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle
 from ferry_operator.kube.observe.rolling import RollingReplacement
-from ferry_operator.kube.observe.view import JobView, Seen
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.process.watch import is_final
 from ferry_operator.kube.report.conditions import moving, worth_telling
 from tests.unit.kube.fakes.fake_world import World, job, settled

@@ -14,8 +14,12 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, NODES
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import Pod, Problem
-from ferry_operator.kube.observe.view import AbsenceTimers, Seen, look
-from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
+from ferry_operator.kube.observe.readiness import proven
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import look
+from ferry_operator.kube.plan import held_up, plan
+from ferry_operator.kube.steps import KeepSpec, Refuse
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
 from tests.unit.kube.test_decisions import NOW, RELEASE, document, driver, revise, status, worker

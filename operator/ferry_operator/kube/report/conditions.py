@@ -12,9 +12,10 @@ from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
+from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
-from ferry_operator.kube.plan import QUIET, Step, describe, ready
+from ferry_operator.kube.steps import QUIET, Step, describe
 
 Truth = Literal["True", "False", "Unknown"]
 

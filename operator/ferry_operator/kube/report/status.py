@@ -25,9 +25,9 @@ from ferry_operator.job.status import (
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
+from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, asked
 from ferry_operator.kube.observe.view import JobView
-from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.report.conditions import (
     UntimedCondition,
     all_problems,
@@ -37,6 +37,7 @@ from ferry_operator.kube.report.conditions import (
     worth_telling,
 )
 from ferry_operator.kube.report.transport import transport_status
+from ferry_operator.kube.steps import Step
 
 COUNTERS = ("epoch", "progress", "autoscale")
 """Fields that change all the time."""
