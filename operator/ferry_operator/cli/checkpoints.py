@@ -14,6 +14,7 @@ import typer
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
+from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.targets import Target
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.job import spec
@@ -23,8 +24,6 @@ from ferry_operator.local.run_command import FAILED, RunCommand
 
 app = typer.Typer()
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for it.")]
 
 WAIT_SECONDS = 600.0

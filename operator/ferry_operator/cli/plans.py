@@ -18,6 +18,7 @@ from rich.text import Text
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
+from ferry_operator.cli.options import AsJson, Job, Sets
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control import plan_file
 from ferry_operator.control.plan_file import PlanFile, Present
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from ferry_operator.cli.remote.remote import RemoteJob
 
 app = typer.Typer()
-
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 STEPS_SHOWN = 6
 
@@ -47,9 +45,7 @@ def plan(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="On a cluster: the changed job file.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")
-    ] = None,
+    sets: Sets = None,
     patch: Annotated[
         str | None, typer.Option("--patch", "-p", help="On a cluster: a merge patch, JSON or YAML.")
     ] = None,
@@ -106,9 +102,7 @@ def _changed(present: Present, before: Handover, wanted: dict[str, Any]) -> Plan
     if other := [name for name in wanted if name not in SIZED]:
         raise Refusal(f"a plan is about {', '.join(SIZED)}, and not about {', '.join(other)}")
     handover = before.model_dump(by_alias=True, exclude_unset=True, mode="json") | (wanted.get("handover") or {})
-    whole = {"pipeline": {"module": "some"}, **present.size.to_wire(), **wanted, "handover": handover}
-    about = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"}}
-    return _made(present, {**about, "spec": whole})
+    return _made(present, spec.some_job({**present.size.to_wire(), **wanted, "handover": handover}))
 
 
 def _made(present: Present, document: dict[str, Any]) -> PlanFile:

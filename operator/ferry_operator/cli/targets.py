@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ferry.contract.errors import Refusal, Unreachable
 from ferry_operator.cli.client import Local
@@ -31,8 +29,6 @@ KUBECONFIG = "~/.kube/config"
 
 OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
 """Take a value each, and may stand anywhere on the line, as with kubectl."""
-
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
 
 
 @dataclass(frozen=True, slots=True)
