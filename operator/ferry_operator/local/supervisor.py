@@ -355,6 +355,8 @@ class Supervisor:
         self._perform_all(commands)
 
     def _check(self, commands: Sequence[Command]) -> None:
+        if commands and self.stopping is not None:
+            raise Refusal("the job is ending")
         for command in commands:
             self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
 
@@ -366,9 +368,7 @@ class Supervisor:
 
     def _perform(self, command: Command) -> None:
         """Do one action now; raises Refusal."""
-        if self.stopping is not None:
-            raise Refusal("the job is ending")
-        self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
+        self._check([command])
         self._note(str(command))  # before it is done: a recovery is timed from here
         if self.asked.take(command):
             return
