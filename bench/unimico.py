@@ -68,7 +68,7 @@ def asked(run: FerryJob) -> bool:
     """
     if (status := run.status()) is None:
         return False
-    most = max(range(VNODES), key=lambda v: tuple(status["loads"][v]))
+    most = max(range(VNODES), key=lambda v: tuple(status["load"]["vnodes"][v]))
     target = "1.0" if status["groups"][most][0][0] == "0.0" else "0.0"
     try:
         run.ask("POST", "/move", {"vnodes": list(range(VNODES)), "instance": target, "at_window": True})

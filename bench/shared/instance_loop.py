@@ -14,9 +14,9 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import InstanceId
+from ferry.contract.settings import RunSettings
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.spark.tasks.fragment import Fragmenter

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 import psutil
 
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
 from ferry.registry import JobRegistry, RedisJournal
 from ferry_operator.local.cluster.private_redis import server_program

@@ -53,6 +53,6 @@ def test_a_job_follows_its_load_out_and_in_again(tmp_path: Path) -> None:
     assert [text for text in said if text.startswith("workers=")] == ["workers=2", "workers=1"]
     assert "release worker 1" in said
     (seen,) = jobs
-    assert seen["autoscale"]["mode"] == "auto" and seen["status"]["work"]["backlog"] is not None
+    assert seen["autoscale"]["mode"] == "auto" and seen["status"]["load"]["work"]["backlog"] is not None
     assert result.changes("switched") >= 2, "state has moved there and back"
     assert runner.difference("nbq5", EVENTS, args, result.output, tmp_path) == ([], []), result.story()

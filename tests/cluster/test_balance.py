@@ -65,7 +65,7 @@ def test_zipf_is_within_a_fifth_of_uniform_by_itself(tmp_path: Path, mode: str) 
     hot = int(shares().argmax())
     leader = seen["after"]["status"]["groups"][hot][0][0]
     assert [v for v, (in_sync, _) in enumerate(seen["after"]["status"]["groups"]) if in_sync[0] == leader] == [hot]
-    loads = np.array([rate for rate, _ in seen["after"]["status"]["loads"]])
+    loads = np.array([rate for rate, _ in seen["after"]["status"]["load"]["vnodes"]])
     assert loads[hot] / loads.sum() == pytest.approx(shares()[hot], abs=0.05), "records, not rows, are what is measured"
     moves = [r["text"] for r in result.kinds("action") if r["text"].startswith("balance to move")]
     assert len(moves) == 1, f"once it is even nothing moves again: {moves}"

@@ -55,7 +55,9 @@ def test_windows_are_handed_over_without_state_and_the_origin_ends_its_own(tmp_p
     def meanwhile(running: runner.Running) -> None:
         def told() -> bool:
             status = runner.ask(running, "GET", "/job")["status"] if running.directory is not None else None
-            begins.update({one["vnode"]: one["begins"] for one in (status or {}).get("boundaries", ())})
+            begins.update(
+                {one["vnode"]: one["begins"] for one in (status or {"moves": {}})["moves"].get("boundaries", ())}
+            )
             return len(begins) == 3
 
         running.await_that(told, "three boundaries", 120)

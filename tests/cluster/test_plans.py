@@ -109,7 +109,7 @@ def test_a_plan_is_made_edited_handed_in_and_taken_back(tmp_path: Path) -> None:
         due = job(running)["status"]["epoch"] + 40
         ferry(running, "submit", "nbq5", file, "--at-epoch", due)
         found["due"] = due
-        running.await_that(lambda: bool(job(running)["status"]["prepared"]), "what is prepared", 60)
+        running.await_that(lambda: bool(job(running)["status"]["moves"]["prepared"]), "what is prepared", 60)
         running.signal("driver", signal.SIGKILL)
         running.await_that(lambda: groups(running) == document["placements"], "the plan's placements", 90)
         found["plans"] = json.loads(ferry(running, "plans", "nbq5", "--json"))

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from ferry.contract import places
-from ferry.contract.documents import CheckpointSettings, RunSettings
 from ferry.contract.places import DriverPlace
+from ferry.contract.settings import CheckpointSettings, RunSettings
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 

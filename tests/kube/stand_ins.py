@@ -104,12 +104,12 @@ class Driver:
     def status(self) -> Document:
         wanted = self.desired["placements"] if self.desired else []
         return {
-            "job": "a", "generation": self.generation, "phase": "idle", "epoch": self.epoch, "watermark": None,
+            "job": "a", "generation": self.generation, "phase": "idle", "epoch": self.epoch,
             "version": [1, 1], "groups": [[group, []] for group in self.groups],
             "settled": bool(wanted) and all(g == [i for i in w if i in self.alive] for g, w in zip(self.groups, wanted)),
             "desired": self.desired["number"] if self.desired else 0, "alive": self.alive,
-            "loads": [[1.0, 1024.0]] * VNODES, "rows": self.epoch * 10, "late": 0, "malformed": 0,
-            "rows_per_second": 1.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
+            "progress": {"rows": self.epoch * 10}, "journal_up": True, "finished": False,
+            "load": {"vnodes": [[1.0, 1024.0]] * VNODES, "rows_per_second": 1.0, "epoch_seconds": 0.1},
             "checkpoint": self.checkpoint or {"number": None},
         }  # fmt: skip
 

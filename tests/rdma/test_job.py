@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ferry.contract.documents import RunSettings, TransportSettings
+from ferry.contract.settings import RunSettings, TransportSettings
 from tests.cluster import runner
 from tests.cluster.hosts import Hosts, await_that
 from tests.rdma.machines import HOST, Machine, Network, grown

@@ -34,10 +34,11 @@ import yaml
 
 import ferry
 from ferry.contract import journals, messages, places
-from ferry.contract.documents import RunSettings, Status
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan, PlanStep
 from ferry.contract.routing import Table
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry.registry.connection import connected
 from tests.cluster import runner
 from tests.released import program

@@ -18,10 +18,10 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, vnode_shift
 from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.settings import RunSettings
 from ferry.kernels.schemas import state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data

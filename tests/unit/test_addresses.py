@@ -16,8 +16,8 @@ import pytest
 
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
-from ferry.contract.documents import RunSettings
 from ferry.contract.places import DriverPlace
+from ferry.contract.settings import RunSettings
 from ferry.coordinator import control
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import standalone

@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 from ferry.contract import journals, messages, places
-from ferry.contract.documents import RunSettings, Status
 from ferry.contract.manifest import Manifest
 from ferry.contract.program_text import PREFIX
 from ferry.contract.routing import Table
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.process.classes import class_of

@@ -113,7 +113,7 @@ class Case:
         self.run.wait_for(lambda: any(r["kind"] == "latency" for r in self.run.records), "the first latencies")
         self._pause(self.a.fill)
         status = self.run.status()
-        self.size = f"{sum(used for _, used in status['loads']) / 1e6:.1f}MB" if status is not None else "?"
+        self.size = f"{sum(used for _, used in status['load']['vnodes']) / 1e6:.1f}MB" if status is not None else "?"
 
     def _moved(self, strategy: str, warm: bool, vnodes: list[int]) -> Moved:
         self.run.ask("PATCH", "/spec", {"handover": {"strategy": strategy, "warm": warm, "batch": self.a.batch}})

@@ -14,17 +14,16 @@ import typer
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
+from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.targets import Target
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
 from ferry_operator.kube.api.notes import is_name
-from ferry_operator.local.request import FAILED, Request
+from ferry_operator.local.run_command import FAILED, RunCommand
 
 app = typer.Typer()
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for it.")]
 
 WAIT_SECONDS = 600.0
@@ -120,7 +119,7 @@ def restore(
     more += [f"restoreSink={sink}"] if sink is not None else []
     more += [f"workers={workers}"] if workers is not None else []
     options = Options(events, output)
-    raise typer.Exit(targets.run(Request(Path(job), (*(sets or ()), *more), (), options, None, quiet, as_json)))
+    raise typer.Exit(targets.run(RunCommand(Path(job), (*(sets or ()), *more), (), options, None, quiet, as_json)))
 
 
 @app.command()

@@ -15,11 +15,12 @@ from rich.table import Table
 
 from ferry.contract import bearer
 from ferry.contract.certificates import client_context
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.names import InstanceId
-from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry.contract.status import Status
+from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 
@@ -103,20 +104,21 @@ class Local:
     def present(self) -> tuple[Present, Handover]:
         """The job as a plan begins with it, and how its plans are cut. Raises Fault while its driver does not answer."""
         found = self.describe()
-        if not (status := found["status"]) or not status["groups"]:
+        status = Status.from_wire(found["status"]) if found["status"] else None
+        if status is None or not status.groups:
             raise Fault(f"{self.entry.name}: its driver does not answer: where its state is is not known")
         one = found["spec"]
-        size = PlannedSize(workers=one["workers"], instances_per_worker=one["instancesPerWorker"])
+        size = Size.of(one)
         return Present(
             found["job"],
             size,
             one["replicas"],
-            [in_sync for in_sync, _ in status["groups"]],
-            [(rate, size) for rate, size in status["loads"]],
+            [in_sync for in_sync, _ in status.groups],
+            status.load.vnodes,
             found["drains"],
             {int(v): InstanceId(i) for v, i in found["pins"].items()},
             {worker["index"]: worker["node"] for worker in found["workers"]},
-            Status.from_wire(status).move_costs,
+            status.moves.costs,
         ), Handover.model_validate(one["handover"], by_alias=True)
 
     def submit(self, one: PlanFile) -> str:
@@ -129,12 +131,12 @@ class Local:
         found = self.describe()
         rows, wire = list[Record](), found["status"]
         if wire and (status := Status.from_wire(wire)).desired:
-            begun, of = status.plan_steps
-            state = plan_state(status.rolled_back, status.settled and begun >= of)
-            what = status.rolled_back or f"{len(status.groups)} virtual nodes"
+            begun, of = status.moves.steps
+            state = plan_state(status.moves.rolled_back, status.settled and begun >= of)
+            what = status.moves.rolled_back or f"{len(status.groups)} virtual nodes"
             rows.append(plan_row(status.desired, state, (begun, of), what))
-            if status.prepared:
-                rows.append(plan_row("next", "prepared", None, status.prepared))
+            if status.moves.prepared:
+                rows.append(plan_row("next", "prepared", None, status.moves.prepared))
         if (one := found["plan"]) is not None:
             why = one["unfit"]
             rows.append(plan_row(one["name"], "not followed" if why else "handed in", None, why or one["words"]))

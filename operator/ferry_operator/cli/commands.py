@@ -15,15 +15,14 @@ import typer
 from ferry.contract.errors import Refusal
 from ferry.contract.one_line import one_line, printable
 from ferry_operator.cli import local_logs, targets
+from ferry_operator.cli.options import AsJson, ClusterJob
 from ferry_operator.cli.terminal import done, say, show_json
-from ferry_operator.local.request import FAILED, OK, REFUSED
+from ferry_operator.local.run_command import FAILED, OK, REFUSED
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
 AnyJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run on this machine.")]
 Worker = Annotated[int, typer.Argument(help="Worker.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as for kubectl, anywhere on the line."
 
@@ -31,7 +30,7 @@ WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as for kubectl
 @app.command(epilog=WHERE)
 def watch(
     ctx: typer.Context,
-    job: Name,
+    job: ClusterJob,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds after which it fails; 0: never.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +86,7 @@ def logs(
 @app.command(epilog=WHERE)
 def diagnose(
     ctx: typer.Context,
-    job: Name,
+    job: ClusterJob,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes.")] = None,
 ) -> None:
     """Collect all about a job in one archive: objects, events, pods, logs, the operator. Secrets are left out.
@@ -109,21 +108,24 @@ def diagnose(
 
 
 @app.command(epilog=WHERE)
-def undrain(ctx: typer.Context, job: Name, worker: Worker, as_json: AsJson = False) -> None:
+def undrain(ctx: typer.Context, job: ClusterJob, worker: Worker, as_json: AsJson = False) -> None:
     """Let a worker that was drained hold state again."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).undrain(worker))
 
 
 @app.command(epilog=WHERE)
 def unpin(
-    ctx: typer.Context, job: Name, vnode: Annotated[int, typer.Argument(help="Virtual node.")], as_json: AsJson = False
+    ctx: typer.Context,
+    job: ClusterJob,
+    vnode: Annotated[int, typer.Argument(help="Virtual node.")],
+    as_json: AsJson = False,
 ) -> None:
     """Let a virtual node that was moved by hand be where the planner wants it."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).unpin(vnode))
 
 
 @app.command(epilog=WHERE)
-def pause(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
+def pause(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
     """Have the operator change nothing: epochs go on, copies take over, but what is lost is not made again."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).pause())
 
@@ -131,7 +133,7 @@ def pause(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
 @app.command(epilog=WHERE)
 def resume(
     ctx: typer.Context,
-    job: Name,
+    job: ClusterJob,
     workers: Annotated[int | None, typer.Option(min=1, help="Of a job that was suspended: with so many.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -140,6 +142,6 @@ def resume(
 
 
 @app.command(epilog=WHERE)
-def restart(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
+def restart(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
     """Restart the driver; it goes on from the state that the workers hold."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).restart())

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
+from ferry_operator.cli.options import AsJson, Sets
 from ferry_operator.cli.terminal import show, show_json
 from ferry_operator.job import spec
 from ferry_operator.local import check, graph
@@ -33,9 +34,9 @@ def explain(
     job: Annotated[
         str, typer.Argument(metavar="JOB", help="A job file (JOB.yaml), or the name of a job or of its run.")
     ],
-    sets: targets.Sets = None,
+    sets: Sets = None,
     plot: Annotated[Path | None, typer.Option(help="Of a job file: draw its pipeline (PNG, SVG or PDF).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Of a job file: show its pipeline, what reads what, and how epochs are planned. Nothing is started.
 

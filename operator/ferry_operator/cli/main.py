@@ -25,6 +25,7 @@ from rich.table import Table
 from ferry.contract.errors import FerryError, Refusal
 from ferry_operator.cli import checkpoints, client, commands, explain, init, plans, targets
 from ferry_operator.cli.client import Local, Shown
+from ferry_operator.cli.options import AsJson, Job, JobFile, Sets
 from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control.commands import FORMS, join_at
@@ -32,7 +33,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
 from ferry_operator.local import check, environment
 from ferry_operator.local.registry import NoSuchJob, Registry
-from ferry_operator.local.request import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
+from ferry_operator.local.run_command import FAILED, NO_SUCH_JOB, OK, REFUSED, RunCommand
 from ferry_operator.local.timeline.console import PlainConsole
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -41,10 +42,6 @@ app.add_typer(checkpoints.app)
 app.add_typer(plans.app)
 app.add_typer(explain.app)
 app.add_typer(init.app)
-
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -67,7 +64,7 @@ def where(
 def run(
     ctx: typer.Context,
     job: JobFile,
-    sets: targets.Sets = None,
+    sets: Sets = None,
     events: Annotated[int | None, typer.Option(min=1, help="Bound of generator sources: run to the end.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Replaces the directory of sinks.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the run's timeline (PNG, SVG, PDF).")] = None,
@@ -82,11 +79,11 @@ def run(
     if ctx.obj.cluster:
         raise Refusal(f"`ferry run` is for this machine; on a cluster: kubectl apply -f {job}")
     options = Options(events, output, keep)
-    raise typer.Exit(targets.run(Request(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
+    raise typer.Exit(targets.run(RunCommand(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
 
 
 @app.command()
-def validate(job: JobFile, sets: targets.Sets = None) -> None:
+def validate(job: JobFile, sets: Sets = None) -> None:
     """Check a job file and build its pipeline, as its driver would; print every problem. Nothing is started."""
     checked = spec.load(job, tuple(sets or ()))
     for warning in spec.warnings(checked):
@@ -202,13 +199,6 @@ def first_share(led: list[int], share: str, instance: str) -> list[int]:
     return led[: max(1, math.floor(len(led) * part))]
 
 
-SOME_JOB = {
-    "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"},
-    "spec": {"pipeline": {"module": "some"}},
-}  # fmt: skip
-"""What a part of a spec is checked with."""
-
-
 @app.command()
 def handover(
     ctx: typer.Context,
@@ -233,7 +223,7 @@ def balance(
 
 def _section(name: str, sets: list[str]) -> dict[str, Any]:
     """These fields of a section of the spec. Raises JobRefused."""
-    document = spec.apply_sets(SOME_JOB, [f"{name}.{one}" for one in sets])
+    document = spec.apply_sets(spec.some_job({}), [f"{name}.{one}" for one in sets])
     spec.check(document)
     return dict(document["spec"][name])
 

@@ -18,21 +18,19 @@ from rich.text import Text
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
+from ferry_operator.cli.options import AsJson, Job, Sets
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control import plan_file
-from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job import spec
 from ferry_operator.job.models_handover import Handover
-from ferry_operator.local.request import REFUSED
+from ferry_operator.local.run_command import REFUSED
 from ferry_operator.placement import strategies
 
 if TYPE_CHECKING:
     from ferry_operator.cli.remote.remote import RemoteJob
 
 app = typer.Typer()
-
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 STEPS_SHOWN = 6
 
@@ -47,9 +45,7 @@ def plan(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="On a cluster: the changed job file.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")
-    ] = None,
+    sets: Sets = None,
     patch: Annotated[
         str | None, typer.Option("--patch", "-p", help="On a cluster: a merge patch, JSON or YAML.")
     ] = None,
@@ -105,18 +101,14 @@ def _changed(present: Present, before: Handover, wanted: dict[str, Any]) -> Plan
     """The plan for a change of nothing but size and handover."""
     if other := [name for name in wanted if name not in SIZED]:
         raise Refusal(f"a plan is about {', '.join(SIZED)}, and not about {', '.join(other)}")
-    old = {"workers": present.size.workers, "instancesPerWorker": present.size.instances_per_worker}
     handover = before.model_dump(by_alias=True, exclude_unset=True, mode="json") | (wanted.get("handover") or {})
-    whole = {"pipeline": {"module": "some"}, **old, **wanted, "handover": handover}
-    about = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"}}
-    return _made(present, {**about, "spec": whole})
+    return _made(present, spec.some_job({**present.size.to_wire(), **wanted, "handover": handover}))
 
 
 def _made(present: Present, document: dict[str, Any]) -> PlanFile:
     """The plan to what a document says."""
     one = spec.check(document).spec
-    size = PlannedSize(workers=one.workers, instances_per_worker=one.instances_per_worker)
-    return plan_file.made(present, size, one.handover)
+    return plan_file.made(present, one.size, one.handover)
 
 
 def _remote(
@@ -149,7 +141,7 @@ def _show(one: PlanFile, output: Path | None, as_json: bool) -> None:
     table.add_row(Text(one.job, style="bold"), "what the plan would do; nothing was changed")
     for name, before, after in (
         ("workers", one.before.workers, one.size.workers),
-        ("instances per worker", one.before.instances_per_worker, one.size.instances_per_worker),
+        ("instances per worker", one.before.instances, one.size.instances),
     ):
         table.add_row(name, f"{before} -> {after}" if before != after else str(after))
     table.add_row("strategy", one.handover.strategy + ("" if one.handover.warm else ", cold: epochs wait for copies"))

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ferry.contract.errors import Refusal, Unreachable
 from ferry_operator.cli.client import Local
@@ -21,7 +19,7 @@ from ferry_operator.cli.terminal import say
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.local import environment
 from ferry_operator.local.registry import NoSuchJob, Registry
-from ferry_operator.local.request import Request
+from ferry_operator.local.run_command import RunCommand
 
 if TYPE_CHECKING:
     from ferry_operator.cli.remote.port import UserApi
@@ -31,8 +29,6 @@ KUBECONFIG = "~/.kube/config"
 
 OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
 """Take a value each, and may stand anywhere on the line, as with kubectl."""
-
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +131,13 @@ def namespace(target: Target) -> Namespace:
     return Namespace(connect(target))
 
 
-def run(request: Request) -> int:
+def run(command: RunCommand) -> int:
     """Run a job on this machine to its end; returns the exit code. Raises Refusal where only the client is installed."""
     if find_spec("pyspark") is None:
         raise Refusal("PySpark is not installed: jobs run on this machine with `pip install ferry-stream`")
     from ferry_operator.local.run import run as run_job
 
-    return run_job(request)
+    return run_job(command)
 
 
 def connect(target: Target) -> UserApi:

@@ -26,9 +26,10 @@ from typing import Literal, NamedTuple
 
 from ferry.contract.names import worker_of
 from ferry.contract.work import WORK_SECONDS, WorkReport
-from ferry_operator.control.decide import Observed
-from ferry_operator.control.scaling_sizes import BAND, ClusterSize, Demand, ScalingPolicy
+from ferry_operator.control.observed import Observed
+from ferry_operator.control.scaling_sizes import BAND, Demand, ScalingPolicy
 from ferry_operator.job.models_autoscale import MESSAGE_MAX, AutoscaleReport, ScalingReason
+from ferry_operator.job.size import Size
 
 CHANGES = ("Bounds", "ScaleOut", "ScaleIn")
 """Reasons with which the size is to be another one."""
@@ -44,8 +45,8 @@ AWAITED_SECONDS = 120.0
 class History:
     """Notes of one decision for the next one."""
 
-    actual: ClusterSize
-    judged: ClusterSize
+    actual: Size
+    judged: Size
     """the actual one, or the one that was advised"""
     since: float
     high_since: float | None = None
@@ -54,7 +55,7 @@ class History:
     """since when fewer workers would be enough"""
     peak: Demand = field(default_factory=Demand)
     """the most that was needed in that time, but for its first LASTING_SECONDS"""
-    tried: tuple[ClusterSize, float] | None = None
+    tried: tuple[Size, float] | None = None
     """the size that there were to be more records a second with, and how many there were before"""
 
 
@@ -62,7 +63,7 @@ class History:
 class ScalingAdvice:
     """A decision."""
 
-    target: ClusterSize
+    target: Size
     acts: bool
     """the size is to be changed now"""
     report: AutoscaleReport
@@ -80,29 +81,29 @@ class Hold(NamedTuple):
 
 def held_up(observed: Observed) -> Hold:
     """Why nothing can be said of the size at present."""
-    status, given = observed.status, observed.given
+    status = observed.status
     if status is not None and status.finished:
         return Hold("all input was read", "nothing")
-    if given is not None:  # One for another size is forgotten.
+    if observed.plan_file is not None:  # A plan for another size is forgotten.
         return Hold("a plan was handed in, which is for this size: another one, or none, takes its place", "nothing")
     if status is None:
         return Hold("no driver answers")
     if observed.drains:
         return Hold(f"workers {', '.join(map(str, observed.drains))} are emptied")
     running = sorted(worker.index for worker in observed.workers if worker.running)
-    if len(running) != len(observed.workers) or running != list(range(observed.wanted.workers)):
+    if len(running) != len(observed.workers) or running != list(range(observed.wanted.size.workers)):
         return Hold("workers come or go")
     if status.problems:
         return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
-    if status.prepared:
-        return Hold(status.prepared)
-    if status.rolled_back:
-        return Hold(f"a plan was rolled back: {status.rolled_back}")
+    if status.moves.prepared:
+        return Hold(status.moves.prepared)
+    if status.moves.rolled_back:
+        return Hold(f"a plan was rolled back: {status.moves.rolled_back}")
     away = sorted({worker_of(i) for i in observed.missing})
     late = away and min(observed.missing.values()) >= AWAITED_SECONDS
-    if away and not (late and away == list(range(away[0], observed.wanted.workers)) and away[0] > 0):
+    if away and not (late and away == list(range(away[0], observed.wanted.size.workers)) and away[0] > 0):
         return Hold(f"{_workers(away)} awaited")
-    if not status.settled or status.members_gone or any(learners for _, learners in status.groups):
+    if not status.settled or status.moves.members_gone or any(learners for _, learners in status.groups):
         return Hold("state is on its way")
     return Hold(f"{_workers(away)} awaited, and may be let go", "shrink") if away else Hold()
 
@@ -112,7 +113,7 @@ def _workers(which: list[int]) -> str:
 
 
 def advise(
-    policy: ScalingPolicy, size: ClusterSize, work: WorkReport | None, hold: Hold, history: History | None, now: float
+    policy: ScalingPolicy, size: Size, work: WorkReport | None, hold: Hold, history: History | None, now: float
 ) -> tuple[ScalingAdvice, History]:
     """The decision of one look, and what the next one is to be told.
 
@@ -123,7 +124,7 @@ def advise(
         history = History(size, size, now, tried=tried if tried is not None and tried[0] == size else None)
     history = _not_after(history, now)
     at = size if policy.mode == "auto" else history.judged
-    bounded = ClusterSize(min(max(at.workers, policy.min), policy.max), at.instances)
+    bounded = Size(min(max(at.workers, policy.min), policy.max), at.instances)
     judged = bounded == at and (not hold.why or hold.may == "shrink")
     demand = _demand(work, policy) if judged else None
     history = _remember(policy, history, at, demand, work, now)
@@ -165,7 +166,7 @@ def _demand(work: WorkReport | None, policy: ScalingPolicy) -> Demand | None:
     return used.times(max(work.arriving_per_second, catching_up) / done)
 
 
-def _enough(policy: ScalingPolicy, at: ClusterSize, demand: Demand, more: bool) -> ClusterSize:
+def _enough(policy: ScalingPolicy, at: Size, demand: Demand, more: bool) -> Size:
     """The smallest size that is enough, else the greatest one; of at least as many instances, or at most as many."""
     sizes = [
         s for s in policy.sizes(at.instances) if (s.instances >= at.instances if more else s.instances <= at.instances)
@@ -174,7 +175,7 @@ def _enough(policy: ScalingPolicy, at: ClusterSize, demand: Demand, more: bool) 
     return next(fitting, sizes[-1] if sizes else at)
 
 
-def _may_shrink(policy: ScalingPolicy, at: ClusterSize, work: WorkReport | None) -> bool:
+def _may_shrink(policy: ScalingPolicy, at: Size, work: WorkReport | None) -> bool:
     """Nothing is left behind, and there is time to spare even if none of it was for epochs as such."""
     grows = work is not None and bool(work.backlog) and work.arriving_per_second > work.records_per_second * (1 + BAND)
     return work is not None and not grows and _all_work(work).share(at, policy.slots) <= policy.utilisation
@@ -186,7 +187,7 @@ def _all_work(work: WorkReport) -> Demand:
 
 
 def _remember(
-    policy: ScalingPolicy, history: History, at: ClusterSize, demand: Demand | None, work: WorkReport | None, now: float
+    policy: ScalingPolicy, history: History, at: Size, demand: Demand | None, work: WorkReport | None, now: float
 ) -> History:
     """With since when there is too little, or too much; what is not known breaks it off."""
     high, low, peak, tried = history.high_since, history.low_since, history.peak, history.tried
@@ -206,8 +207,8 @@ def _remember(
 
 
 def _judge(
-    policy: ScalingPolicy, at: ClusterSize, demand: Demand, work: WorkReport, history: History, now: float
-) -> tuple[ScalingReason, ClusterSize]:
+    policy: ScalingPolicy, at: Size, demand: Demand, work: WorkReport, history: History, now: float
+) -> tuple[ScalingReason, Size]:
     rested = now - history.since >= policy.cooldown
     if history.high_since is not None:
         target = _enough(policy, at, demand, more=True)
@@ -241,8 +242,8 @@ class _Decision:
     """What was decided, for people and programs."""
 
     policy: ScalingPolicy
-    at: ClusterSize
-    target: ClusterSize
+    at: Size
+    target: Size
     reason: ScalingReason
     held: str
     work: WorkReport | None
@@ -280,7 +281,7 @@ class _Decision:
         """Records per second of useful time of one worker."""
         if self.work is None:
             return None
-        one, used = ClusterSize(1, self.at.instances), Demand(self.work.tasks, self.work.instances)
+        one, used = Size(1, self.at.instances), Demand(self.work.tasks, self.work.instances)
         useful = used.share(one, self.policy.slots)
         return self.work.records_per_second / useful if useful > 0 else None
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
 from ferry_operator.control import placing
 from ferry_operator.control.placing import Pins, Placements, as_planned, weights
 from ferry_operator.job.models_balance import BalanceSpec
@@ -92,12 +92,12 @@ def advise(
 
     `kept`: what was advised at an earlier look; the advice says whether that would still do.
     """
-    now, loads = _present(status), weights(status.loads, len(status.groups))
+    now, loads = _present(status), weights(status.load.vnodes, len(status.groups))
     rates, capacities = [load.rate for load in loads if load.rate > 0], [slot.capacity for slot in slots]
     least = lower_bound(capacities, rates) * sum(capacities) / sum(rates) if rates else 1.0
     if not _gains(imbalance(slots, loads, now), least, policy):
         return _judged(status, slots, now, policy)  # No placement can be worth it.
-    best = _judged(status, slots, placing.place(now, status.loads, slots, replicas, pins), policy)
+    best = _judged(status, slots, placing.place(now, status.load.vnodes, slots, replicas, pins), policy)
     steady = kept is not None and not _gains(imbalance(slots, loads, kept), best.after, policy)
     return replace(best, steady=steady)
 
@@ -108,9 +108,9 @@ def _gains(before: float, after: float, policy: BalancePolicy) -> bool:
 
 def _judged(status: Status, slots: Sequence[Slot], planned: Placements, policy: BalancePolicy) -> Advice:
     """Another placement beside the one that there is."""
-    loads, now = weights(status.loads, len(status.groups)), _present(status)
+    loads, now = weights(status.load.vnodes, len(status.groups)), _present(status)
     movement = planner.movement([as_planned(one) for one in now], [as_planned(one) for one in planned], loads)
-    per_byte, per_switchover = status.move_costs
+    per_byte, per_switchover = status.moves.costs
     seconds = movement.bytes * (SECONDS_PER_BYTE if per_byte is None else per_byte)
     seconds += movement.switchovers * (SECONDS_PER_SWITCHOVER if per_switchover is None else per_switchover)
     before, after = imbalance(slots, loads, now), imbalance(slots, loads, planned)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
 from ferry_operator.control.placing import Placements
 
 PATIENCE, PATIENCE_SECONDS_MIN = 3.0, 10.0
@@ -26,17 +26,17 @@ def chosen(
 ) -> tuple[int, ...]:
     """The virtual nodes of a plan to `wanted` that wait for a boundary; `by_itself`: also without a user's request."""
     moving = _allowed(range(len(wanted)), current, wanted, usable)
-    if by_itself and status.windows_end_in is not None and not status.unbounded:
-        if status.windows_end_in < copy_seconds(status, moving):
+    if by_itself and status.moves.windows_end_in is not None and not status.moves.unbounded:
+        if status.moves.windows_end_in < copy_seconds(status, moving):
             return moving
     return tuple(v for v in moving if v in asked)
 
 
 def are_overdue(status: Status, asked: Sequence[int], chosen_before: Sequence[int]) -> bool:
     """Whether virtual nodes of the plan in force wait for the end of windows for longer than is good."""
-    waiting = [one.vnode for one in status.boundaries if one.vnode in chosen_before and one.vnode not in asked]
+    waiting = [one.vnode for one in status.moves.boundaries if one.vnode in chosen_before and one.vnode not in asked]
     patience = max(PATIENCE * copy_seconds(status, waiting), PATIENCE_SECONDS_MIN)
-    return bool(waiting) and status.quiet_seconds > patience
+    return bool(waiting) and status.moves.quiet_seconds > patience
 
 
 def copy_seconds(status: Status, vnodes: Iterable[int]) -> float:
@@ -44,8 +44,9 @@ def copy_seconds(status: Status, vnodes: Iterable[int]) -> float:
 
     0 as long as this driver has not measured what a byte takes, and no bandwidth limits copies.
     """
-    allowed = 1.0 / status.bandwidth if status.bandwidth is not None and status.bandwidth > 0 else 0.0
-    return sum(status.loads[v][1] for v in vnodes) * max(status.move_costs[0] or 0.0, allowed)
+    bandwidth = status.moves.bandwidth
+    allowed = 1.0 / bandwidth if bandwidth is not None and bandwidth > 0 else 0.0
+    return sum(status.load.vnodes[v][1] for v in vnodes) * max(status.moves.costs[0] or 0.0, allowed)
 
 
 def _allowed(

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from ferry.contract.documents import STAGES
 from ferry.contract.errors import SpecRefused
-from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.names import InstanceId
+from ferry.contract.settings import STAGES
+from ferry_operator.job.size import INSTANCES_MAX, WORKERS_MAX, Size
 
 FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE[@window], drain=K"
 
@@ -23,8 +24,6 @@ _NUMBER = re.compile(r"^[0-9]{1,6}$")
 _INSTANCE = re.compile(r"^[0-9]{1,6}\.[0-9]{1,6}$")
 _WHEN = re.compile(r"^epoch=([0-9]{1,12})(?::([a-z]+))?$")
 _ACTION = re.compile(r"^(workers|instances|kill-worker|kill-instance|kill-driver|move|drain)(=.*)?$")
-
-WORKERS_MAX, INSTANCES_MAX = 256, 64
 
 
 CommandKind = Literal["workers", "instances", "kill-worker", "kill-instance", "kill-driver", "move", "drain"]
@@ -88,9 +87,9 @@ def parse_command(text: str) -> Command:
     raise SpecRefused(f"{text.strip()!r} is no action; actions are {FORMS}")
 
 
-def check_command(command: Command, workers: int, instances: int, virtual_nodes: int) -> None:
+def check_command(command: Command, size: Size, virtual_nodes: int) -> None:
     """Raise SpecRefused when a command names what a job of this size does not have."""
-    kind, number = command.kind, command.number
+    kind, number, workers = command.kind, command.number, size.workers
     if kind == "workers" and not 1 <= number <= WORKERS_MAX:
         raise SpecRefused(f"{command}: a job has 1 to {WORKERS_MAX} workers")
     if kind == "instances" and not 1 <= number <= INSTANCES_MAX:
@@ -98,9 +97,8 @@ def check_command(command: Command, workers: int, instances: int, virtual_nodes:
     if kind in ("kill-worker", "drain") and number >= workers:
         raise SpecRefused(f"{command}: the workers are 0 to {workers - 1}")
     if command.instance is not None:
-        worker, index = worker_of(command.instance), int(command.instance.split(".")[1])
-        if worker >= workers or index >= instances:
-            raise SpecRefused(f"{command}: the instances are 0.0 to {workers - 1}.{instances - 1}")
+        if not size.has(*map(int, command.instance.split("."))):
+            raise SpecRefused(f"{command}: the instances are 0.0 to {workers - 1}.{size.instances - 1}")
     if kind == "move" and number >= virtual_nodes:
         raise SpecRefused(f"{command}: the virtual nodes are 0 to {virtual_nodes - 1}")
 
@@ -120,15 +118,15 @@ def parse_at(text: str) -> Timed:
         raise SpecRefused(f"--at {text!r}: {error}") from None
 
 
-def parse_all(texts: Iterable[str], workers: int, instances: int, virtual_nodes: int) -> tuple[Timed, ...]:
+def parse_all(texts: Iterable[str], size: Size, virtual_nodes: int) -> tuple[Timed, ...]:
     """All of `--at`, checked against the size of the job and the greatest size that they give it."""
     timed = tuple(parse_at(text) for text in texts)
-    for one in timed:
-        workers = max(workers, one.command.number if one.command.kind == "workers" else 0)
-        instances = max(instances, one.command.number if one.command.kind == "instances" else 0)
+    workers = [one.command.number for one in timed if one.command.kind == "workers"]
+    instances = [one.command.number for one in timed if one.command.kind == "instances"]
+    greatest = Size(max(size.workers, *workers, 0), max(size.instances, *instances, 0))
     for one in timed:
         try:
-            check_command(one.command, workers, instances, virtual_nodes)
+            check_command(one.command, greatest, virtual_nodes)
         except SpecRefused as error:
             raise SpecRefused(f"--at '{one}': {error}") from None
     return timed

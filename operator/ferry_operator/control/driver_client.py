@@ -25,14 +25,15 @@ from pydantic_core import SchemaValidator
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, RequestBounds
+from ferry_operator.control.observed import Basis, Submitted
 
 RUNS_MAX = 4096
 """Runs whose connections are kept; those of others are closed and opened again."""
@@ -111,7 +112,7 @@ class DriverClient:
         """The status of the driver; None: no driver answers. Raises BadAnswer."""
         return self._read(f"{url}/status", secret, read_status)
 
-    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+    def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
         """The placement that this generation of the driver accepted last, with what it was planned for. Raises BadAnswer."""
         return self._read(f"{url}/desired", secret, lambda body: from_wire(json.loads(body), generation))
 
@@ -220,15 +221,15 @@ def read_status(body: bytes) -> Status:
     """A status from JSON of unknown origin. Raises ValueError that says what is wrong, or another error of MISREAD."""
     # From Python: each error about JSON holds a copy of its input, and each missing field is an error about the whole input.
     status: Status = _STATUS.validate_python(json.loads(body))
-    if not status.problems and b'"problems"' not in body:
-        status = Status.from_wire(json.loads(body))  # of version 0.1.0
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}
     if not all(map(INSTANCE.fullmatch, members)):
         raise ValueError("an instance is named by its worker and its number, such as 0.1")
-    counts = (status.generation, status.epoch, status.desired, status.rows, status.late, status.malformed)
-    if any(abs(count) > COUNT_MAX for count in (*counts, status.watermark or 0, *status.version)):
+    progress, load = status.progress, status.load
+    read = (progress.rows, progress.late, progress.malformed, progress.watermark or 0)
+    counts = (status.generation, status.epoch, status.desired, *status.version, *read)
+    if any(abs(count) > COUNT_MAX for count in counts):
         raise ValueError("a number is out of range")
-    if not all(map(math.isfinite, chain([status.rows_per_second, status.epoch_seconds], *status.loads))):
+    if not all(map(math.isfinite, chain([load.rows_per_second, load.epoch_seconds], *load.vnodes))):
         raise ValueError("a load is no number")
     if not all(REASON.fullmatch(one.reason) for one in (*status.problems, *status.notices)):
         raise ValueError("a reason is a word")
@@ -241,22 +242,22 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
         "usable": list(action.basis.usable),
         "replicas": action.basis.replicas,
         "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
-        "given": action.basis.given,
+        "plan_file": action.basis.plan_file,
         "at_window": list(action.basis.at_window),
     }
     return replace(action.plan, token=token, basis=basis).to_wire()
 
 
-def from_wire(document: Any, generation: int) -> d.Submitted | None:
+def from_wire(document: Any, generation: int) -> Submitted | None:
     """The inverse; None when it was submitted by something that gave no basis. Raises ValueError, KeyError, TypeError."""
-    one = Plan.from_wire(document)
-    if not one.basis:
+    plan = Plan.from_wire(document)
+    if not plan.basis:
         return None
-    basis = d.Basis(
-        usable=tuple(InstanceId(i) for i in one.basis["usable"]),
-        replicas=int(one.basis["replicas"]),
-        pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
-        given=str(one.basis.get("given", "")),
-        at_window=tuple(map(int, one.basis.get("at_window", ()))),
+    basis = Basis(
+        usable=tuple(InstanceId(i) for i in plan.basis["usable"]),
+        replicas=int(plan.basis["replicas"]),
+        pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in plan.basis["pins"]),
+        plan_file=str(plan.basis.get("plan_file", "")),
+        at_window=tuple(map(int, plan.basis.get("at_window", ()))),
     )
-    return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time), one.at_window)
+    return Submitted(replace(plan, token=0, basis=None), generation, basis)

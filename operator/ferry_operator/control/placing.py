@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
 from ferry_operator.placement import planner
 from ferry_operator.placement.planner import Load, Slot
 
@@ -114,9 +114,9 @@ def _pinned(
 
 def is_carried_out(status: Status, placements: Placements) -> bool:
     """Whether the groups are this placement, and nothing is on its way, prepared, given up or rolled back."""
-    if not status.settled or status.finished or status.prepared or status.rolled_back:
+    if not status.settled or status.finished or status.moves.prepared or status.moves.rolled_back:
         return False
-    if status.members_gone or status.moves_given_up:
+    if status.moves.members_gone or status.moves.given_up:
         return False
     return len(status.groups) == len(placements) and all(
         in_sync[:1] == list(placement[:1]) and sorted(in_sync) == sorted(placement)
@@ -129,9 +129,9 @@ def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: in
 
     Not after a rollback, which would be made again at once.
     """
-    if status.rolled_back:
+    if status.moves.rolled_back:
         return False
-    if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
+    if not status.settled and not (status.moves.given_up and not any(learners for _, learners in status.groups)):
         return False
     workers = len(dict.fromkeys(worker_of(i) for i in usable))
     wanted = 1 + min(replicas, workers - 1)
@@ -140,7 +140,7 @@ def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: in
 
 def may_be_tried_again(status: Status) -> bool:
     """Whether a plan was rolled back, and all has been at rest for long since: what kept it may be gone, and nobody look."""
-    return status.rolled_back != "" and status.settled and status.quiet_seconds >= AGAIN_SECONDS
+    return status.moves.rolled_back != "" and status.settled and status.moves.quiet_seconds >= AGAIN_SECONDS
 
 
 def highest(instances: Iterable[str]) -> dict[int, int]:

@@ -12,7 +12,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -20,13 +20,12 @@ from pydantic import ConfigDict, Field, ValidationError
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import decide as d
 from ferry_operator.control import handovers, placing
-from ferry_operator.control.commands import INSTANCES_MAX, WORKERS_MAX
 from ferry_operator.job.models_base import SpecPart
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import INSTANCES_MAX, WORKERS_MAX, Size
 from ferry_operator.placement import planner
-from ferry_operator.placement.strategies import steps
+from ferry_operator.placement.strategies import HandoverPolicy, steps
 
 TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
@@ -48,17 +47,6 @@ class _Part(SpecPart):
     model_config = ConfigDict(validate_by_name=True)
 
 
-class PlannedSize(_Part):
-    """How many places a job has."""
-
-    workers: int = Field(ge=1, le=WORKERS_MAX)
-    instances_per_worker: int = Field(ge=1, le=INSTANCES_MAX)
-
-    def words(self) -> str:
-        """For people."""
-        return f"{self.workers} workers with {self.instances_per_worker} instances each"
-
-
 class PlanForecast(_Part):
     """The cost of a plan, as far as it was known when the plan was made."""
 
@@ -75,9 +63,9 @@ class PlanFile(_Part):
     """What `ferry plan -o` writes and `ferry submit` hands in."""
 
     job: str = Field(min_length=1, max_length=253)
-    size: PlannedSize
+    size: Size
     """what the job is to be when it is over"""
-    before: PlannedSize
+    before: Size
     """and what it goes back to when it is taken back"""
     replicas: int = Field(ge=0)
     handover: Handover = Handover()
@@ -89,7 +77,7 @@ class PlanFile(_Part):
     """(copies, switchovers) of each: to look at"""
     forecast: PlanForecast = PlanForecast()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name: a digest of the plan."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:10]
@@ -98,16 +86,20 @@ class PlanFile(_Part):
         """As JSON, in one line."""
         return self.model_dump_json(by_alias=True, exclude_unset=True)
 
-    def given(self) -> d.Given:
-        """As `decide` takes it."""
-        placements = tuple(tuple(map(InstanceId, one)) for one in self.placements)
-        return d.Given(
-            self.name,
-            tuple(map(InstanceId, self.usable)),
-            self.replicas,
-            placements,
-            handovers.policy_of(self.handover),
-        )
+    @cached_property
+    def instances(self) -> tuple[InstanceId, ...]:
+        """Instances that are to hold state."""
+        return tuple(map(InstanceId, self.usable))
+
+    @cached_property
+    def targets(self) -> placing.Placements:
+        """The placements, as `placing` has them."""
+        return tuple(tuple(map(InstanceId, members)) for members in self.placements)
+
+    @cached_property
+    def policy(self) -> HandoverPolicy:
+        """How the plan is cut into steps."""
+        return handovers.policy_of(self.handover)
 
     def words(self) -> str:
         """The plan in one line."""
@@ -150,8 +142,7 @@ def _check(one: PlanFile) -> None:
     if len(usable) != len(one.usable):
         raise Refusal("this is no plan: usable names an instance twice")
     for instance in one.usable:
-        worker, index = map(int, instance.split("."))
-        if worker >= one.size.workers or index >= one.size.instances_per_worker:
+        if not one.size.has(*map(int, instance.split("."))):
             raise Refusal(f"this is no plan: usable: a job of this size has no instance {instance}")
     copies = 1 + min(one.replicas, len({worker_of(InstanceId(i)) for i in usable}) - 1)
     for vnode, placement in enumerate(one.placements):
@@ -171,18 +162,12 @@ def unfit(one: PlanFile, job: str, virtual_nodes: int, replicas: int, drains: Se
         return f"the plan has {len(one.placements)} virtual nodes, {job} has {virtual_nodes}"
     if one.replicas != replicas:
         return f"the plan is for {one.replicas} replicas, {job} has {replicas}"
-    if one.usable != (there := _instances(one.size, drains)):
+    if one.usable != (there := one.size.instance_ids(drains)):
         return f"the plan is for the instances {', '.join(one.usable)}; as workers are drained these are {', '.join(there)}"
     return ""
 
 
-def _instances(size: PlannedSize, drains: Sequence[int]) -> list[str]:
-    """Those that hold state."""
-    workers = [k for k in range(size.workers) if k not in drains]
-    return [f"{k}.{i}" for k in workers for i in range(size.instances_per_worker)]
-
-
-def check_begin(one: PlanFile, now: PlannedSize) -> None:
+def check_begin(one: PlanFile, now: Size) -> None:
     """Raise Refusal when the job has another size than the plan begins with."""
     if one.before != now:
         raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
@@ -193,7 +178,7 @@ class Present:
     """A job as it is, as far as a plan depends on it."""
 
     job: str
-    size: PlannedSize
+    size: Size
     replicas: int
     groups: Sequence[Sequence[str]]
     """by virtual node: in-sync members, the leader first"""
@@ -207,15 +192,14 @@ class Present:
     """seconds per byte that is copied, and of pause per new leader, as moves went so far"""
 
 
-def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
+def made(present: Present, size: Size, handover: Handover) -> PlanFile:
     """The plan that leads a job to this size. Raises Refusal when no worker would be left."""
-    usable = tuple(map(InstanceId, _instances(size, present.drains)))
+    usable = tuple(size.instance_ids(present.drains))
     if not usable:
         raise Refusal("no worker is left: all are drained")
     pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)
-    basis = d.Basis(usable, present.replicas, pins)
-    over = placing.slots(basis.usable, present.nodes or {})
-    placements = placing.place(present.groups, present.loads, over, basis.replicas, basis.pins)
+    slots = placing.slots(usable, present.nodes or {})
+    placements = placing.place(present.groups, present.loads, slots, present.replicas, pins)
     current = [tuple(map(InstanceId, group)) for group in present.groups]
     cut = steps(current, placements, handovers.policy_of(handover))
     loads = placing.weights(present.loads, len(current))
@@ -266,11 +250,10 @@ def unpacked(text: str) -> PlanFile | None:
         return None
 
 
-@lru_cache(64)
-def given(text: str, job: str) -> d.Given | None:
-    """The plan in an annotation of this job, as `decide` takes it; None: the text is no plan, or a plan of another job."""
-    found = unpacked(text)
-    return found.given() if found is not None and found.job == job else None
+def of_job(text: str, job: str) -> PlanFile | None:
+    """The plan in an annotation of this job; None: the text is no plan, or a plan of another job."""
+    file = unpacked(text)
+    return file if file is not None and file.job == job else None
 
 
 def dump(one: PlanFile) -> str:

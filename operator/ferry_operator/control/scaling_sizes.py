@@ -8,6 +8,7 @@ from typing import Literal
 
 from ferry.contract.work import WORK_SECONDS
 from ferry_operator.job.models import Spec
+from ferry_operator.job.size import Size
 
 BAND = 0.1
 """Half of the hysteresis, as a share of the load: with noise of 9 % either way a constant load changes nothing twice."""
@@ -15,17 +16,6 @@ BAND = 0.1
 LASTING_SECONDS = 2 * WORK_SECONDS
 """After so long what is measured is all of one load: a change is judged by what came after it, not by its beginning. Who
 has a shorter cooldown prefers to be quick."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ClusterSize:
-    """So many workers, with so many instances each."""
-
-    workers: int
-    instances: int
-
-    def __str__(self) -> str:
-        return f"{self.workers} x {self.instances}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +41,13 @@ class ScalingPolicy:
         """Seconds for which there has to be too little, before there is more."""
         return min(LASTING_SECONDS, self.cooldown)
 
-    def sizes(self, instances: int) -> Iterator[ClusterSize]:
+    def sizes(self, instances: int) -> Iterator[Size]:
         """All that `spec.autoscale` allows, the smallest first. `instances`: of a worker now; they stay if cores lack."""
         several = range(1, self.instances_max + 1) if instances <= self.instances_max > 1 else (instances,)
         for workers in range(self.min, self.max + 1):
             for many in several:
                 if self.max * many <= self.virtual_nodes:
-                    yield ClusterSize(workers, many)
+                    yield Size(workers, many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class Demand:
     tasks: float = 0.0
     instances: float = 0.0
 
-    def share(self, size: ClusterSize, slots: int) -> float:
+    def share(self, size: Size, slots: int) -> float:
         """The share of the time of this many workers that the load needs; above 1: they are too few."""
         by_tasks = self.tasks / (slots * size.workers) if slots else 0.0
         return by_tasks + self.instances / (size.workers * size.instances)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import Advice
+from ferry_operator.control.observed import Observed
 from ferry_operator.control.placing import Placements
 
 LOOK_SECONDS = 2.0
@@ -30,10 +31,10 @@ class LookTimers:
     looked: tuple[object, float] = (None, 0.0)
     """of which groups and policy it is, and when it was made"""
 
-    def timed(self, observed: d.Observed, now: float) -> d.Observed:
+    def timed(self, observed: Observed, now: float) -> Observed:
         """What is observed, with what only a clock knows. `now`: in seconds."""
         status = observed.status
-        absent = [i for i in d.expected(observed) if i not in status.alive] if status is not None else []
+        absent = [i for i in observed.expected() if i not in status.alive] if status is not None else []
         self.since = {i: self.since.get(i, now) for i in absent}
         observed = replace(observed, missing={i: now - since for i, since in self.since.items()})
         what = (observed.wanted, observed.submitted, status.version if status is not None else None)
@@ -44,7 +45,7 @@ class LookTimers:
             self.looked = (what, now)
         return replace(observed, advice=self.balance, uneven=now - self.uneven if self.uneven is not None else 0.0)
 
-    def _advise(self, observed: d.Observed, now: float) -> None:
+    def _advise(self, observed: Observed, now: float) -> None:
         self.balance = found = d.advice(observed, self.kept)
         if found is None or not found.worth:
             self.kept = self.uneven = None

@@ -37,6 +37,7 @@ from ferry_operator.job.models_parts import (
     StateSpec,
     Transport,
 )
+from ferry_operator.job.size import Size
 
 API_VERSION = "ferry.dev/v1alpha1"
 KIND = "StreamJob"
@@ -212,6 +213,11 @@ class Spec(SpecPart):
         if why is not None:
             raise ValueError(why)
         return self
+
+    @property
+    def size(self) -> Size:
+        """Its workers and their instances."""
+        return Size(self.workers, self.instances_per_worker)
 
     @property
     def suspended(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from ferry.contract.documents import CheckpointSettings, RunSettings, TransportSettings
+from ferry.contract.settings import CheckpointSettings, RunSettings, TransportSettings
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_parts import CheckpointSpec, Transport

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import changes, fields
-from ferry_operator.job.models import Spec, StreamJob
+from ferry_operator.job.models import API_VERSION, KIND, Spec, StreamJob
 
 Document = dict[str, Any]
 """A job file as plain maps, before it is checked."""
@@ -98,6 +98,12 @@ def to_document(job: StreamJob) -> Document:
 def pipeline_file(job: StreamJob, job_file: Path) -> Path | None:
     """Where `pipeline.file` is, for a job that was read from `job_file`; None when the job names a module."""
     return None if job.spec.pipeline.file is None else job_file.parent / job.spec.pipeline.file
+
+
+def some_job(fields: Document) -> Document:
+    """A whole document with these fields of a spec, to check them alone."""
+    about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "some"}}
+    return {**about, "spec": {"pipeline": {"module": "some"}, **fields}}
 
 
 def apply_sets(document: Document, sets: Sequence[str]) -> Document:

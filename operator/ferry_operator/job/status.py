@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ferry.contract.documents import LATEST
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import LATEST
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.job.models_base import PATH_MAX
 
@@ -98,6 +98,20 @@ class CheckpointReport(_Report):
     )
     bytes: int = Field(default=0, ge=0, description="Bytes that were written for it.")
     total_bytes: int = Field(default=0, ge=0, description="Bytes that a restore reads.")
+
+
+class ProgressReport(_Report):
+    """What the driver has done so far. The numbers change all the time, and are written now and then."""
+
+    lag: str | None = Field(default=None, max_length=32, description="How far the output is behind, such as '1.2s'.")
+    state: str | None = Field(default=None, max_length=32, description="Size of the state, such as '12Mi'.")
+    rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
+    replica_lag: str | None = Field(
+        default=None, max_length=32, description="Age of the oldest copy that is not in sync, such as '3 epochs'."
+    )
+    epoch_mode: str | None = Field(
+        default=None, max_length=REASON_MAX, description="How epochs are run: continuous, or micro-batch and why."
+    )
 
 
 class BalanceReport(_Report):
@@ -194,16 +208,8 @@ class JobStatus(_Report):
     )
     selector: str = Field(default="", max_length=1024, description="Label selector of the worker pods, as text.")
     moving: int = Field(default=0, ge=0, description="Virtual nodes on their way to another instance.")
-    lag: str | None = Field(default=None, max_length=32, description="How far the output is behind, such as '1.2s'.")
-    state: str | None = Field(default=None, max_length=32, description="Size of the state, such as '12Mi'.")
     epoch: int | None = Field(default=None, ge=-1, description="Last finished epoch; -1 before the first.")
-    epoch_mode: str | None = Field(
-        default=None, max_length=REASON_MAX, description="How epochs are run: continuous, or micro-batch and why."
-    )
-    rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
-    replica_lag: str | None = Field(
-        default=None, max_length=32, description="Age of the oldest copy that is not in sync, such as '3 epochs'."
-    )
+    progress: ProgressReport = Field(default=ProgressReport(), description="What the driver has done so far.")
     last_handover: str | None = Field(
         default=None, max_length=32, description="How long the last handover took, such as '3.4s'."
     )

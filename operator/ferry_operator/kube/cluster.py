@@ -16,6 +16,7 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, GoodSpec, JobMemory, RefusedSpec
+from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
@@ -40,27 +41,8 @@ from ferry_operator.kube.observe import effective_spec, facts
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.rolling import AVOIDED_MAX
-from ferry_operator.kube.observe.view import JobView, Seen
-from ferry_operator.kube.plan import (
-    AskCheckpoint,
-    BeginRun,
-    DeletePod,
-    DropPod,
-    EndDriver,
-    EndRun,
-    ForgetAsked,
-    KeepSpec,
-    MakeBudget,
-    MakePlaceholder,
-    MoveNotes,
-    NoteWithoutSurge,
-    Refuse,
-    Rescale,
-    Step,
-    Suspend,
-    TakeOwnership,
-    WriteSettings,
-)
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.store import Store
 
 YOUNG_SECONDS = 60.0
@@ -95,7 +77,7 @@ class KubeCluster:
         """It begins with what was seen."""
         self.memory = self.view.seen.memory
 
-    def do(self, step: Step) -> bool:
+    def do(self, step: s.Step) -> bool:
         """Do one step; False: the job has changed, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
@@ -110,42 +92,42 @@ class KubeCluster:
                 self._submit(step)
             case d.LimitCopies(bandwidth):
                 self.link.limit_copies(self._url("a bandwidth of copies"), self._key(), bandwidth)
-            case MoveNotes(notes):
+            case s.MoveNotes(notes):
                 self._remember(good=self._admitted(notes.good))
-            case TakeOwnership(pod):
+            case s.TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
-            case DropPod(pod, _):
+            case s.DropPod(pod, _):
                 self._delete(pod, grace=0)
-            case DeletePod(pod, _):
+            case s.DeletePod(pod, _):
                 self._delete(pod, exact=True)
-            case EndDriver(pod, why):
+            case s.EndDriver(pod, why):
                 self._end_driver(pod, why)
-            case MakePlaceholder():
+            case s.MakePlaceholder():
                 self._make_placeholder()
-            case NoteWithoutSurge(pod):
+            case s.NoteWithoutSurge(pod):
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
-            case WriteSettings(fingerprint):
+            case s.WriteSettings(fingerprint):
                 self._write_settings(fingerprint)
-            case MakeBudget():
+            case s.MakeBudget():
                 self._make(BUDGETS, objects.budget(self.view.seen.job))
-            case KeepSpec():
+            case s.KeepSpec():
                 generation = int(self.view.seen.job["metadata"].get("generation") or 0)
                 good = effective_spec.last_good(self._job(), self.view.seen.uid, generation, self.release)
                 self._remember(good=good, refused=None)
-            case Refuse(revision, message):
+            case s.Refuse(revision, message):
                 self._remember(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
-            case ForgetAsked(notes):
+            case s.ForgetAsked(notes):
                 return self._change_job({"annotations": dict(notes)}, {})
-            case Rescale(size, _):
+            case s.Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
-            case AskCheckpoint(request):
+            case s.AskCheckpoint(request):
                 self._take_checkpoint(request)
-            case Suspend(pod):
+            case s.Suspend(pod):
                 self.link.suspend(self._url("to be suspended"), self._key())
                 self._annotate(pod, {names.SUSPENDING: "true"})
-            case EndRun(before, _):
+            case s.EndRun(before, _):
                 self._remember(over=True, before=before)
-            case BeginRun():
+            case s.BeginRun():
                 self._begin_run()
             case _:
                 assert_never(step)

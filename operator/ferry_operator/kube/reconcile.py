@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
+from ferry_operator.control.observed import Submitted
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
@@ -25,11 +26,14 @@ from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
-from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
-from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, look
+from ferry_operator.kube.plan import plan
 from ferry_operator.kube.report import events
 from ferry_operator.kube.report.status import StatusReport, report
+from ferry_operator.kube.steps import Step, WriteSettings, describe
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -76,7 +80,7 @@ class Memory:
     timers: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
     """of the last pass"""
-    answer: tuple[str, Status, d.Submitted | None, float] | None = None
+    answer: tuple[str, Status, Submitted | None, float] | None = None
     """of the driver: its pod, its last answer, and when it came"""
     unheard: Unheard | None = None
     """why the driver was not heard when it was last asked"""
@@ -178,7 +182,7 @@ class Reconciler:
             memory.spec = (job, effective, revisions)
         return memory.spec[1:]
 
-    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
+    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, Submitted | None]:
         driver, bad = seen.driver, memory.unheard
         if bad is not None and (driver is None or bad.pod != driver.uid):
             bad = memory.unheard = None
@@ -339,7 +343,7 @@ def _problem(error: Fault) -> Problem:
 
 
 def _sample(view: JobView, written: StatusReport) -> JobSample:
-    given_up = view.seen.status.moves_given_up if view.seen.status is not None else 0
+    given_up = view.seen.status.moves.given_up if view.seen.status is not None else 0
     return JobSample(written.status, view.effective.newest, len(view.seen.workers), given_up)
 
 

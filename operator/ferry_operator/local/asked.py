@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
 from ferry_operator.control import balancing, handovers, plan_file
-from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, check_command
-from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.control.observed import Wanted
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 
 
 class Asked:
     """Requests to one run; used by one thread at a time."""
 
-    def __init__(self, wanted: d.Wanted, virtual_nodes: int) -> None:
+    def __init__(self, wanted: Wanted, virtual_nodes: int) -> None:
         self.wanted = wanted
         self.virtual_nodes = virtual_nodes
         self.drains: list[int] = []
@@ -33,9 +34,9 @@ class Asked:
 
     def check(self, command: Command, status: Status | None = None) -> None:
         """Raise Refusal when it names what is not there, or what cannot be. `status`: what the driver says."""
-        check_command(command, self.wanted.workers, self.wanted.instances, self.virtual_nodes)
+        check_command(command, self.wanted.size, self.virtual_nodes)
         if command.kind == "drain":
-            if not [k for k in range(self.wanted.workers) if k not in (*self.drains, command.number)]:
+            if not self.wanted.size.holding((*self.drains, command.number)):
                 raise Refusal(f"{command}: no other worker is left to take its state")
         elif command.kind == "move":
             assert command.instance is not None
@@ -43,16 +44,16 @@ class Asked:
                 raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
             if command.at_window and status is None:
                 raise Refusal(f"{command}: the driver does not answer, and whether windows end is not known: try again")
-            if command.at_window and status is not None and status.unbounded:
-                raise Refusal(f"{command}: {status.unbounded}")
+            if command.at_window and status is not None and status.moves.unbounded:
+                raise Refusal(f"{command}: {status.moves.unbounded}")
 
     def take(self, command: Command) -> bool:
         """From now on; False when it is nothing that lasts, but has to be done."""
         match command.kind:
             case "workers":
-                self._resize(PlannedSize(workers=command.number, instances_per_worker=self.wanted.instances))
+                self._resize(replace(self.wanted.size, workers=command.number))
             case "instances":
-                self._resize(PlannedSize(workers=self.wanted.workers, instances_per_worker=command.number))
+                self._resize(replace(self.wanted.size, instances=command.number))
             case "drain":
                 self.drains = sorted({*self.drains, command.number})
             case "move":
@@ -71,7 +72,7 @@ class Asked:
         self.wanted = replace(self.wanted, handover=policy, bandwidth=bandwidth)
         return " ".join(f"{name}={value}" for name, value in given.items())
 
-    def about_to_rest(self) -> d.Wanted:
+    def about_to_rest(self) -> Wanted:
         """The wishes during a suspend: no virtual node is moved for its load."""
         return replace(self.wanted, balance=balancing.BalancePolicy("off"))
 
@@ -84,8 +85,7 @@ class Asked:
         """The job gets the size of the plan, and its placements. Raises Refusal."""
         if why := plan_file.unfit(one, job, self.virtual_nodes, self.wanted.replicas, self.drains):
             raise Refusal(why)
-        now = PlannedSize(workers=self.wanted.workers, instances_per_worker=self.wanted.instances)
-        plan_file.check_begin(one, now)
+        plan_file.check_begin(one, self.wanted.size)
         self._resize(one.size)
         self.plan = one
 
@@ -96,10 +96,10 @@ class Asked:
         self._resize(one.before)
         return one
 
-    def _resize(self, size: PlannedSize) -> None:
+    def _resize(self, size: Size) -> None:
         """A plan that was handed in is for one size alone."""
         self.plan = None
-        self.wanted = replace(self.wanted, workers=size.workers, instances=size.instances_per_worker)
+        self.wanted = replace(self.wanted, size=size)
         self.drains = [k for k in self.drains if k < size.workers]
 
     def described(self, job: str) -> dict[str, str] | None:

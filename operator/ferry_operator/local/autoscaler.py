@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from ferry_operator.control import autoscaling
 from ferry_operator.control.commands import Command
-from ferry_operator.control.decide import Observed
-from ferry_operator.control.scaling_sizes import ClusterSize, ScalingPolicy
+from ferry_operator.control.observed import Observed
+from ferry_operator.control.scaling_sizes import ScalingPolicy
 from ferry_operator.job.models_autoscale import AutoscaleReport
 
 
@@ -35,10 +35,9 @@ class LocalAutoscaler:
         """
         if self._policy is None:
             return []
-        size = ClusterSize(observed.wanted.workers, observed.wanted.instances)
-        work = observed.status.work if observed.status is not None else None
+        work = observed.status.load.work if observed.status is not None else None
         hold = autoscaling.held_up(observed)
-        advice, self._history = autoscaling.advise(self._policy, size, work, hold, self._history, now)
+        advice, self._history = autoscaling.advise(self._policy, observed.wanted.size, work, hold, self._history, now)
         self.report = advice.report
         if advice.report.reason in autoscaling.CHANGES:
             note(f"{'autoscale' if advice.acts else 'advice'}: {advice.report.message}")

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ferry.contract import user_code
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Refusal
 from ferry.contract.last_words import last_words
+from ferry.contract.settings import RunSettings
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.local import environment

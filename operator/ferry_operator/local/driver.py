@@ -10,8 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-from ferry.contract.documents import DRIVER, DriverAddress, Status
 from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.run_directory import DRIVER, DriverAddress
+from ferry.contract.status import Status
 from ferry_operator.control.decide import SubmitDesired
 from ferry_operator.control.driver_client import BadAnswer, DriverClient
 

@@ -1,11 +1,11 @@
 """The supervisor's HTTP endpoint: what other terminals and the driver ask of a running job.
 
-It translates between HTTP and `SupervisorPort`, and decides nothing. Every request carries a bearer token, which is
-derived from the run's secret.
+It translates between HTTP and `requests`, and decides nothing. Every request carries a bearer token, which is derived
+from the run's secret.
 
 | request | answer |
 |---|---|
-| GET /job | the job as `SupervisorPort.job` describes it |
+| GET /job | the job as `view.describe` has it |
 | PATCH /spec {workers?, instancesPerWorker?, handover?, balance?} | scales; how plans are cut, and whether load moves |
 | POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
 | POST /plan {plan} · DELETE /plan | takes a plan; takes the last one back |
@@ -18,8 +18,7 @@ derived from the run's secret.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -29,43 +28,20 @@ from ferry.contract.errors import FerryError, Refusal
 from ferry.system.api_server import Application, guarded
 from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW, Command, parse_command
-from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
-
-
-class SupervisorPort(Protocol):
-    """What the endpoint needs of a supervisor; called from threads of the endpoint. Raises Refusal."""
-
-    def job(self) -> dict[str, Any]:
-        """The job as plain values."""
-
-    def perform(self, commands: Sequence[Command]) -> None:
-        """Do these actions now; none of them when one names what is not there."""
-
-    def handover(self, wanted: Handover) -> None:
-        """How plans are cut from now on; what is not set stays."""
-
-    def balance(self, wanted: BalanceSpec) -> None:
-        """Whether load moves by itself from now on; what is not set stays."""
-
-    def submit(self, one: PlanFile) -> None:
-        """The job gets the size of this plan, and its placements."""
-
-    def cancel(self) -> None:
-        """Take the plan back that was handed in."""
-
-    def stage(self, epoch: int, stage: str) -> None:
-        """Do what is due at this stage of this epoch."""
-
-    def stop(self) -> None:
-        """Begin to end the run gracefully."""
-
-    def checkpoint(self, name: str | None) -> int:
-        """Have a durable checkpoint taken; its number."""
-
-    def suspend(self) -> None:
-        """Begin to end the run with a last durable checkpoint."""
+from ferry_operator.local.requests import (
+    Ask,
+    BeginCheckpoint,
+    CancelPlan,
+    ChangeJob,
+    DescribeJob,
+    ReachStage,
+    Request,
+    StopRun,
+    SubmitPlan,
+    SuspendRun,
+)
 
 
 class _Body(BaseModel):
@@ -101,13 +77,13 @@ class Kill(_Body):
     what: str
 
 
-class PlanHandedIn(_Body):
+class SubmittedPlan(_Body):
     """A plan as its file has it."""
 
     plan: str
 
 
-class CheckpointAsked(_Body):
+class CheckpointBody(_Body):
     """A durable checkpoint, with a name or without."""
 
     name: str | None = None
@@ -127,10 +103,16 @@ def kill_command(what: str) -> Command:
     return parse_command(f"kill-instance={what}" if "." in what else f"kill-worker={what}")
 
 
-def application(control: SupervisorPort, token: str) -> Application:
-    """The routes."""
+def application(ask: Ask, token: str) -> Application:
+    """The routes; `ask` is called from threads of the endpoint."""
 
     app = FastAPI(openapi_url=None)
+
+    def answer(request: Request) -> JSONResponse:
+        return JSONResponse(ask(request))
+
+    def perform(*commands: Command) -> JSONResponse:
+        return answer(ChangeJob(commands))
 
     @app.exception_handler(FerryError)
     def refused(request: Any, error: Exception) -> JSONResponse:
@@ -138,65 +120,49 @@ def application(control: SupervisorPort, token: str) -> Application:
 
     @app.get("/job")
     def job() -> JSONResponse:
-        return JSONResponse(control.job())
+        return answer(DescribeJob())
 
     @app.patch("/spec")
-    def scale(patch: SpecPatch) -> JSONResponse:
-        commands = []
-        if patch.workers is not None:
-            commands.append(parse_command(f"workers={patch.workers}"))
-        if patch.instancesPerWorker is not None:
-            commands.append(parse_command(f"instances={patch.instancesPerWorker}"))
-        if patch.handover is not None:
-            control.handover(patch.handover)
-        if patch.balance is not None:
-            control.balance(patch.balance)
-        control.perform(commands)
-        return JSONResponse({})
+    def change(patch: SpecPatch) -> JSONResponse:
+        sizes = {"workers": patch.workers, "instances": patch.instancesPerWorker}
+        commands = [parse_command(f"{kind}={number}") for kind, number in sizes.items() if number is not None]
+        return answer(ChangeJob(tuple(commands), patch.handover, patch.balance))
 
     @app.post("/move")
     def move(body: MoveRequest) -> JSONResponse:
         place = body.instance + (AT_WINDOW if body.at_window else "")
-        control.perform([parse_command(f"move={vnode}:{place}") for vnode in body.vnodes])
-        return JSONResponse({})
+        return perform(*[parse_command(f"move={vnode}:{place}") for vnode in body.vnodes])
 
     @app.post("/drain")
     def drain(body: Drain) -> JSONResponse:
-        control.perform([parse_command(f"drain={body.worker}")])
-        return JSONResponse({})
+        return perform(parse_command(f"drain={body.worker}"))
 
     @app.post("/kill")
     def kill(body: Kill) -> JSONResponse:
-        control.perform([kill_command(body.what)])
-        return JSONResponse({})
+        return perform(kill_command(body.what))
 
     @app.post("/stop")
     def stop() -> JSONResponse:
-        control.stop()
-        return JSONResponse({})
+        return answer(StopRun())
 
     @app.post("/plan")
-    def submit(body: PlanHandedIn) -> JSONResponse:
-        control.submit(plan_file.read(body.plan))
-        return JSONResponse({})
+    def submit(body: SubmittedPlan) -> JSONResponse:
+        return answer(SubmitPlan(plan_file.read(body.plan)))
 
     @app.delete("/plan")
     def cancel() -> JSONResponse:
-        control.cancel()
-        return JSONResponse({})
+        return answer(CancelPlan())
 
     @app.post("/checkpoint")
-    def checkpoint(body: CheckpointAsked) -> JSONResponse:
-        return JSONResponse({"number": control.checkpoint(body.name)})
+    def checkpoint(body: CheckpointBody) -> JSONResponse:
+        return answer(BeginCheckpoint(body.name))
 
     @app.post("/suspend")
     def suspend() -> JSONResponse:
-        control.suspend()
-        return JSONResponse({})
+        return answer(SuspendRun())
 
     @app.post("/stage")
     def stage(body: StageReached) -> JSONResponse:
-        control.stage(body.epoch, body.stage)
-        return JSONResponse({})
+        return answer(ReachStage(body.epoch, body.stage))
 
     return guarded(app, token)

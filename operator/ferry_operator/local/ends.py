@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from ferry.contract.documents import ReportedProblem
-from ferry_operator.control import decide as d
+from ferry.contract.status import ReportedProblem
+from ferry_operator.control.observed import Worker
 from ferry_operator.control.restarts import SILENT, Outcome, RestartPolicy, meaning
 from ferry_operator.local.cluster.local import LocalCluster
 
@@ -104,7 +104,7 @@ class ProcessEnds:
             self.bad(f"worker {index}", why)
         self._note(f"restart worker {index}: {why}" if why else f"restart worker {index}")
 
-    def workers(self, workers: tuple[d.Worker, ...]) -> Outcome | None:
+    def workers(self, workers: tuple[Worker, ...]) -> Outcome | None:
         """The end of a job whose workers never came up; later failures are for the driver to survive."""
         if self.worked:
             return None

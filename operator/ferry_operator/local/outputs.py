@@ -8,8 +8,9 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from ferry.contract.documents import LIFE, RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.run_directory import LIFE
+from ferry.contract.settings import RunSettings
 
 
 def require(settings: RunSettings, restores: bool) -> None:

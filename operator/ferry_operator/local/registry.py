@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import RunSettings
 from ferry.contract.timeline import TIMELINE
 from ferry.system import files
 

@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ferry.contract.documents import DEAD_LETTER, LATEST, NOTHING, RunSettings
 from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry.contract.one_line import one_line
+from ferry.contract.run_directory import DEAD_LETTER
+from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.contract.timeline import TIMELINE, append_record
-from ferry_operator.control import balancing, decide, handovers
+from ferry_operator.control import balancing, handovers
 from ferry_operator.control.commands import Schedule, parse_all
+from ferry_operator.control.observed import Wanted
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
@@ -27,7 +29,7 @@ from ferry_operator.local import check, environment, machine_limits, outputs, pr
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.registry import Registry
-from ferry_operator.local.request import FAILED, OK, REFUSED, Request
+from ferry_operator.local.run_command import FAILED, OK, REFUSED, RunCommand
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
@@ -35,40 +37,40 @@ from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.show import INDENT, ProgressView, summary_table
 
 
-def run(request: Request, programs: Programs | None = None) -> int:
+def run(command: RunCommand, programs: Programs | None = None) -> int:
     """Run a job to its end; returns the exit code. Raises SpecRefused before anything was started."""
     if programs is None:
         environment.require_java()
-    job = spec.load(request.job_file, request.sets)
+    job = spec.load(command.job_file, command.sets)
     one = job.spec
-    request = replace(request, options=request.options.over(one.output, one.events))
-    schedule = Schedule(parse_all(request.at, one.workers, one.instances_per_worker, one.state.virtual_nodes))
+    command = replace(command, options=command.options.over(one.output, one.events))
+    schedule = Schedule(parse_all(command.at, one.size, one.state.virtual_nodes))
     if one.suspended:
         raise SpecRefused(
             f"spec.{'suspend' if one.suspend else 'workers'}: only on Kubernetes is a job kept without processes; here: "
             "`ferry suspend JOB`, and later `ferry run JOB.yaml --set restoreFrom=latest`"
         )
-    file = spec.pipeline_file(job, request.job_file)
+    file = spec.pipeline_file(job, command.job_file)
     if file is not None and not file.is_file():
         raise SpecRefused(f"spec.pipeline.file: {file} does not exist")
-    if request.plot is not None and not request.plot.absolute().parent.is_dir():
-        raise SpecRefused(f"--plot {request.plot}: {request.plot.absolute().parent} is no directory")
+    if command.plot is not None and not command.plot.absolute().parent.is_dir():
+        raise SpecRefused(f"--plot {command.plot}: {command.plot.absolute().parent} is no directory")
     progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
         progress.say(f"warning: {warning}", "yellow", INDENT)
     machine_limits.require(one.workers * one.instances_per_worker)
     with Registry(environment.home()).only(job.metadata.name):
-        return _run(request, programs or Programs(), job, schedule, progress)
+        return _run(command, programs or Programs(), job, schedule, progress)
 
 
-def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
+def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
     """Run a checked job. No other run has its name."""
     one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
     remove = not directory.given  # as long as nothing was started
     try:
-        settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
+        settings = replace(settings_for(job, command.job_file, directory, command.options), lasting=directory.given)
         if not directory.resumed:
             undecided = (
                 one.restore_from is None and one.state.checkpoint.location is not None
@@ -76,9 +78,8 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
             outputs.require(settings, restores=undecided or one.restore_from not in (None, NOTHING))
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
         settings = replace(settings, program=copied)
-        wanted = decide.Wanted(
-            one.workers,
-            one.instances_per_worker,
+        wanted = Wanted(
+            one.size,
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance),
@@ -87,7 +88,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
         remove = False
-        with ProgressView(progress, request.quiet, PlainConsole(stderr=request.as_json)) as show:
+        with ProgressView(progress, command.quiet, PlainConsole(stderr=command.as_json)) as show:
             refusal = check.refusal(settings) if not directory.resumed and programs == Programs() else ""
             outcome = Outcome("refused", refusal) if refusal else supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)
@@ -96,9 +97,9 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
             append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
-        remove = ((well and not request.options.keep) or bool(refusal)) and not directory.given
+        remove = ((well and not command.options.keep) or bool(refusal)) and not directory.given
         kept = None if remove else directory.path
-        _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
+        _report(command, outcome, job.metadata.name, records, kept, directory.given, progress)
         if refused is not None and any(record.get("malformed") for record in records):
             progress.say(f"malformed records were set aside in {refused}", "yellow", INDENT)
         for left in schedule.left() if outcome.ok else []:
@@ -106,7 +107,7 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
     finally:
         directory.close(remove)
     if outcome.kind == "stopped":
-        return OK if request.options.events is None and not outcome.reason else FAILED
+        return OK if command.options.events is None and not outcome.reason else FAILED
     return OK if outcome.ok else REFUSED if outcome.kind == "refused" else FAILED
 
 
@@ -116,7 +117,7 @@ def _last_output(records: list[timeline.Record]) -> str:
 
 
 def _report(
-    request: Request,
+    command: RunCommand,
     outcome: Outcome,
     job: str,
     records: list[timeline.Record],
@@ -126,7 +127,7 @@ def _report(
 ) -> None:
     """Summary to standard output, picture to its file, reasons to standard error."""
     summary = timeline.summarize(records)
-    if request.as_json:
+    if command.as_json:
         document = {
             "job": job,
             "outcome": outcome.kind,
@@ -134,27 +135,27 @@ def _report(
             "directory": str(kept) if kept else None,
         }
         sys.stdout.write(json.dumps({**document, **summary.to_wire()}, indent=1) + "\n")
-    elif not request.quiet and summary.epochs:
+    elif not command.quiet and summary.epochs:
         PlainConsole().print(summary_table(summary, job))
-    if request.plot is not None and summary.epochs:
+    if command.plot is not None and summary.epochs:
         # Matplotlib is large and only pictures need it.
         from ferry_operator.local.timeline.plot import draw
 
-        draw(records, request.plot, job)
+        draw(records, command.plot, job)
     if not outcome.ok or outcome.reason:
         how = "stopped, and had failed" if outcome.ok else outcome.kind
         progress.say(f"{job}: {how}: {one_line(outcome.reason)}", "red", INDENT)
         if UNDECIDED in outcome.reason:
-            again = f"ferry run {request.job_file} --set restoreFrom="
+            again = f"ferry run {command.job_file} --set restoreFrom="
             progress.say(f"either `{again}{LATEST}` or `{again}{NOTHING}`", "yellow", INDENT)
-    elif outcome.kind == "stopped" and request.options.events is not None:
-        progress.say(f"{job}: stopped before its {request.options.events:,} events were read", "yellow", INDENT)
+    elif outcome.kind == "stopped" and command.options.events is not None:
+        progress.say(f"{job}: stopped before its {command.options.events:,} events were read", "yellow", INDENT)
     elif outcome.kind == "suspended":
-        again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
+        again = f"ferry run {command.job_file}" + ("" if given else " --set restoreFrom=latest")
         progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
-    if (output := _last_output(records)) and not request.quiet:
+    if (output := _last_output(records)) and not command.quiet:
         progress.say(f"output: {output}", "dim", INDENT)
-    if kept is not None and (not request.quiet or not outcome.ok):
+    if kept is not None and (not command.quiet or not outcome.ok):
         logs = "" if outcome.ok and not outcome.reason else f"\nits log: ferry logs {job}"
         progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)
 

@@ -13,8 +13,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import RunSettings
 from ferry.system import files
 from ferry_operator.job.models import StreamJob
 from ferry_operator.local.registry import RUNS

@@ -1,7 +1,7 @@
 """Runs one job on this machine: observe, decide, act, every 100 ms, until the job has ended and no process is left.
 
 Composition only: what should be done is decided in `decide` and `restarts`, how it is done is in `cluster.local`. One
-thread, the caller's, owns all state here; requests of the endpoint are closures that it runs between two looks.
+thread, the caller's, owns all state here, and answers the requests of the endpoint between two looks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
-from ferry.contract.documents import RunSettings, Status
 from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry.contract.tickets import derived
 from ferry.contract.timeline import TIMELINE, append_record
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
+from ferry_operator.control.observed import Observed, Submitted, Wanted, Worker
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.timers import LookTimers
@@ -41,6 +43,18 @@ from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry
+from ferry_operator.local.requests import (
+    Answer,
+    BeginCheckpoint,
+    CancelPlan,
+    ChangeJob,
+    DescribeJob,
+    ReachStage,
+    Request,
+    StopRun,
+    SubmitPlan,
+    SuspendRun,
+)
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
 from ferry_operator.local.view import Record, RunView, describe
@@ -56,7 +70,7 @@ class Supervisor:
     def __init__(
         self,
         settings: RunSettings,
-        wanted: d.Wanted,
+        wanted: Wanted,
         directory: RunDirectory,
         schedule: Schedule,
         home: Path,
@@ -76,7 +90,7 @@ class Supervisor:
         self._home = home
         self._programs = programs
         self._autoscaler = autoscaler
-        self._submitted: d.Submitted | None = None
+        self._submitted: Submitted | None = None
         self._timers = LookTimers()
         self._stop_requested = False
         self._suspend_asked: int | None = None
@@ -84,7 +98,7 @@ class Supervisor:
         self._warnings: list[str] = []
         self._slow = ""
         self._unread = self._finished = False
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox(self._answer)
         self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
 
@@ -122,7 +136,7 @@ class Supervisor:
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
-        endpoint = ApiServer(application(self, token), ("127.0.0.1", 0), context)
+        endpoint = ApiServer(application(self._mailbox.ask, token), ("127.0.0.1", 0), context)
         stack.callback(endpoint.close)
         processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs")
         stack.callback(processes.close)
@@ -172,7 +186,7 @@ class Supervisor:
                 self._perform_all(self._autoscaler.due(observed, time.monotonic(), self._note))
         return view
 
-    def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
+    def _view(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
@@ -190,15 +204,15 @@ class Supervisor:
         warnings, self._warnings = self._warnings, []
         return replace(self._seen(status, workers), records=records, warnings=warnings)
 
-    def _seen(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
+    def _seen(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
         ending = self._finished or self.stopping is not None or self.outcome is not None
         view = RunView(self.settings, status, workers, self.asked.wanted, [], ends=self._ends.last)
         return replace(view, silent=self._watch.silent, ending=ending)
 
     # ---- observe
-    def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
+    def _observed(self, workers: tuple[Worker, ...], status: Status | None) -> Observed:
         now, driver = time.monotonic(), self._cluster.driver()
-        observed = d.Observed(
+        observed = Observed(
             wanted=self.asked.about_to_rest() if self.suspending else self.asked.wanted,
             workers=workers,
             driver=driver.running,
@@ -208,7 +222,7 @@ class Supervisor:
             drains=tuple(self.asked.drains),
             pins=tuple(sorted(self.asked.pins.items())),
             at_window=tuple(v for v, waits in sorted(self.asked.at_window.items()) if waits),
-            given=self.asked.plan.given() if self.asked.plan is not None else None,
+            plan_file=self.asked.plan,
         )
         return self._timers.timed(observed, now)
 
@@ -271,46 +285,28 @@ class Supervisor:
         now = {"t": time.time(), "up": time.monotonic()}
         append_record(self.directory.path, {"kind": "action", **now, "text": text})
 
-    # ---- requests (SupervisorPort): called by the endpoint's threads
-    def job(self) -> Record:
-        """See `endpoint.SupervisorPort`."""
-        return self._mailbox.ask(self._job)
-
-    def perform(self, commands: Sequence[Command]) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._perform_all(commands))
-
-    def handover(self, wanted: Handover) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"handover {self.asked.handover(wanted)}"))
-
-    def balance(self, wanted: BalanceSpec) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"balance {self.asked.balance(wanted)}"))
-
-    def submit(self, one: PlanFile) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._submit(one))
-
-    def cancel(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._note(f"cancel {self.asked.cancel().words()}"))
-
-    def stage(self, epoch: int, stage: str) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._stage(epoch, stage))
-
-    def stop(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(self._stop)
-
-    def checkpoint(self, name: str | None) -> int:
-        """See `endpoint.SupervisorPort`."""
-        return self._mailbox.ask(lambda: self._checkpoint(name))
-
-    def suspend(self) -> None:
-        """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(self._suspend)
+    # ---- requests of the endpoint
+    def _answer(self, request: Request) -> Answer:
+        match request:
+            case DescribeJob():
+                return self._job()
+            case ChangeJob(commands, handover, balance):
+                self._change(commands, handover, balance)
+            case SubmitPlan(plan):
+                self._submit(plan)
+            case CancelPlan():
+                self._note(f"cancel {self.asked.cancel().words()}")
+            case ReachStage(epoch, stage):
+                self._stage(epoch, stage)
+            case BeginCheckpoint(name):
+                return {"number": self._checkpoint(name)}
+            case SuspendRun():
+                self._suspend()
+            case StopRun():
+                self._stop()
+            case _:
+                assert_never(request)
+        return {}
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
@@ -343,24 +339,36 @@ class Supervisor:
         if self.stopping is not None:
             raise Refusal("the job is ending")
 
-    def _submit(self, one: PlanFile) -> None:
+    def _submit(self, plan: PlanFile) -> None:
         if self.stopping is not None:
             raise Refusal("the job is ending")
-        self.asked.submit(one, self.settings.job)
-        self._note(f"submit {one.words()}")
+        self.asked.submit(plan, self.settings.job)
+        self._note(f"submit {plan.words()}")
+
+    def _change(self, commands: Sequence[Command], handover: Handover | None, balance: BalanceSpec | None) -> None:
+        """Change all or, when one of the commands names what is not there, nothing."""
+        self._check(commands)
+        if handover is not None:
+            self._note(f"handover {self.asked.handover(handover)}")
+        if balance is not None:
+            self._note(f"balance {self.asked.balance(balance)}")
+        self._perform_all(commands)
+
+    def _check(self, commands: Sequence[Command]) -> None:
+        if commands and self.stopping is not None:
+            raise Refusal("the job is ending")
+        for command in commands:
+            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""
-        for command in commands:
-            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
+        self._check(commands)
         for command in commands:
             self._perform(command)
 
     def _perform(self, command: Command) -> None:
         """Do one action now; raises Refusal."""
-        if self.stopping is not None:
-            raise Refusal("the job is ending")
-        self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
+        self._check([command])
         self._note(str(command))  # before it is done: a recovery is timed from here
         if self.asked.take(command):
             return

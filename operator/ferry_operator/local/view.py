@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ferry.contract.documents import RunSettings, Status
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry_operator.control.balancing import Advice
-from ferry_operator.control.decide import Wanted, Worker
+from ferry_operator.control.observed import Wanted, Worker
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.local.asked import Asked
 
@@ -46,8 +47,7 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         "directory": view.settings.directory,
         "phase": phase,
         "spec": {
-            "workers": view.wanted.workers,
-            "instancesPerWorker": view.wanted.instances,
+            **view.wanted.size.to_wire(),
             "replicas": view.wanted.replicas,
             "virtualNodes": view.settings.virtual_nodes,
             "handover": {

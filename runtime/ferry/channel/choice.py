@@ -19,8 +19,8 @@ from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma.memory import RingShape
 from ferry.channel.rdma.verbs import DeviceUnusable
 from ferry.channel.tcp.endpoint import TcpEndpoint
-from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import Exhausted
+from ferry.contract.settings import TransportSettings
 
 log = logging.getLogger(__name__)
 

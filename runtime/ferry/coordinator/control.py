@@ -23,13 +23,16 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from ferry.contract import limits
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.documents import DRIVER, CheckpointStatus, DriverAddress, RunSettings
 from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.plans import Plan
+from ferry.contract.run_directory import DRIVER, DriverAddress
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import CheckpointStatus
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.move_metrics import Load, StateCollector
+from ferry.coordinator.status import status_of
 from ferry.protocol.coordinator import Coordinator
 from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
@@ -86,7 +89,7 @@ def app(
     @served.get("/status")
     def status() -> Response:
         # No response model: FastAPI would check every value of a long document again.
-        return JSONResponse(metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
+        return JSONResponse(status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
@@ -176,7 +179,11 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
             "Since the last durable checkpoint",
             lambda: time.time() - (kept().at or math.nan),
         ),
-        ("ferry_checkpoint_delayed", "1 while a durable checkpoint is late or fails", lambda: float(metrics.is_late())),
+        (
+            "ferry_checkpoint_delayed",
+            "1 while a durable checkpoint is late or fails",
+            lambda: float(metrics.problems.is_late()),
+        ),
         ("ferry_checkpoint_bytes", "Bytes written by the last durable checkpoint", lambda: kept().bytes),
         ("ferry_checkpoint_total_bytes", "Bytes that a restore from it reads, at most", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),

@@ -6,107 +6,25 @@ Thread-safe: the epoch function writes, the control endpoint reads. Must never i
 from __future__ import annotations
 
 import math
-import re
 import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status
 from ferry.contract.latency import Counts
 from ferry.contract.limits import SLOW_MS, WATERMARK_END, WATERMARK_NONE
-from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
+from ferry.contract.status import CheckpointStatus
 from ferry.contract.timeline import append_record
-from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.problems import Problems
 from ferry.coordinator.record_latency import RecordLatency
 from ferry.coordinator.window_rest import WindowRest
 from ferry.protocol.coordinator import Coordinator
-from ferry.protocol.coordinator.groups import settled
 
 EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 """Parts of an epoch, in their order."""
-
-PROBLEM_TEXT_MAX = 1000
-"""Longest text of a problem, in characters: it travels with every status."""
-
-SLOW_CODE = "SlowCode"
-"""Reason of this problem."""
-
-NUMBER = re.compile(r"\d+")
-
-
-def is_settled(machine: Coordinator) -> bool:
-    """Whether the groups are as desired."""
-    plan = machine.moves.plan
-    return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
-
-
-def members_gone(machine: Coordinator) -> int:
-    """Number of planned or current members that are not alive."""
-    alive, wanted = dict(machine.alive), machine.moves.placements()
-    pairs = zip(machine.table.groups, wanted, strict=True)
-    return sum(i not in alive for group, placement in pairs for i in {*group.in_sync, *placement})
-
-
-def prepared(machine: Coordinator) -> str:
-    """The scheduled plan and when it begins; empty if no plan is scheduled."""
-    plan, commits = machine.journaling.prepared, machine.commits
-    if plan is None or plan.is_due(commits.following.epoch, commits.watermark):
-        return ""
-    due = [f"with epoch {plan.at_epoch}"] if plan.at_epoch > commits.following.epoch else []
-    if plan.at_time is not None and plan.at_time > commits.watermark:
-        due.append(f"when the watermark is at {datetime.fromtimestamp(plan.at_time / 1000, UTC).isoformat()}")
-    return f"plan {plan.number} begins {', and '.join(due)}"
-
-
-def is_at_rest(machine: Coordinator) -> bool:
-    """Whether the groups are exactly as desired: former members have been removed, too."""
-    wanted = machine.moves.plan.placements if machine.moves.plan is not None else ()
-    return is_settled(machine) and all(
-        i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_sync
-    )
-
-
-def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
-    """Problems that the coordinator works around; read from another thread."""
-    now = machine.now
-    texts_by_reason: dict[str, tuple[list[str], int]] = {}
-
-    def add(reason: str, text: str, since: int) -> None:
-        texts, first = texts_by_reason.get(reason, ([], since))
-        texts_by_reason[reason] = [*texts, text], min(first, since)
-
-    for i, failure in sorted(dict(machine.members.failed).items()):
-        if failure.since is not None:
-            add("InstanceFailed", f"{i}: {failure.reason}", failure.since)
-    for (a, b), backoff in sorted(dict(machine.reachability.apart).items()):
-        if now < backoff.until:
-            add("InstancesApart", f"{a} and {b} cannot reach each other", backoff.since)
-    moves: dict[tuple[InstanceId, str], tuple[int, int]] = {}
-    for (i, _), refusal in sorted(dict(machine.moves.refused).items()):
-        if now < refusal.backoff.until:
-            count, since = moves.get((i, refusal.reason), (0, refusal.backoff.since))
-            moves[(i, refusal.reason)] = count + 1, min(since, refusal.backoff.since)
-    for (i, reason), (count, since) in moves.items():
-        add("MovesGivenUp", f"{count} copies on {i}: {reason}", since)
-    return tuple(
-        ReportedProblem(reason, "; ".join(texts)[:PROBLEM_TEXT_MAX], time.time() - (now - since) / 1000)
-        for reason, (texts, since) in texts_by_reason.items()
-    )
-
-
-def failing_code(machine: Coordinator) -> tuple[ReportedProblem, ...]:
-    """Failing user code in instances that stops the job's progress; read from another thread."""
-    code = machine.attempts.code
-    if not (reason := code.reason):
-        return ()
-    since = time.time() - (machine.now - code.since) / 1000
-    return (ReportedProblem("UserCode", reason[:PROBLEM_TEXT_MAX], since),)
 
 
 @dataclass(slots=True)
@@ -143,19 +61,12 @@ class DriverMetrics:
     def __init__(self, job: str, directory: str, slow_ms: int = SLOW_MS) -> None:
         self.job = job
         self.directory = directory
-        self.slow_ms = slow_ms
-        self._running: dict[object, tuple[str, float]] = {}
-        """The user's code that runs for this driver: a description, and its start (monotonic)."""
+        self.problems = Problems(self.note, slow_ms)
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
         self.began: int | None = None
         """The epoch that was taken over; None until the groups have answered."""
         self.finished = False
-        self.problems: tuple[ReportedProblem, ...] = ()
-        self._problem_since: dict[str, float] = {}
-        """Failures that are retried; since when, monotonic."""
-        self.lasting: tuple[ReportedProblem, ...] = ()
-        """Conditions to fix, though the job goes on."""
         self.checkpoint: CheckpointStatus | None = None
         """The last durable checkpoint."""
         self.epoch_mode = ""
@@ -216,74 +127,6 @@ class DriverMetrics:
         """Write a record to the timeline."""
         append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
 
-    def warn(self, reason: str, text: str) -> None:
-        """Report a condition that should be fixed; it stays in the status as long as this driver lives."""
-        self.note("warning", text)
-        self.lasting = (*self.lasting, ReportedProblem(reason, text[:PROBLEM_TEXT_MAX], time.time()))
-
-    def delayed(self, reason: str, text: str) -> None:
-        """Report a delay that the job does not wait for. The timeline gets it once, the status has its latest text.
-
-        The same words with other numbers, such as the milliseconds of an attempt, are not news: a cluster reports both.
-        """
-        known = next((one for one in self.lasting if one.reason == reason), None)
-        if known is None:
-            self.warn(reason, text)
-        elif NUMBER.sub("", known.text) != NUMBER.sub("", text[:PROBLEM_TEXT_MAX]):
-            self.lasting = tuple(replace(t, text=text[:PROBLEM_TEXT_MAX]) if t is known else t for t in self.lasting)
-
-    def caught_up(self, reason: str) -> None:
-        """End a delay."""
-        if any(one.reason == reason for one in self.lasting):
-            self.lasting = tuple(one for one in self.lasting if one.reason != reason)
-            self.note("mended", reason)
-
-    def is_late(self) -> bool:
-        """Whether a durable checkpoint is late."""
-        return any(one.reason == CHECKPOINT_DELAYED for one in self.lasting)
-
-    def report_problem(self, reason: str, text: str) -> None:
-        """Report a failure that is retried. The timeline gets it once, the status has its latest text."""
-        text = text[:PROBLEM_TEXT_MAX]
-        with self._lock:
-            known = next((t for t in self.problems if t.reason == reason), None)
-            if known is None:
-                self.problems = (*self.problems, ReportedProblem(reason, text, time.time()))
-                self._problem_since[reason] = time.monotonic()
-            else:
-                self.problems = tuple(replace(t, text=text) if t is known else t for t in self.problems)
-        if known is None:
-            self.note("degraded", text)
-
-    def mended(self, reason: str) -> None:
-        """End a problem."""
-        with self._lock:
-            over = any(one.reason == reason for one in self.problems)
-            self.problems = tuple(one for one in self.problems if one.reason != reason)
-        if over:
-            self.note("mended", f"{reason}, after {time.monotonic() - self._problem_since[reason]:.1f} s")
-
-    @contextmanager
-    def running(self, text: str) -> Iterator[None]:
-        """Wraps user code in this process, or in tasks that are waited for; `text` describes it."""
-        mine = object()
-        self._running[mine] = text, time.monotonic()
-        try:
-            yield
-        finally:
-            del self._running[mine]
-
-    def tell_slow_code(self, machine: Coordinator) -> None:
-        """Report user code that takes long, here and in instances; to be called repeatedly."""
-        now = time.monotonic()
-        running = [(text, int((now - since) * 1000)) for text, since in [*self._running.values()]]
-        instances = sorted(dict(machine.members.in_code).items())
-        running += [(f"{i}: {what}, for", machine.now - since) for i, (what, since) in instances]
-        if slow := [f"{text} {ms // 1000} s" for text, ms in running if ms >= self.slow_ms]:
-            self.report_problem(SLOW_CODE, "; ".join(slow))
-        else:
-            self.mended(SLOW_CODE)
-
     def rates(self) -> tuple[float, float]:
         """(records per second, median epoch seconds) over the last epochs."""
         recent = list(self.recent)[-16:]
@@ -305,50 +148,3 @@ class DriverMetrics:
         """Seconds from the watermark to the clock; NaN before any input and after all of it."""
         known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
         return time.time() - machine.commits.watermark / 1000 if known else math.nan
-
-    def status(self, machine: Coordinator, move_metrics: MoveMetrics, bandwidth: int = -1) -> Status:
-        """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
-        table = machine.table
-        rate, seconds = self.rates()
-        plan = machine.moves.plan
-        known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
-        return Status(
-            job=self.job,
-            generation=machine.generation,
-            phase=str(machine.phase),
-            epoch=self.epoch,
-            watermark=machine.commits.watermark if known else None,
-            version=(table.version.generation, table.version.number),
-            groups=[(list(g.in_sync), list(g.learners)) for g in table.groups],
-            settled=is_settled(machine),
-            desired=plan.number if plan is not None else 0,
-            alive=sorted(machine.alive),
-            loads=move_metrics.loads(table, rate),
-            replica_lag=move_metrics.replica_lag(self.epoch),
-            rows=self.rows,
-            late=self.late,
-            malformed=self.malformed,
-            rows_per_second=rate,
-            epoch_seconds=seconds,
-            journal_up=machine.journaling.up,
-            finished=self.finished,
-            problems=(*self.problems, *failing_code(machine)),
-            notices=(*self.lasting, *notices(machine), *move_metrics.damages()),
-            moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
-            transport=move_metrics.links(),
-            began=self.began,
-            checkpoint=self.checkpoint,
-            epoch_mode=self.epoch_mode,
-            members_gone=members_gone(machine),
-            prepared=prepared(machine),
-            rolled_back=machine.journaling.plan.undone if machine.journaling.plan is not None else "",
-            plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
-            boundaries=tuple(move_metrics.boundaries()),
-            unbounded=self.unbounded,
-            bandwidth=bandwidth,
-            windows_end_in=self.window_rest.seconds(time.time()),
-            latency=self.latency.recent(time.time()),
-            work=move_metrics.work.recent(self.lag()),
-            quiet_seconds=move_metrics.quiet_seconds(),
-            move_costs=move_metrics.costs(),
-        )

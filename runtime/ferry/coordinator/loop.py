@@ -17,10 +17,10 @@ from ferry.channel.base import Lane, Message
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 from ferry.contract import messages as m
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.settings import RunSettings
 from ferry.contract.timeline import append_record
 from ferry.coordinator.journal import JournalWriter
 from ferry.coordinator.members import Members

@@ -18,10 +18,10 @@ import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Links, ReportedProblem
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Boundary
 from ferry.contract.routing import Table
+from ferry.contract.status import Links, ReportedProblem
 from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.coordinator.groups import GroupChange
 

@@ -15,10 +15,10 @@ import threading
 import time
 
 from ferry import environment
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
+from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import line_of_thread
 from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted

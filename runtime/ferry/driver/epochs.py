@@ -21,15 +21,16 @@ from pyspark.sql import SparkSession
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
 from ferry.contract import limits, watermarks
-from ferry.contract.documents import SET_ASIDE, RunSettings
 from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
+from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
-from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_rest
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
+from ferry.coordinator.status import is_at_rest
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
@@ -228,7 +229,7 @@ class Epochs:
         if not (code := self._code_in_tasks(operator)):
             return nullcontext()
         text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code} for"
-        return self.metrics.running(text)
+        return self.metrics.problems.running(text)
 
     def _code_in_tasks(self, operator: Operator) -> str:
         """What an ingest calls of the user's: functions before the operator, and an aggregator by which it is condensed."""
@@ -319,9 +320,9 @@ class Epochs:
         if malformed * 2 > given:
             self._malformed_epoch = step.epoch
             text = f"{malformed} of {given} records of an epoch are malformed and set aside: {reason}"
-            self.metrics.report_problem(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
+            self.metrics.problems.report(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
         elif notes.epoch.rows and step.operator == len(self.plan.operators) - 1 and step.epoch != self._malformed_epoch:
-            self.metrics.mended(MALFORMED)
+            self.metrics.problems.mended(MALFORMED)
 
     def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
         """The watermark of a step's operator; the coordinator never lets it go back."""

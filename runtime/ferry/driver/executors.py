@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ferry.contract import variables
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry.coordinator.loop import Loop
 from ferry.driver.program import Program
 from ferry.environment import Environment

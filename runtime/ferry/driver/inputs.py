@@ -10,7 +10,8 @@ from typing import Any
 
 from ferry.connectors.files.directory import DirectorySplits
 from ferry.contract.errors import InputAway, Unreachable
-from ferry.coordinator.driver_metrics import SLOW_CODE, DriverMetrics
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.problems import SLOW_CODE
 from ferry.driver.patience import watched
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.source import PROBLEM
@@ -32,7 +33,7 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
 
     Raises InputAway, in a job that has not `begun`, for a folder that is not there.
     """
-    seconds = metrics.slow_ms / 1000
+    seconds = metrics.problems.slow_ms / 1000
     while True:
         try:
             text = f"sources() and pipeline(), which look at folders of input, have run for more than {seconds:g} s"
@@ -42,11 +43,11 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
             if isinstance(away, InputAway) and not begun:
                 raise
             log.warning("source: %s", away)
-            metrics.report_problem(SOURCE_FAILING, f"source: {away}")
+            metrics.problems.report(SOURCE_FAILING, f"source: {away}")
             time.sleep(LOOK_SECONDS)
             continue
-        metrics.mended(SOURCE_FAILING)
-        metrics.mended(SLOW_CODE)
+        metrics.problems.mended(SOURCE_FAILING)
+        metrics.problems.mended(SLOW_CODE)
         return plan
 
 
@@ -57,18 +58,18 @@ def pass_on(directory: Path, metrics: DriverMetrics, reported: bool) -> bool:
     except FileNotFoundError:
         text = ""
     if text:
-        metrics.report_problem(SOURCE_FAILING, f"source: {text}")
+        metrics.problems.report(SOURCE_FAILING, f"source: {text}")
     elif reported:
-        metrics.mended(SOURCE_FAILING)
+        metrics.problems.mended(SOURCE_FAILING)
     return bool(text)
 
 
 def notice(metrics: DriverMetrics, text: str) -> None:
     """Say what of the input is not read; empty: all of it is."""
     if text:
-        metrics.delayed(NOT_READ, text)
+        metrics.problems.delayed(NOT_READ, text)
     else:
-        metrics.caught_up(NOT_READ)
+        metrics.problems.caught_up(NOT_READ)
 
 
 def nothing_read(sources: Mapping[str, Any], malformed: int) -> str:

@@ -12,10 +12,11 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from ferry import environment
-from ferry.contract.documents import BEGAN_AGAIN, RunSettings
 from ferry.contract.errors import Bug, FerryError
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import BEGAN_AGAIN
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import inputs, life
 from ferry.driver.checkpoint import Checkpoint
@@ -100,7 +101,7 @@ class Job:
         restoring = mine.restoring
         if (manifest := restoring.manifest) is not None and restoring.by_itself:
             begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
-            metrics.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
+            metrics.problems.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
         if mine.keeper is None:
             restoring.over()
         committed, over = resume(ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late)
@@ -134,7 +135,7 @@ class Job:
         metrics.latency.flush()
         metrics.finished = epochs.finished
         if epochs.finished and not metrics.rows:
-            metrics.warn(inputs.NOT_READ, inputs.nothing_read(epochs.plan.sources, metrics.malformed))
+            metrics.problems.warn(inputs.NOT_READ, inputs.nothing_read(epochs.plan.sources, metrics.malformed))
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
@@ -217,7 +218,7 @@ class Job:
         waits = False
         while True:
             time.sleep(0.2)
-            epochs.metrics.tell_slow_code(machine)
+            epochs.metrics.problems.tell_slow_code(machine)
             waits = inputs.pass_on(path, epochs.metrics, waits)
             wanted = machine.moves.pending() or machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointSettings, CheckpointStatus, RunSettings
 from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
+from ferry.contract.settings import CheckpointSettings, RunSettings
+from ferry.contract.status import CHECKPOINT_DELAYED, CheckpointStatus
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.durable.catalog import CheckpointCatalog
@@ -180,7 +181,7 @@ class Keeper:
             self._late(f"checkpoint {self._wanted.number} is not complete: {who}")
 
     def _late(self, why: str) -> None:
-        self._metrics.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
+        self._metrics.problems.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
 
     # ---- a manifest
     def _publish(self, order: core.Publish) -> None:
@@ -239,7 +240,7 @@ class Keeper:
         fresh = sum(file.bytes for file in manifest.files if file.name not in self._named)
         self._named.update(file.name for file in manifest.files)
         self._published_epoch, self._published_rows = manifest.epoch, self._metrics.rows
-        self._metrics.caught_up(CHECKPOINT_DELAYED)
+        self._metrics.problems.caught_up(CHECKPOINT_DELAYED)
         self._say(manifest, fresh)
         named = f" {manifest.name!r}" if manifest.name else ""
         self._metrics.note(

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from ferry.connectors.sink import identify
-from ferry.contract.documents import BEGAN_AGAIN, RunSettings
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import BEGAN_AGAIN
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
@@ -84,7 +85,7 @@ def begun(settings: RunSettings, surroundings: Environment) -> Life | None:
     announcer.settle(descriptors)
     if weakness := journal.weakness():
         log.warning("%s", weakness)
-        metrics.warn("JournalNotSafe", weakness)
+        metrics.problems.warn("JournalNotSafe", weakness)
     metrics.unbounded = "; ".join(why for descriptor in descriptors if (why := lasts_for_ever(descriptor)))
     if all(descriptor.kind != "process" for descriptor in descriptors) and not metrics.unbounded:
         metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors)
@@ -113,7 +114,7 @@ def begun(settings: RunSettings, surroundings: Environment) -> Life | None:
 def _has_checkpoint(restoring: Restoring, metrics: DriverMetrics) -> None:
     """The job has a checkpoint of this life: the one that it began with is not needed any more."""
     restoring.over()
-    metrics.caught_up(BEGAN_AGAIN)
+    metrics.problems.caught_up(BEGAN_AGAIN)
 
 
 def _await_turn(program: Program, settings: RunSettings) -> bool:

@@ -15,8 +15,8 @@ from functools import partial
 
 from ferry.connectors import sink as sinks
 from ferry.connectors.console.sink import Console
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable, UserCodeFailed
+from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown, text_of
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
@@ -61,7 +61,7 @@ class OpeningSinks:
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
         if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
-            metrics.warn("OutputIsNew", "; ".join(texts))
+            metrics.problems.warn("OutputIsNew", "; ".join(texts))
         return opened
 
     def stop(self, loop: Loop) -> None:

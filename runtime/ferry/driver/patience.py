@@ -55,7 +55,7 @@ class ReportedPatience:
         failing = now - self._since
         log.warning("%s", what)
         if at_once or failing >= self._quiet:
-            self._metrics.report_problem(self._reason, what)
+            self._metrics.problems.report(self._reason, what)
         if self._limit is not None and failing >= self._limit:
             raise Final(f"{what} (for {failing:.0f} s); nothing is lost: mend it and start the job again")
         wait = min(RETRY_SECONDS + min(failing, SOON_SECONDS + failing / 10), RETRY_SECONDS_MAX)
@@ -68,7 +68,7 @@ class ReportedPatience:
 
     def waiting(self, what: str) -> None:
         """Neither has it failed, nor does it work. Callable from any thread."""
-        self._metrics.report_problem(self._reason, what)
+        self._metrics.problems.report(self._reason, what)
 
     def partly(self, what: str) -> None:
         """It works but for this, which is said, and nothing waits for it; empty: it works."""
@@ -79,13 +79,13 @@ class ReportedPatience:
             self._since = now
             log.warning("%s", what)
         if now - self._since >= self._quiet:
-            self._metrics.report_problem(self._reason, what)
+            self._metrics.problems.report(self._reason, what)
         return None
 
     def succeeded(self) -> None:
         """It works (again)."""
         self._since = None
-        self._metrics.mended(self._reason)
+        self._metrics.problems.mended(self._reason)
 
 
 class Answers:
@@ -125,7 +125,7 @@ class UserCodeTries:
     def failed(self, error: UserCodeFailed) -> None:
         """Wait before the next try. Raises the error after the last one, and what `sleep` raises when the job ends."""
         log.warning("%s", error)
-        self._metrics.report_problem(USER_CODE_FAILS, str(error))
+        self._metrics.problems.report(USER_CODE_FAILS, str(error))
         if self._failures == len(TRY_AGAIN_SECONDS):
             raise error
         self._failures += 1
@@ -135,13 +135,13 @@ class UserCodeTries:
         """It works (again)."""
         if self._failures:
             self._failures = 0
-            self._metrics.mended(USER_CODE_FAILS)
+            self._metrics.problems.mended(USER_CODE_FAILS)
 
 
 @contextmanager
 def watched(metrics: DriverMetrics, reason: str, seconds: float, text: str) -> Iterator[None]:
     """Report this problem when something takes longer than `seconds`."""
-    watch = threading.Timer(seconds, metrics.report_problem, (reason, text))
+    watch = threading.Timer(seconds, metrics.problems.report, (reason, text))
     watch.daemon = True
     watch.start()
     try:

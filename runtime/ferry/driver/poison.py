@@ -100,7 +100,7 @@ class Poison:
     def over(self) -> None:
         """No task dies any more."""
         self._runs = 0
-        self._metrics.mended(POISON)
+        self._metrics.problems.mended(POISON)
 
     def died(self) -> None:
         """Report the crash of a task, whose share is read again; none when it ended otherwise. Callable from any thread."""
@@ -109,10 +109,10 @@ class Poison:
             while (words := self._crash()) is None and time.monotonic() < until:
                 time.sleep(0.1)
             self._words = words or self._words
-            if words and all(problem.reason != POISON for problem in self._metrics.problems):
+            if words and all(problem.reason != POISON for problem in self._metrics.problems.current):
                 self._crash_reported = True
                 again = "its share is read again; if tasks go on dying, the record that kills them is searched"
-                self._metrics.report_problem(POISON, f"a task died: {words}; {again}")
+                self._metrics.problems.report(POISON, f"a task died: {words}; {again}")
 
     def failed(self, where: str, code: str) -> None:
         """A run has failed, and is to be tried again. Says so when each one in a row has lost a worker."""
@@ -121,7 +121,7 @@ class Poison:
             text = (
                 f"epoch {self._epoch} has been read {self._runs} times through {where}, and each time a worker was lost"
             )
-            self._metrics.report_problem(POISON, f"{text}: a record may take it along, as with its memory{_of(code)}")
+            self._metrics.problems.report(POISON, f"{text}: a record may take it along, as with its memory{_of(code)}")
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
@@ -244,7 +244,7 @@ class Poison:
         reported, self._crash_reported = self._crash_reported, False
         if reported:  # The problem is known: the timeline would not hear of the search.
             self._metrics.note("degraded", text)
-        self._metrics.report_problem(POISON, text)
+        self._metrics.problems.report(POISON, text)
 
     def _place(self, name: str, whole: str, low: int, high: int | None) -> str:
         """Source, file or partition, and numbers of the records; of rows that an operator fired the operator."""

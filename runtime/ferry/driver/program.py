@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 
 from ferry.connectors.users import refused
 from ferry.contract.certificates import authority, issue
-from ferry.contract.documents import CONTINUOUS, DEAD_LETTER, MICRO_BATCH, RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.run_directory import DEAD_LETTER
+from ferry.contract.settings import CONTINUOUS, MICRO_BATCH, RunSettings
 from ferry.contract.tickets import Right
 from ferry.driver.loops import Loops
 from ferry.environment import Environment

@@ -25,9 +25,9 @@ from ferry.connectors.sink import RowParts, Sink
 from ferry.connectors.users import is_ferrys
 from ferry.contract import limits
 from ferry.contract.certificates import authority
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Final, Unreachable, UserCodeFailed
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.contract.user_code import USER_CODE, function_name, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
@@ -94,7 +94,7 @@ class Publisher:
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
-        self._answers = Answers(self._sinking, metrics.slow_ms / 1000)
+        self._answers = Answers(self._sinking, metrics.problems.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
@@ -257,7 +257,7 @@ class Publisher:
                     error.filename = str(getattr(sink, "directory", sink))
                 raise
         deadly = self._counted(sink, epoch) if epoch == self._again else nullcontext()
-        slow = self.metrics.running(f"sink {shown(sink)} has written epoch {epoch} for")
+        slow = self.metrics.problems.running(f"sink {shown(sink)} has written epoch {epoch} for")
         with deadly, slow, sink_code(sink):
             sink.write(epoch, generation, rows)
 
@@ -327,7 +327,7 @@ class Publisher:
             code = code_of([output.input], {})
             text = f"rows of epoch {epoch} have passed through {code} for"
             with (
-                self.metrics.running(text) if code else nullcontext(),
+                self.metrics.problems.running(text) if code else nullcontext(),
                 self._watch.on(i for i, _ in rows.readers if table is None),
             ):
                 made: pa.Table | DataFrame | RowParts

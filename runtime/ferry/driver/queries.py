@@ -45,7 +45,7 @@ def _own_query(life: Life, splits: dict[str, Splits], ticks: Callable[[], int]) 
     settings, metrics, loop, spark = life.settings, life.metrics, life.loop, life.program.spark
     rows, interval = settings.epoch_max_rows, settings.epoch_interval_ms
     first = dict.fromkeys(life.program.plan.first, rows)
-    reader = SplitsReader(splits, rows, settings.cores, settings.path, True, first, ticks, metrics.running)
+    reader = SplitsReader(splits, rows, settings.cores, settings.path, True, first, ticks, metrics.problems.running)
     patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
     waiting = patience, metrics.lags.update, partial(inputs.notice, metrics), UserCodeTries(loop, metrics)
 

@@ -20,10 +20,10 @@ from dataclasses import replace
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import differences
-from ferry.contract.documents import LATEST, NOTHING, RunSettings
 from ferry.contract.errors import UNDECIDED, FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import BeginsAgain, Halted
 from ferry.durable.catalog import CheckpointCatalog

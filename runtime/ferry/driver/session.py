@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from ferry import environment
 from ferry.contract import variables as names
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.spark import private

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pyspark import SparkConf
 from ferry import environment
 from ferry.contract import ports
 from ferry.contract.addresses import bracketed
-from ferry.contract.documents import RunSettings
 from ferry.contract.places import SPARK_ENCRYPTED
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
 from ferry.environment import Environment
 from ferry.spark import private

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ferry import environment
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry.sidecar import forks
 from ferry.sidecar.ending import end_with
 from ferry.sidecar.instance import begin

@@ -19,10 +19,10 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, StateUnavailable
 from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location

@@ -9,9 +9,9 @@ import threading
 from typing import NoReturn
 
 from ferry import environment
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.settings import RunSettings
 from ferry.sidecar import REASON
 from ferry.sidecar.ending import end_with, end_with_thread, guard_exit, reason_files
 from ferry.system import logs

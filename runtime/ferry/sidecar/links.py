@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ferry.channel.choice import Choice
-from ferry.contract.documents import Links
 from ferry.contract.names import driver_generation
+from ferry.contract.status import Links
 from ferry.sidecar.metrics import LinkCount
 
 log = logging.getLogger("ferry.sidecar")

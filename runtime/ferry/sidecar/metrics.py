@@ -18,8 +18,8 @@ import numpy.typing as npt
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Links
 from ferry.system import files
 
 log = logging.getLogger("ferry.sidecar")

@@ -25,10 +25,11 @@ from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, Fragment, InstanceId
+from ferry.contract.run_directory import SYNCING
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.contract.user_code import USER_CODE
 from ferry.environment import Environment

@@ -23,11 +23,12 @@ import prometheus_client as prom
 
 from ferry.contract import limits
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import INSTANCES, SYNCING, RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId
 from ferry.contract.places import life_of
+from ferry.contract.run_directory import INSTANCES, SYNCING
+from ferry.contract.settings import RunSettings
 from ferry.contract.signs import Pulse
 from ferry.contract.timeline import append_record
 from ferry.environment import Environment

@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from ferry import environment
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry.system import logs
 from ferry.worker.follower import Follower
 

@@ -17,9 +17,9 @@ from functools import partial
 
 from ferry import environment
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
+from ferry.contract.settings import RunSettings
 from ferry.environment import Environment
 from ferry.registry import JobRegistry
 from ferry.system.parent import die_with_parent

@@ -9,9 +9,9 @@ from pathlib import Path
 from ferry.contract import ports
 from ferry.contract import variables as names
 from ferry.contract.addresses import bracketed
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.places import SPARK_ENCRYPTED, DriverPlace
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
 from ferry.environment import Environment
 

@@ -16,7 +16,7 @@ from ferry.channel.rdma.endpoint import RdmaEndpoint
 from ferry.channel.rdma.memory import Limits, RingShape
 from ferry.channel.rdma.verbs import DeviceUnusable, Gid, Port
 from ferry.channel.tcp.endpoint import TcpEndpoint
-from ferry.contract.documents import TransportSettings
+from ferry.contract.settings import TransportSettings
 
 THERE_IS_NONE = "no RDMA device can be used: there is none"
 PLENTY, LITTLE = Limits(None, False, 1000), Limits(64 << 10, False, 1000)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
+from ferry.contract.status import Status
 from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.cli import explain
-from ferry_operator.control.decide import Observed
+from ferry_operator.control.observed import Observed
 from ferry_operator.control.scaling_sizes import ScalingPolicy
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
-from tests.unit.control.test_decide import status as status_of
+from tests.unit.statuses import status_of
 
 POLICY = ScalingPolicy(min=1, max=8, utilisation=0.7, cooldown=60.0)
 BUSY = WorkReport(WORK_SECONDS, 1000.0, 1200.0, 5000, 0.25, 2.0, 0.5)

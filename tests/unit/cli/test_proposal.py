@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ferry_operator.cli.remote import forecast
-from ferry_operator.cli.remote.forecast import Size
+from ferry_operator.cli.remote.forecast import Capacity
 from ferry_operator.cli.remote.proposal import APPLIED, Proposal, of_file, proposal
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from tests.unit.kube.fakes.fake_api import merged
@@ -141,10 +142,10 @@ def test_a_file_is_what_kubectl_apply_would_make_of_it() -> None:
 
 
 def test_the_forecast_is_about_what_moves() -> None:
-    old = Size(2, 1, 1, 64)
-    grown = forecast.resized(old, Size(4, 1, 1, 64), {})
+    old = Capacity(Size(2, 1), 1, 64)
+    grown = forecast.resized(old, Capacity(Size(4, 1), 1, 64), {})
     assert 28 <= grown.switchovers <= 36 and forecast.resized(old, old, {}) == forecast.resized(
-        old, Size(2, 1, 1, 64), {}
+        old, Capacity(Size(2, 1), 1, 64), {}
     )
     assert forecast.resized(old, old, {}).switchovers == 0
     assert forecast.rolled(old, {}).switchovers >= 64

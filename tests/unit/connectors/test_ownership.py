@@ -15,8 +15,8 @@ import pytest
 from ferry.connectors import sink as sinks
 from ferry.connectors.files.ownership import mark_of
 from ferry.connectors.files.parquet_sink import MANIFEST, Parquet, parquet
-from ferry.contract.documents import LIFE
 from ferry.contract.errors import Final, SpecRefused, Unreachable
+from ferry.contract.run_directory import LIFE
 
 CHOOSE = "choose another --output"
 

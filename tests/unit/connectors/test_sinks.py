@@ -22,8 +22,8 @@ from ferry.connectors.files.parquet_sink import MANIFEST, Parquet, parquet
 from ferry.connectors.foreach.sink import ForeachEpoch, foreach_epoch
 from ferry.connectors.formats import parquet_encodings as encodings
 from ferry.connectors.sink import Sink
-from ferry.contract.documents import LIFE
 from ferry.contract.errors import Final, SpecRefused
+from ferry.contract.run_directory import LIFE
 from ferry.system import files
 
 ROWS = pa.table({"k": [1, 2]})

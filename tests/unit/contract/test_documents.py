@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import DriverAddress, Links, ReportedProblem, RunSettings, Status, TransportSettings
 from ferry.contract.latency import LatencyQuantiles
+from ferry.contract.plans import Boundary
+from ferry.contract.run_directory import DriverAddress
+from ferry.contract.settings import RunSettings, TransportSettings
+from ferry.contract.status import CheckpointStatus, Links, LoadStatus, MovesStatus, ReportedProblem, Status
 
 RELEASED = Path(__file__).parents[2] / "released" / "v0.1.0"
 
 STATUS = Status(
-    "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
-    (ReportedProblem("SinkFailing", "no room", 12.5),), 2, Links(1, 2, "why"),
-    latency=LatencyQuantiles(10, 0.01, 0.02, 0.03, 0.04, 0.05),
+    "j", 1, "idle", 5, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], True, False,
+    (ReportedProblem("SinkFailing", "no room", 12.5),),
+    load=LoadStatus([(1.0, 1.0)], latency=LatencyQuantiles(10, 0.01, 0.02, 0.03, 0.04, 0.05)),
+    moves=MovesStatus(replica_lag=2, boundaries=(Boundary(1, "0.0", "1.0", None),)),
+    transport=Links(1, 2, "why"), checkpoint=CheckpointStatus(7),
 )  # fmt: skip
 
 
@@ -56,10 +61,18 @@ def test_an_address_of_a_driver_is_read_as_it_was_written() -> None:
 def test_a_status_of_another_version_is_understood() -> None:
     wire = json.loads(json.dumps(STATUS.to_wire()))
     assert Status.from_wire(wire) == STATUS
-    assert Status.from_wire({**wire, "novelty": 1}) == STATUS
-    del wire["transport"], wire["problems"]
-    told = (ReportedProblem("DriverDegraded", "no room", 0.0),)
-    assert Status.from_wire(wire) == replace(STATUS, transport=Links(), problems=told)
+    assert Status.from_wire({**wire, "novelty": 1, "moves": {**wire["moves"], "novelty": 1}}) == STATUS
+    del wire["transport"], wire["problems"], wire["load"]["latency"]
+    assert Status.from_wire(wire) == replace(STATUS, transport=Links(), problems=(), load=LoadStatus([(1.0, 1.0)]))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"version": [1]}, {"groups": [["0.0"]]}, {"moves": 3}, {"transport": []}, {"groups": 1}], ids=str
+)
+def test_a_status_of_another_form_is_no_status(wrong: dict[str, Any]) -> None:
+    wire = json.loads(json.dumps(STATUS.to_wire()))
+    with pytest.raises((TypeError, ValueError)):
+        Status.from_wire({**wire, **wrong})
 
 
 @pytest.mark.parametrize(("rdma", "tcp", "kind"), [(0, 0, ""), (2, 0, "rdma"), (0, 2, "tcp"), (1, 1, "mixed")])
@@ -69,7 +82,7 @@ def test_what_links_are_in_one_word(rdma: int, tcp: int, kind: str) -> None:
 
 def _novel(doc: Any) -> Any:
     """The document as a later version might write it: something new in every map that has fields."""
-    nested = {key: _novel(value) for key, value in doc.items() if key == "transport"}
+    nested = {key: _novel(value) for key, value in doc.items() if key in ("transport", "progress", "load", "moves")}
     return {**doc, **nested, "novelty": {"deep": [1]}}
 
 

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.documents import ReportedProblem
 from ferry.contract.names import InstanceId
+from ferry.contract.status import ReportedProblem
 from ferry.contract.work import WORK_SECONDS, WorkReport
-from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import AWAITED_SECONDS, History, Hold, ScalingAdvice, advise, held_up
-from ferry_operator.control.scaling_sizes import LASTING_SECONDS, ClusterSize, ScalingPolicy
+from ferry_operator.control.observed import Worker
+from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.control.scaling_sizes import LASTING_SECONDS, ScalingPolicy
+from ferry_operator.job.size import Size
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
-from tests.unit.control.test_decide import status as status_of
+from tests.unit.statuses import status_of
 
 NOTHING = Hold()
 POLICY = ScalingPolicy(min=1, max=16, utilisation=0.7, cooldown=180.0)
@@ -32,13 +34,11 @@ def work(rate: float, backlog: int | None = 0, arriving: float | None = None) ->
     return WorkReport(WORK_SECONDS, rate, rate if arriving is None else arriving, backlog, 0.0, rate / EACH)
 
 
-def size(workers: int, instances: int = 1) -> ClusterSize:
-    return ClusterSize(workers, instances)
+def size(workers: int, instances: int = 1) -> Size:
+    return Size(workers, instances)
 
 
-def lasting(
-    found: WorkReport | None, at: ClusterSize, policy: ScalingPolicy = POLICY, held: Hold = NOTHING
-) -> ScalingAdvice:
+def lasting(found: WorkReport | None, at: Size, policy: ScalingPolicy = POLICY, held: Hold = NOTHING) -> ScalingAdvice:
     """The decision after this load has lasted for long enough."""
     history, seconds = None, policy.cooldown + LASTING_SECONDS
     for now in (0.0, LASTING_SECONDS, seconds):
@@ -185,8 +185,8 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
         ({"missing": {"0.0": 500.0, "1.0": 500.0}}, "workers 0, 1 are awaited"),
         ({"status": status_of(GROUPS, ALIVE, problems=(ReportedProblem("SinkFailing", "no", 0.0),))},
          "something fails, and is tried again: SinkFailing"),
-        ({"workers": (d.Worker(0, 1, True), d.Worker(1, 1, False))}, "workers come or go"),
-        ({"workers": tuple(d.Worker(k, 1, True) for k in range(3))}, "workers come or go"),
+        ({"workers": (Worker(0, 1, True), Worker(1, 1, False))}, "workers come or go"),
+        ({"workers": tuple(Worker(k, 1, True) for k in range(3))}, "workers come or go"),
     ],
 )  # fmt: skip
 def test_what_is_not_at_rest_is_not_judged(changes: dict[str, object], why: str) -> None:
@@ -211,10 +211,11 @@ def test_a_worker_that_does_not_come_may_be_let_go() -> None:
 
 
 def test_a_plan_that_was_handed_in_has_its_size_for_itself() -> None:
-    plan = d.Given("mine", tuple(InstanceId(i) for i in ("0.0", "1.0")), 1, (), REST.wanted.handover)
-    hold = held_up(replace(REST, given=plan))
+    usable, placements = ["0.0", "1.0"], [["0.0", "1.0"], ["1.0", "0.0"]]
+    plan = PlanFile(job="counts", size=size(2), before=size(3), replicas=1, usable=usable, placements=placements)
+    hold = held_up(replace(REST, plan_file=plan))
     assert hold.may == "nothing" and "a plan was handed in" in hold.why
-    surged = replace(REST, given=plan, wanted=replace(REST.wanted, workers=3))
+    surged = replace(REST, plan_file=plan, wanted=replace(REST.wanted, size=Size(3, 1)))
     assert held_up(surged).may == "nothing", "while a worker of it is replaced, too"
 
 
@@ -301,11 +302,11 @@ policies = st.builds(
     slots=st.integers(0, 8),
     instances_max=st.integers(1, 4),
 )
-sizes = st.builds(ClusterSize, st.integers(1, 30), st.integers(1, 4))
+sizes = st.builds(Size, st.integers(1, 30), st.integers(1, 4))
 
 
 @given(policies, loads, sizes)
-def test_the_size_stays_within_its_bounds(policy: ScalingPolicy, load: WorkReport, at: ClusterSize) -> None:
+def test_the_size_stays_within_its_bounds(policy: ScalingPolicy, load: WorkReport, at: Size) -> None:
     target = lasting(load, at, policy).target
     assert policy.min <= target.workers <= policy.max
     assert target.instances in range(1, max(policy.instances_max, at.instances) + 1)
@@ -319,7 +320,7 @@ def same_load(load: WorkReport) -> WorkReport:
 
 
 @given(policies, loads, sizes)
-def test_one_step_is_enough(policy: ScalingPolicy, load: WorkReport, at: ClusterSize) -> None:
+def test_one_step_is_enough(policy: ScalingPolicy, load: WorkReport, at: Size) -> None:
     """DS2's promise: the same load changes nothing after the change."""
     load = same_load(replace(load, arriving_per_second=max(load.arriving_per_second, 1.0)))
     first = lasting(load, at, policy)
@@ -328,7 +329,7 @@ def test_one_step_is_enough(policy: ScalingPolicy, load: WorkReport, at: Cluster
 
 
 @given(policies, loads, sizes, st.floats(1, 10))
-def test_more_load_never_gets_less(policy: ScalingPolicy, load: WorkReport, at: ClusterSize, factor: float) -> None:
+def test_more_load_never_gets_less(policy: ScalingPolicy, load: WorkReport, at: Size, factor: float) -> None:
     policy = replace(policy, instances_max=1)
     more = replace(load, arriving_per_second=load.arriving_per_second * factor)
     assert lasting(load, at, policy).target <= lasting(more, at, policy).target

@@ -12,17 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
+from ferry.contract.plans import Plan
+from ferry.contract.status import Status
 from ferry_operator.control import balancing
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import Advice, BalancePolicy
+from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted, Worker
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.quantities import Duration
+from ferry_operator.job.size import Size
 from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy
-from tests.unit.control.test_decide import status
+from tests.unit.statuses import status_of, with_fields
 
 AUTO = BalancePolicy("auto", gain=0.1, horizon=600.0)
 Rates = list[float]
@@ -41,24 +45,24 @@ def slots(workers: int) -> list[Slot]:
     return [Slot(f"{k}.0", k, f"node {k}") for k in range(workers)]
 
 
-def spread(vnodes: int, workers: int) -> d.Submitted:
+def spread(vnodes: int, workers: int) -> Submitted:
     """As a new job is placed: by number."""
     placements = tuple((InstanceId(f"{v % workers}.0"), InstanceId(f"{(v + 1) % workers}.0")) for v in range(vnodes))
-    return d.Submitted(1, 1, d.Basis(tuple(InstanceId(f"{k}.0") for k in range(workers)), 1, ()), placements)
+    return Submitted(Plan(1, placements), 1, Basis(tuple(InstanceId(f"{k}.0") for k in range(workers)), 1, ()))
 
 
-def at_rest(rates: Rates, submitted: d.Submitted, size: float = 1e6, **changes: Any) -> Status:
-    groups = [(list(map(str, placement)), list[str]()) for placement in submitted.placements]
+def at_rest(rates: Rates, submitted: Submitted, size: float = 1e6, **changes: Any) -> Status:
+    groups = [(list(map(str, placement)), list[str]()) for placement in submitted.plan.placements]
     loads = [(rate, size) for rate in rates]
-    told: dict[str, Any] = {"loads": loads, "desired": submitted.number, "quiet_seconds": 1e6, **changes}
-    return status(groups, sorted(submitted.basis.usable), **told)
+    told: dict[str, Any] = {"vnodes": loads, "desired": submitted.plan.number, "quiet_seconds": 1e6, **changes}
+    return status_of(groups, sorted(submitted.basis.usable), **told)
 
 
-def seen(rates: Rates, workers: int, policy: BalancePolicy = AUTO, **changes: Any) -> d.Observed:
+def seen(rates: Rates, workers: int, policy: BalancePolicy = AUTO, **changes: Any) -> Observed:
     submitted = spread(len(rates), workers)
-    return d.Observed(
-        wanted=d.Wanted(workers, 1, 1, balance=policy),
-        workers=tuple(d.Worker(k, 1, True, seconds=1000.0) for k in range(workers)),
+    return Observed(
+        wanted=Wanted(Size(workers, 1), 1, balance=policy),
+        workers=tuple(Worker(k, 1, True, seconds=1000.0) for k in range(workers)),
         driver=True,
         status=at_rest(rates, submitted, **changes),
         submitted=submitted,
@@ -111,20 +115,20 @@ def test_a_worker_that_can_do_more_gets_more() -> None:
 def test_what_costs_more_than_it_gains_is_not_done() -> None:
     rates = [150.0] * 16 + [50.0] * 16
     rates = [rates[v // 2 + 16 * (v % 2)] for v in range(32)]  # the even ones, which worker 0 leads, are hot
-    free = advised(rates, 2, move_costs=(0.0, 0.0))
+    free = advised(rates, 2, costs=(0.0, 0.0))
     assert free.before == pytest.approx(1.5) and free.after < 1.04 and free.seconds == 0 and free.vnodes >= 4
     gained = (1 - free.after / free.before) * AUTO.horizon
     just, over = gained / free.vnodes / 1.001, gained / free.vnodes * 1.001
-    assert advised(rates, 2, move_costs=(0.0, just)).worth
-    dear = advised(rates, 2, move_costs=(0.0, over))
+    assert advised(rates, 2, costs=(0.0, just)).worth
+    dear = advised(rates, 2, costs=(0.0, over))
     assert not dear.worth and "cost more" in dear.reason and dear.seconds == pytest.approx(gained * 1.001)
-    assert not advised(rates, 2, replace(AUTO, horizon=AUTO.horizon / 1.01), move_costs=(0.0, just)).worth
+    assert not advised(rates, 2, replace(AUTO, horizon=AUTO.horizon / 1.01), costs=(0.0, just)).worth
 
 
 def test_bytes_that_would_be_copied_cost_what_was_measured_or_supposed() -> None:
     rates = [300.0] + [10.0] * 7
     rates[4] = 300.0
-    known, unknown = (advised(rates, 4, size=1e9, move_costs=costs) for costs in ((1e-9, 0.0), (None, None)))
+    known, unknown = (advised(rates, 4, size=1e9, costs=costs) for costs in ((1e-9, 0.0), (None, None)))
     assert known.vnodes and known.seconds == pytest.approx(known.bytes * 1e-9)
     supposed = known.bytes * balancing.SECONDS_PER_BYTE + known.vnodes * balancing.SECONDS_PER_SWITCHOVER
     assert unknown.seconds == pytest.approx(supposed)
@@ -160,10 +164,10 @@ def test_whatever_comes_an_advice_is_an_improvement_or_none(
     found = d.advice(one)
     assert found is not None and found.before >= 1 - 1e-9 and found.seconds >= 0
     if found.worth:
-        assert found.after <= 0.9 * found.before * (1 + 1e-9) and found.placements != one.submitted.placements  # type: ignore[union-attr]
+        assert found.after <= 0.9 * found.before * (1 + 1e-9) and found.placements != one.submitted.plan.placements  # type: ignore[union-attr]
         again = d.advice(one, found.placements)
         assert again is not None and again.worth and again.steady
-        submitted = replace(one.submitted, placements=found.placements)  # type: ignore[type-var]
+        submitted = replace(one.submitted, plan=Plan(1, found.placements))  # type: ignore[type-var]
         there = d.advice(replace(one, status=at_rest(rates, submitted), submitted=submitted))
         assert there is not None and not there.worth, "there is nothing left to gain"
 
@@ -187,20 +191,20 @@ def test_the_spec_says_it_in_its_words() -> None:
 
 
 # ---- when it is done
-def ripe(one: d.Observed) -> d.Observed:
+def ripe(one: Observed) -> Observed:
     return replace(one, advice=d.advice(one), uneven=balancing.RIPE_SECONDS)
 
 
-def submits(one: d.Observed) -> list[d.Action]:
+def submits(one: Observed) -> list[d.Action]:
     return [action for action in d.decide(one) if isinstance(action, d.SubmitDesired)]
 
 
 UNEVEN = ripe(seen(zipf(64), 3))
 
 
-def status_with(one: d.Observed, **changes: Any) -> d.Observed:
+def status_with(one: Observed, **changes: Any) -> Observed:
     assert one.status is not None
-    return replace(one, status=replace(one.status, **changes))
+    return replace(one, status=with_fields(one.status, **changes))
 
 
 def test_a_ripe_advice_becomes_the_next_plan_cut_as_the_job_says() -> None:
@@ -212,21 +216,23 @@ def test_a_ripe_advice_becomes_the_next_plan_cut_as_the_job_says() -> None:
     assert plan.why == UNEVEN.advice.reason
 
 
-def handed_in(one: d.Observed) -> d.Observed:
+def handed_in(one: Observed) -> Observed:
     """Somebody else's placements are in force, and carried out."""
     assert one.submitted is not None
-    given = d.Given("theirs", one.submitted.basis.usable, 1, one.submitted.placements, HandoverPolicy())
-    basis = replace(one.submitted.basis, given="theirs")
-    return replace(one, given=given, submitted=replace(one.submitted, basis=basis))
+    usable, placements = list(one.submitted.basis.usable), list(map(list, one.submitted.plan.placements))
+    size = one.wanted.size
+    file = PlanFile(job="counts", size=size, before=size, replicas=1, usable=usable, placements=placements)
+    basis = replace(one.submitted.basis, plan_file=file.name)
+    return replace(one, plan_file=file, submitted=replace(one.submitted, basis=basis))
 
 
-def _learners(one: d.Observed) -> d.Observed:
+def _learners(one: Observed) -> Observed:
     assert one.status is not None
     (in_sync, _), *others = one.status.groups
     return status_with(one, groups=[(in_sync, ["2.0"]), *others], settled=False)
 
 
-def _weak(one: d.Observed) -> d.Observed:
+def _weak(one: Observed) -> Observed:
     assert one.status is not None
     (in_sync, _), *others = one.status.groups
     return status_with(one, groups=[(in_sync[:1], []), *others])
@@ -242,7 +248,7 @@ def _weak(one: d.Observed) -> d.Observed:
         pytest.param(lambda one: _learners(one), id="a copy is made"),
         pytest.param(lambda one: _weak(one), id="a group lacks a copy"),
         pytest.param(lambda one: status_with(one, prepared="plan 2 begins with epoch 900"), id="a plan is prepared"),
-        pytest.param(lambda one: status_with(one, moves_given_up=1), id="moves were given up"),
+        pytest.param(lambda one: status_with(one, given_up=1), id="moves were given up"),
         pytest.param(lambda one: status_with(one, members_gone=1), id="members are gone"),
         pytest.param(lambda one: status_with(one, desired=3), id="a plan is in force that is not known here"),
         pytest.param(lambda one: status_with(one, finished=True), id="the input has ended"),
@@ -253,7 +259,7 @@ def _weak(one: d.Observed) -> d.Observed:
         pytest.param(lambda one: replace(one, wanted=replace(one.wanted, balance=BalancePolicy("off"))), id="off"),
     ],
 )
-def test_nothing_moves_for_balance(held: Callable[[d.Observed], d.Observed]) -> None:
+def test_nothing_moves_for_balance(held: Callable[[Observed], Observed]) -> None:
     assert submits(UNEVEN) and not any(isinstance(one, d.SubmitDesired) and one.why for one in d.decide(held(UNEVEN)))
 
 
@@ -263,8 +269,8 @@ def test_nothing_moves_for_balance(held: Callable[[d.Observed], d.Observed]) -> 
         lambda one: status_with(one, settled=False),
         lambda one: status_with(one, prepared="plan 2 begins with epoch 900"),
         lambda one: status_with(one, finished=True),
-        lambda one: replace(one, drains=(3,), wanted=replace(one.wanted, workers=4)),
-        lambda one: replace(one, wanted=replace(one.wanted, workers=4), missing={InstanceId("3.0"): 0.0}),
+        lambda one: replace(one, drains=(3,), wanted=replace(one.wanted, size=Size(4, 1))),
+        lambda one: replace(one, wanted=replace(one.wanted, size=Size(4, 1)), missing={InstanceId("3.0"): 0.0}),
         lambda one: status_with(one, rolled_back="no sign of 1.0"),
         lambda one: replace(one, wanted=replace(one.wanted, replicas=2)),
         lambda one: replace(one, pins=((3, InstanceId("1.0")),)),
@@ -284,7 +290,7 @@ def test_nothing_moves_for_balance(held: Callable[[d.Observed], d.Observed]) -> 
         "a plan that was handed in",
     ],
 )
-def test_there_is_no_advice_while_something_is_open(open_: Callable[[d.Observed], d.Observed]) -> None:
+def test_there_is_no_advice_while_something_is_open(open_: Callable[[Observed], Observed]) -> None:
     assert d.advice(UNEVEN) is not None and d.advice(open_(UNEVEN)) is None
 
 
@@ -318,9 +324,9 @@ class Hours:
     def imbalance(self, rates: Rates) -> float:
         assert self.one.submitted is not None
         return balancing.imbalance(
-            slots(self.one.wanted.workers),
+            slots(self.one.wanted.size.workers),
             [balancing.Load(rate, 0.0) for rate in rates],
-            self.one.submitted.placements,
+            self.one.submitted.plan.placements,
         )
 
 
@@ -404,6 +410,6 @@ def test_what_was_advised_for_other_instances_counts_no_more() -> None:
 def test_looks_in_quick_succession_do_not_plan_again() -> None:
     timers, one = LookTimers(), UNEVEN
     first = timers.timed(one, 100.0).advice
-    assert first is timers.timed(status_with(one, loads=[(1.0, 1.0)] * 64), 101.9).advice
+    assert first is timers.timed(status_with(one, vnodes=[(1.0, 1.0)] * 64), 101.9).advice
     assert first is not timers.timed(one, 102.0).advice
     assert timers.timed(status_with(one, version=(2, 1), settled=False), 102.1).advice is None, "another table"

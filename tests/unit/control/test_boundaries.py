@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.plans import Boundary
+from ferry.contract.plans import Boundary, Plan
 from ferry_operator.control import boundaries
 from ferry_operator.control import decide as d
+from ferry_operator.control.observed import Observed, Submitted, Wanted
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
-from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, status, submitted, worker
+from tests.unit.control.test_decide import ALIVE, BASIS, GROUPS, PLACEMENTS, REST, submitted, worker
+from tests.unit.statuses import status_of
 
 THREE: Any = [*ALIVE, "2.0"]
 LOADS = [(1.0, 1e9)] * 6
@@ -19,16 +22,16 @@ COSTS = (1e-8, 0.01)
 """A copy of all virtual nodes takes a minute."""
 
 
-def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = None, **told: Any) -> d.Observed:
+def grows(windows_end_in: float | None = 5.0, policy: HandoverPolicy | None = None, **told: Any) -> Observed:
     """A scale to three workers, of six virtual nodes of 1 GB each."""
-    seen = {"loads": LOADS, "move_costs": COSTS, "windows_end_in": windows_end_in} | told
+    seen = {"vnodes": LOADS, "costs": COSTS, "windows_end_in": windows_end_in} | told
     return replace(
-        REST, wanted=d.Wanted(3, 1, 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
-        status=status(GROUPS * 3, THREE, **seen), submitted=d.Submitted(1, 1, BASIS, PLACEMENTS * 3),
+        REST, wanted=Wanted(Size(3, 1), 1, policy or HandoverPolicy()), workers=(*REST.workers, worker(2)),
+        status=status_of(GROUPS * 3, THREE, **seen), submitted=Submitted(Plan(1, PLACEMENTS * 3), 1, BASIS),
     )  # fmt: skip
 
 
-def moved(observed: d.Observed) -> tuple[int, ...]:
+def moved(observed: Observed) -> tuple[int, ...]:
     """Virtual nodes that get a leader who has nothing yet."""
     groups = observed.status.groups if observed.status is not None else []
     placements = submitted(observed).plan.placements
@@ -42,7 +45,7 @@ def test_windows_end_where_they_are_when_that_is_sooner_than_a_copy() -> None:
 
 @pytest.mark.parametrize("measured", [(None, None), (1e-12, 0.01)])
 def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, float | None]) -> None:
-    slow, fast = (submitted(grows(move_costs=measured, bandwidth=rate)).plan for rate in (10_000_000, 10_000_000_000))
+    slow, fast = (submitted(grows(costs=measured, bandwidth=rate)).plan for rate in (10_000_000, 10_000_000_000))
     assert slow.at_window and not fast.at_window
 
 
@@ -51,14 +54,14 @@ def test_a_copy_is_not_faster_than_its_bandwidth(measured: tuple[float | None, f
     [
         pytest.param(grows(windows_end_in=1e3), id="windows are longer than a copy takes"),
         pytest.param(grows(windows_end_in=None), id="it is not known when they end"),
-        pytest.param(grows(move_costs=(None, None)), id="nor how long a copy takes"),
+        pytest.param(grows(costs=(None, None)), id="nor how long a copy takes"),
         pytest.param(grows(unbounded="operator n has no window"), id="they never end"),
         pytest.param(grows(policy=HandoverPolicy(at_window="never")), id="the job does not want it"),
         pytest.param(grows(policy=HandoverPolicy(warm=False)), id="it wants epochs to be held back"),
         pytest.param(grows(members_gone=1), id="something has to be repaired"),
     ],
 )
-def test_else_state_moves(observed: d.Observed) -> None:
+def test_else_state_moves(observed: Observed) -> None:
     assert moved(observed) and submitted(observed).plan.at_window == ()
 
 
@@ -66,7 +69,7 @@ def test_a_worker_that_is_to_be_emptied_does_not_wait() -> None:
     assert submitted(replace(grows(), drains=(1,))).plan.at_window == ()
 
 
-def waits(seconds: float, **told: Any) -> d.Observed:
+def waits(seconds: float, **told: Any) -> Observed:
     """It was told, and so long ago a group changed last."""
     before = submitted(grows())
     found = grows().status
@@ -94,9 +97,9 @@ def test_what_somebody_has_asked_for_waits_as_long_as_it_takes() -> None:
     assert found.plan.at_window == (vnode,)
     told = replace(
         asked, submitted=found.accepted(),
-        status=status(
+        status=status_of(
             GROUPS * 3, THREE, desired=2, settled=False, boundaries=(Boundary(vnode, "0.0", "2.0", None),),
-            quiet_seconds=1e6, loads=LOADS, move_costs=COSTS,
+            quiet_seconds=1e6, vnodes=LOADS, costs=COSTS,
         ),
     )  # fmt: skip
     assert d.decide(told) == []

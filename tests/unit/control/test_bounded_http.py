@@ -15,10 +15,12 @@ from dataclasses import replace
 import pytest
 
 from ferry.contract.limits import VIRTUAL_NODES_MAX
+from ferry.contract.status import MovesStatus
 from ferry_operator.control import driver_client
 from ferry_operator.control.driver_client import BOUNDS, BadAnswer, DriverClient, read_status
 from tests.unit.control.test_driver_client import SUBMIT
 from tests.unit.kube.test_decisions import status
+from tests.unit.statuses import with_fields
 
 GOOD = json.dumps(status(0, 1).to_wire()).encode()
 SECONDS = 0.5
@@ -167,10 +169,10 @@ def with_field(**fields: object) -> bytes:
         pytest.param(with_field(alive=["../../etc"]), id="names that are none"),
         pytest.param(with_field(groups=[["0.0"]]), id="groups of another form"),
         pytest.param(with_field(groups={"0": 1}), id="no groups"),
-        pytest.param(with_field(loads=[[float("nan"), 1.0]]), id="a load that is no number"),
+        pytest.param(with_field(load={"vnodes": [[float("nan"), 1.0]]}), id="a load that is no number"),
         pytest.param(with_field(problems=[{"reason": "no word!", "text": "", "since": 0}]), id="a reason"),
         pytest.param(with_field(checkpoint=[]), id="no checkpoint"),
-        pytest.param(with_field(work="hard"), id="no work"),
+        pytest.param(with_field(load={"work": "hard"}), id="no work"),
     ],
 )
 def test_a_status_is_read_as_what_anybody_may_have_written(body: bytes) -> None:
@@ -180,13 +182,13 @@ def test_a_status_is_read_as_what_anybody_may_have_written(body: bytes) -> None:
 
 def test_a_status_of_other_versions_is_read() -> None:
     assert read_status(with_field(new=[1])) == status(0, 1)
-    old = {key: value for key, value in json.loads(GOOD).items() if key not in ("problems", "notices", "transport")}
-    (problem,) = read_status(json.dumps({**old, "degraded": "the sink fails"}).encode()).problems
-    assert problem.text == "the sink fails"
+    assert read_status(with_field(moves={**json.loads(GOOD)["moves"], "new": [1]})) == status(0, 1)
+    least = {key: value for key, value in json.loads(GOOD).items() if key not in ("notices", "moves", "transport")}
+    assert read_status(json.dumps(least).encode()) == replace(status(0, 1), moves=MovesStatus())
 
 
 LONG = {
-    "lists": json.dumps({"loads": [[]] * 1_000_000}, separators=(",", ":")),
+    "lists": json.dumps({"load": {"vnodes": [[]] * 1_000_000}}, separators=(",", ":")),
     "objects": json.dumps({"problems": [{}] * 1_000_000}, separators=(",", ":")),
     "numbers": json.dumps({"alive": [1] * 1_300_000}),
     "members": json.dumps({**json.loads(GOOD), "groups": [[[1] * 1_300_000, []]]}),
@@ -214,7 +216,7 @@ def test_nonsense_of_many_words_takes_little_memory(body: str) -> None:
 def test_the_largest_job_is_heard() -> None:
     names = [(["255.63", "254.63", "253.63", "252.63", "251.63"], [])] * VIRTUAL_NODES_MAX
     loads = [(1234567.891, 1234567.891)] * VIRTUAL_NODES_MAX
-    largest = replace(status(0, 1), groups=names, loads=loads, alive=["255.63"] * 16384)
+    largest = with_fields(status(0, 1), groups=names, vnodes=loads, alive=["255.63"] * 16384)
     body = json.dumps(largest.to_wire()).encode()
     client = DriverClient()
     with peer(says(whole(body))) as url:

@@ -6,6 +6,7 @@ import pytest
 
 from ferry.contract.errors import SpecRefused
 from ferry_operator.control.commands import Schedule, join_at, parse_all, parse_at, parse_command
+from ferry_operator.job.size import Size
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,11 @@ def test_what_is_no_action_is_refused_with_the_reason(text: str, why: str) -> No
 )
 def test_an_action_on_what_the_job_never_has_is_refused(texts: list[str], why: str) -> None:
     with pytest.raises(SpecRefused, match=why):
-        parse_all(texts, workers=2, instances=1, virtual_nodes=8)
+        parse_all(texts, Size(2, 1), virtual_nodes=8)
 
 
 def test_an_action_may_name_what_another_one_makes() -> None:
-    assert len(parse_all(["epoch=1 workers=3", "epoch=2 instances=2", "epoch=3 move=7:2.1"], 2, 1, 8)) == 3
+    assert len(parse_all(["epoch=1 workers=3", "epoch=2 instances=2", "epoch=3 move=7:2.1"], Size(2, 1), 8)) == 3
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_an_action_is_handed_out_once_and_the_driver_dies_last() -> None:
         "epoch=2:ingest drain=0",
         "epoch=9 drain=1",
     ]
-    schedule = Schedule(parse_all(texts, 2, 1, 8))
+    schedule = Schedule(parse_all(texts, Size(2, 1), 8))
     assert schedule.stops() == ((2, "ingest"), (2, "emit"), (3, "begin"), (9, "begin"))
     assert [str(c) for c in schedule.due(3, "begin")] == ["workers=4", "kill-driver"]
     assert schedule.due(3, "begin") == []

@@ -8,37 +8,31 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
+from ferry.contract.plans import Plan
 from ferry_operator.control import decide as d
 from ferry_operator.control import driver_client
+from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted, Worker
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
+from tests.unit.statuses import status_of
 
 Groups = list[tuple[list[str], list[str]]]
 
 
-def status(groups: Groups, alive: list[str], **changes: Any) -> Status:
-    values: dict[str, Any] = {
-        "job": "counts", "generation": 1, "phase": "idle", "epoch": 5, "watermark": 0, "version": (1, 1),
-        "groups": groups, "settled": True, "desired": 1, "alive": alive, "loads": [(1.0, 1.0)] * len(groups), "rows": 0,
-        "late": 0, "malformed": 0, "rows_per_second": 0.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
-    }  # fmt: skip
-    return Status(**{**values, **changes})
-
-
-def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> d.Worker:
-    return d.Worker(index, instances, running, failures, seconds)
+def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> Worker:
+    return Worker(index, instances, running, failures, seconds)
 
 
 ALIVE = ["0.0", "1.0"]
 GROUPS: Groups = [(["0.0", "1.0"], []), (["1.0", "0.0"], [])]
 PLACEMENTS: Any = (("0.0", "1.0"), ("1.0", "0.0"))
-BASIS: Any = d.Basis(("0.0", "1.0"), 1, ())  # type: ignore[arg-type]
-REST = d.Observed(
-    wanted=d.Wanted(workers=2, instances=1, replicas=1),
+BASIS: Any = Basis(("0.0", "1.0"), 1, ())  # type: ignore[arg-type]
+REST = Observed(
+    wanted=Wanted(Size(2, 1), replicas=1),
     workers=(worker(0), worker(1)),
     driver=True,
-    status=status(GROUPS, ALIVE),
-    submitted=d.Submitted(1, 1, BASIS, PLACEMENTS),
+    status=status_of(GROUPS, ALIVE),
+    submitted=Submitted(Plan(1, PLACEMENTS), 1, BASIS),
 )
 """A job in which nothing has to be done."""
 
@@ -61,7 +55,7 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         ),
         pytest.param(replace(REST, workers=(worker(0),)), [d.StartWorker(1, 1)], id="a worker that is not there"),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=d.Wanted(2, 2, 1)),
+            replace(REST, workers=(worker(0), worker(1, running=False, instances=3)), wanted=Wanted(Size(2, 2), 1)),
             [d.SetInstances(0, 2), d.StartWorker(1, 2)],
             id="a dead worker comes back with the wanted number of instances",
         ),
@@ -99,8 +93,8 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 workers=(*REST.workers, worker(4, running=False, instances=3)),
-                status=status([*GROUPS, (["4.1"], [])], ALIVE),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                status=status_of([*GROUPS, (["4.1"], [])], ALIVE),
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(4, 2)],
             id="or a group has nobody else",
@@ -109,8 +103,8 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(
                 REST,
                 workers=(worker(0), worker(1, running=False, instances=2)),
-                status=status([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                status=status_of([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.StartWorker(1, 2)],
             id="also when the status is older than the end of the worker",
@@ -118,40 +112,40 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         pytest.param(
             replace(
                 REST,
-                status=status([*GROUPS, (["1.1"], [])], ALIVE),
-                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+                status=status_of([*GROUPS, (["1.1"], [])], ALIVE),
+                submitted=replace(REST.submitted, plan=Plan(1, (*PLACEMENTS, ("0.0", "1.0")))),  # type: ignore[type-var]
             ),
             [d.SetInstances(1, 2)],
             id="or when it was started with fewer instances before there was a status",
         ),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, running=False)), drains=(1,), status=status(GROUPS, ["0.0"])),
+            replace(REST, workers=(worker(0), worker(1, running=False)), drains=(1,), status=status_of(GROUPS, ["0.0"])),
             ["SubmitDesired"],
             id="a drained worker that died is not started again",
         ),
         pytest.param(
-            replace(REST, status=status(GROUPS, ["0.0"]), missing={"1.0": 9.9}),  # type: ignore[dict-item]
+            replace(REST, status=status_of(GROUPS, ["0.0"]), missing={"1.0": 9.9}),  # type: ignore[dict-item]
             [],
             id="an instance that is missing for a moment is waited for",
         ),
         pytest.param(
-            replace(REST, status=status(GROUPS, ["0.0"]), missing={"1.0": 10.0}),  # type: ignore[dict-item]
+            replace(REST, status=status_of(GROUPS, ["0.0"]), missing={"1.0": 10.0}),  # type: ignore[dict-item]
             ["SubmitDesired"],
             id="and planned without after 10 s",
         ),
         pytest.param(
-            replace(REST, workers=(worker(0), worker(1, seconds=59)), status=status(GROUPS, ["0.0"]), missing={"1.0": 50.0}),  # type: ignore[dict-item]
+            replace(REST, workers=(worker(0), worker(1, seconds=59)), status=status_of(GROUPS, ["0.0"]), missing={"1.0": 50.0}),  # type: ignore[dict-item]
             [],
             id="but not while its worker may still be compiling",
         ),
         pytest.param(replace(REST, submitted=None), ["SubmitDesired"], id="nothing was submitted yet"),
         pytest.param(
-            replace(REST, status=status(GROUPS, ALIVE, generation=2, desired=0)),
+            replace(REST, status=status_of(GROUPS, ALIVE, generation=2, desired=0)),
             ["SubmitDesired"],
             id="a new driver knows of no placement",
         ),
         pytest.param(
-            replace(REST, wanted=d.Wanted(2, 1, 0)), ["SubmitDesired"], id="another number of copies is wanted"
+            replace(REST, wanted=Wanted(Size(2, 1), 0)), ["SubmitDesired"], id="another number of copies is wanted"
         ),
         pytest.param(replace(REST, pins=((0, "1.0"),)), ["SubmitDesired"], id="a virtual node was pinned"),  # type: ignore[arg-type]
         pytest.param(
@@ -159,15 +153,15 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         ),
         pytest.param(replace(REST, drains=(1,)), ["SubmitDesired"], id="a worker was drained"),
         pytest.param(
-            replace(REST, status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False)),
+            replace(REST, status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False)),
             [],
             id="a group under strength is left alone while groups change",
         ),
         pytest.param(
             replace(
                 REST,
-                status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE),
-                submitted=d.Submitted(1, 1, BASIS, (("0.0",), ("1.0", "0.0"))),  # type: ignore[arg-type]
+                status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE),
+                submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
             id="and is filled when nobody else will",
@@ -175,22 +169,22 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
         pytest.param(
             replace(
                 REST,
-                status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, moves_given_up=1),
-                submitted=d.Submitted(1, 1, BASIS, (("0.0",), ("1.0", "0.0"))),  # type: ignore[arg-type]
+                status=status_of([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, given_up=1),
+                submitted=Submitted(Plan(1, (("0.0",), ("1.0", "0.0"))), 1, BASIS),  # type: ignore[arg-type]
             ),
             ["SubmitDesired"],
             id="or when the driver has given up what it was about",
         ),
-        pytest.param(replace(REST, status=status(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
+        pytest.param(replace(REST, status=status_of(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
     ],
 )  # fmt: skip
-def test_one_rule(observed: d.Observed, expected: list[Any]) -> None:
+def test_one_rule(observed: Observed, expected: list[Any]) -> None:
     actions = d.decide(observed)
     assert (kinds(actions) if expected and isinstance(expected[0], str) else actions) == expected
     assert d.decide(observed) == actions, "the same observation gives the same answer"
 
 
-def submitted(observed: d.Observed) -> d.SubmitDesired:
+def submitted(observed: Observed) -> d.SubmitDesired:
     (found,) = [a for a in d.decide(observed) if isinstance(a, d.SubmitDesired)]
     return found
 
@@ -203,8 +197,8 @@ def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() 
 def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() -> None:
     three: Any = (*ALIVE, "2.0")
     one = replace(
-        REST, wanted=d.Wanted(3, 1, 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
-        submitted=d.Submitted(1, 1, replace(BASIS, usable=three), PLACEMENTS), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
+        REST, wanted=Wanted(Size(3, 1), 1), workers=(*REST.workers, worker(2)), status=status_of(GROUPS, list(three)),
+        submitted=Submitted(Plan(1, PLACEMENTS), 1, replace(BASIS, usable=three)), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
         at_window=(0, 1),
     )  # fmt: skip
     found = submitted(one)
@@ -213,15 +207,15 @@ def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() 
     assert driver_client.from_wire(driver_client.to_wire(found, 1), 1) == found.accepted(), "by the next one, too"
     assert submitted(replace(one, at_window=())).plan.at_window == ()
     weak: Groups = [(["0.0"], []), GROUPS[1]]
-    assert submitted(replace(one, status=status(weak, list(three)))).plan.at_window == (), "a copy is missing"
-    kept = replace(one, status=status(GROUPS, list(three), unbounded="operator n has no window"))
+    assert submitted(replace(one, status=status_of(weak, list(three)))).plan.at_window == (), "a copy is missing"
+    kept = replace(one, status=status_of(GROUPS, list(three), unbounded="operator n has no window"))
     assert submitted(kept).plan.at_window == ()
-    assert d.decide(replace(one, submitted=found.accepted(), status=status(GROUPS, list(three), desired=2))) == []
+    assert d.decide(replace(one, submitted=found.accepted(), status=status_of(GROUPS, list(three), desired=2))) == []
 
 
 def test_a_new_number_is_above_what_the_driver_and_the_last_placement_have() -> None:
     assert submitted(replace(REST, drains=(1,))).plan.number == 2
-    assert submitted(replace(REST, drains=(1,), status=status(GROUPS, ALIVE, desired=9))).plan.number == 10
+    assert submitted(replace(REST, drains=(1,), status=status_of(GROUPS, ALIVE, desired=9))).plan.number == 10
 
 
 LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
@@ -229,21 +223,21 @@ LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
 
 def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
     three = [*ALIVE, "2.0"]
-    wanted = d.Wanted(3, 1, 1, LATER)
+    wanted = Wanted(Size(3, 1), 1, LATER)
     plan = submitted(
-        replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status(GROUPS * 3, three))
+        replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status_of(GROUPS * 3, three))
     ).plan
     assert len(plan.steps) > 1 and (plan.gap, plan.warm, plan.at_epoch, plan.at_time) == (2, False, 90, 7)
 
 
-def prepared(**changes: Any) -> d.Observed:
+def prepared(**changes: Any) -> Observed:
     """A scale to three workers waits for its epoch."""
     usable: Any = (*ALIVE, "2.0")
-    waits = d.Submitted(2, 1, replace(BASIS, usable=usable), (*PLACEMENTS,), (90, 7))
+    waits = Submitted(Plan(2, PLACEMENTS, at_epoch=90, at_time=7), 1, replace(BASIS, usable=usable))
     told = {"prepared": "plan 2 begins with epoch 90", "desired": 2, "settled": False} | changes
-    looks = replace(status(GROUPS, list(usable)), **told)
+    looks = status_of(GROUPS, list(usable), **told)
     three = (*REST.workers, worker(2))
-    return replace(REST, wanted=d.Wanted(3, 1, 1, LATER), workers=three, status=looks, submitted=waits)
+    return replace(REST, wanted=Wanted(Size(3, 1), 1, LATER), workers=three, status=looks, submitted=waits)
 
 
 def test_what_is_prepared_waits() -> None:
@@ -254,25 +248,25 @@ def test_what_is_prepared_waits() -> None:
 def test_what_repairs_is_due_at_once_and_warm() -> None:
     plan = submitted(prepared(members_gone=1)).plan
     assert (plan.number, plan.at_epoch, plan.at_time, plan.warm) == (3, 0, None, True)
-    again = replace(prepared(members_gone=1), submitted=d.Submitted(3, 1, prepared().submitted.basis, PLACEMENTS))  # type: ignore[union-attr]
+    again = replace(prepared(members_gone=1), submitted=Submitted(Plan(3, PLACEMENTS), 1, prepared().submitted.basis))  # type: ignore[union-attr]
     assert d.decide(again) == [], "it was told"
 
 
 def test_the_first_plan_and_one_that_empties_a_worker_are_due_at_once() -> None:
-    first = replace(REST, wanted=d.Wanted(2, 1, 1, LATER), submitted=None)
+    first = replace(REST, wanted=Wanted(Size(2, 1), 1, LATER), submitted=None)
     assert submitted(first).plan.at_epoch == 0
     assert submitted(replace(prepared(), drains=(2,))).plan.at_epoch == 0
 
 
 def test_a_date_may_be_changed_and_taken_back() -> None:
     for policy, due in ((HandoverPolicy(), (0, None)), (HandoverPolicy(at_epoch=50), (50, None))):
-        plan = submitted(replace(prepared(), wanted=d.Wanted(3, 1, 1, policy))).plan
+        plan = submitted(replace(prepared(), wanted=Wanted(Size(3, 1), 1, policy))).plan
         assert (plan.number, plan.at_epoch, plan.at_time) == (3, *due)
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:
     three = [*ALIVE, "2.0", "2.1"]
-    found = submitted(replace(REST, wanted=d.Wanted(3, 1, 1), drains=(0,), status=status(GROUPS, three)))
+    found = submitted(replace(REST, wanted=Wanted(Size(3, 1), 1), drains=(0,), status=status_of(GROUPS, three)))
     assert {i for p in found.plan.placements for i in p} == {"1.0", "2.0"}
 
 
@@ -283,13 +277,13 @@ LEAVING = replace(REST, workers=(worker(0), worker(1), worker(2, instances=2)))
     ("changes", "stopped"),
     [
         ({}, True),
-        ({"status": status([*GROUPS, (["0.0", "2.0"], [])], ALIVE)}, False),
-        ({"status": status([*GROUPS, (["0.0", "1.0"], ["2.1"])], ALIVE)}, False),
-        ({"submitted": d.Submitted(1, 1, BASIS, (*PLACEMENTS, ("2.0", "1.0")))}, False),
-        ({"status": status(GROUPS, ALIVE, desired=0)}, False),
+        ({"status": status_of([*GROUPS, (["0.0", "2.0"], [])], ALIVE)}, False),
+        ({"status": status_of([*GROUPS, (["0.0", "1.0"], ["2.1"])], ALIVE)}, False),
+        ({"submitted": Submitted(Plan(1, (*PLACEMENTS, ("2.0", "1.0"))), 1, BASIS)}, False),
+        ({"status": status_of(GROUPS, ALIVE, desired=0)}, False),
         ({"status": None}, False),
-        ({"status": status(GROUPS, ALIVE, generation=2, desired=0)}, False),
-        ({"status": status(GROUPS, ALIVE, generation=2, desired=1)}, True),
+        ({"status": status_of(GROUPS, ALIVE, generation=2, desired=0)}, False),
+        ({"status": status_of(GROUPS, ALIVE, generation=2, desired=1)}, True),
     ],
     ids=[
         "holds nothing",
@@ -309,7 +303,7 @@ def test_a_worker_is_released_only_when_it_holds_nothing(changes: dict[str, Any]
 
 def test_instances_end_only_after_they_were_emptied() -> None:
     workers = (worker(0, instances=3), worker(1))
-    held = replace(REST, workers=workers, status=status([*GROUPS, (["0.1", "1.0"], [])], [*ALIVE, "0.1", "0.2"]))
+    held = replace(REST, workers=workers, status=status_of([*GROUPS, (["0.1", "1.0"], [])], [*ALIVE, "0.1", "0.2"]))
     assert d.SetInstances(0, 2) in d.decide(held)
     told = replace(held, workers=(worker(0, instances=2), worker(1)))
     assert not any(isinstance(action, d.SetInstances) for action in d.decide(told)), "it was told already"
@@ -320,22 +314,22 @@ class World:
     """Obeys actions a little late, as a cluster does: starts take a round, groups change step by step."""
 
     def __init__(self, vnodes: int) -> None:
-        self.wanted = d.Wanted(2, 1, 1)
-        self.workers: dict[int, d.Worker] = {}
+        self.wanted = Wanted(Size(2, 1), 1)
+        self.workers: dict[int, Worker] = {}
         self.alive: set[str] = set()
         self.driver, self.generation, self.desired = False, 0, 0
         self.groups: Groups = [([f"{v % 2}.0"], []) for v in range(vnodes)]
         self.placements: d.Placements | None = None
-        self.submitted: d.Submitted | None = None
+        self.submitted: Submitted | None = None
         self.drains: tuple[int, ...] = ()
         self.pins: tuple[Any, ...] = ()
 
-    def observed(self) -> d.Observed:
-        now = status(
+    def observed(self) -> Observed:
+        now = status_of(
             self.groups, sorted(self.alive), generation=self.generation, desired=self.desired, settled=self.settled()
         )
         workers = tuple(self.workers[k] for k in sorted(self.workers))
-        one = d.Observed(
+        one = Observed(
             self.wanted,
             workers,
             self.driver,
@@ -345,7 +339,7 @@ class World:
             self.drains,
             self.pins,
         )
-        return replace(one, missing={i: 0.0 for i in d.expected(one) if i not in self.alive})
+        return replace(one, missing={i: 0.0 for i in one.expected() if i not in self.alive})
 
     def settled(self) -> bool:
         wanted = self.placements or [tuple(g) for g, _ in self.groups]
@@ -357,7 +351,7 @@ class World:
     def act(self, action: d.Action) -> None:
         match action:
             case d.StartWorker(k, n) | d.SetInstances(k, n):
-                self.workers[k] = d.Worker(k, n, True)
+                self.workers[k] = Worker(k, n, True)
             case d.StopWorker(k):
                 assert not any(i.startswith(f"{k}.") for g, learn in self.groups for i in (*g, *learn)), (
                     "it holds something"
@@ -392,13 +386,13 @@ class World:
 
     def disturb(self, chance: random.Random) -> str:
         what = chance.choice(["scale", "instances", "kill worker", "kill driver", "drain", "undrain", "pin"])
-        k = chance.randrange(self.wanted.workers)
+        k = chance.randrange(self.wanted.size.workers)
         match what:
             case "scale":
-                self.wanted = replace(self.wanted, workers=chance.randint(2, 5))
+                self.wanted = replace(self.wanted, size=replace(self.wanted.size, workers=chance.randint(2, 5)))
                 self.drains = ()
             case "instances":
-                self.wanted = replace(self.wanted, instances=chance.randint(1, 3))
+                self.wanted = replace(self.wanted, size=replace(self.wanted.size, instances=chance.randint(1, 3)))
             case "kill worker" if k in self.workers:
                 self.workers[k] = replace(self.workers[k], running=False)
                 self.pass_time()
@@ -431,7 +425,7 @@ def test_actions_come_to_rest(seed: int) -> None:
         else:
             raise AssertionError("\n".join(history[-60:]))
         assert world.settled(), history[-20:]
-        stay = [k for k in range(world.wanted.workers) if k not in world.drains]
+        stay = [k for k in range(world.wanted.size.workers) if k not in world.drains]
         assert {k for k, w in world.workers.items() if w.running} - set(world.drains) == set(stay)
         for in_sync, _ in world.groups:
             assert len(in_sync) == 1 + min(1, len(stay) - 1)
@@ -442,9 +436,9 @@ def test_actions_come_to_rest(seed: int) -> None:
 def test_a_driver_is_told_what_copies_may_use_when_it_can_be_told() -> None:
     wanted = replace(REST.wanted, bandwidth=1 << 20)
     for told in (-1, 0, 5):
-        assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=told))) == [
+        assert d.decide(replace(REST, wanted=wanted, status=status_of(GROUPS, ALIVE, bandwidth=told))) == [
             d.LimitCopies(1 << 20)
         ]
-    assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == []
+    assert d.decide(replace(REST, wanted=wanted, status=status_of(GROUPS, ALIVE, bandwidth=1 << 20))) == []
     assert d.decide(replace(REST, wanted=wanted)) == [], "an older one has it in its settings"
-    assert d.decide(replace(REST, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == [d.LimitCopies(0)]
+    assert d.decide(replace(REST, status=status_of(GROUPS, ALIVE, bandwidth=1 << 20))) == [d.LimitCopies(0)]

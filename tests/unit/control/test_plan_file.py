@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
+from ferry.contract.plans import Plan
 from ferry_operator.control import decide as d
 from ferry_operator.control import plan_file
-from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.control.observed import Basis, Observed, Submitted, Wanted
+from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
+from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import steps
-from tests.unit.control.test_decide import REST, status, worker
+from tests.unit.control.test_decide import REST, worker
+from tests.unit.statuses import status_of, with_fields
 
-TWO, FOUR = (PlannedSize(workers=n, instances_per_worker=1) for n in (2, 4))
+TWO, FOUR = (Size(n, 1) for n in (2, 4))
 GROUPS = [("0.0", "1.0"), ("1.0", "0.0")] * 8
 
 
@@ -59,7 +63,7 @@ def test_what_a_plan_takes_follows_from_what_moves_took() -> None:
 def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -> None:
     one = plan_file.made(present(), FOUR, Handover(strategy=strategy, gap=gap))
     for again in (plan_file.read(plan_file.dump(one)), plan_file.unpacked(plan_file.packed(one))):
-        assert again is not None and again.given() == one.given() and again.name == one.name
+        assert again is not None and again == one and again.name == one.name
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_what_is_no_plan_in_an_annotation_is_none() -> None:
     bomb = b64encode(zlib.compress(b" " * 64_000_000 + plan().dump().encode())).decode()
     assert len(bomb) < plan_file.TEXT_MAX and plan_file.unpacked(bomb) is None
     text = plan_file.packed(plan())
-    assert plan_file.given(text, "counts") == plan().given() and plan_file.given(text, "other") is None
+    assert plan_file.of_job(text, "counts") == plan() and plan_file.of_job(text, "other") is None
 
 
 HEAD = (
@@ -129,7 +133,7 @@ def test_few_bytes_of_an_annotation_do_not_become_much_memory(text: str) -> None
 
 def test_the_largest_plan_can_be_read() -> None:
     names = [[f"{255 - i}.63" for i in range(5)]] * VIRTUAL_NODES_MAX
-    full = PlannedSize(workers=256, instances_per_worker=64)
+    full = Size(256, 64)
     usable = [f"{k}.{i}" for k in range(256) for i in range(64)]
     cut = [([v], [v]) for v in range(VIRTUAL_NODES_MAX)]
     one = PlanFile(job="a", size=full, before=full, replicas=4, usable=usable, placements=names, steps=cut)
@@ -148,100 +152,102 @@ WORKERS = tuple(worker(k) for k in range(4))
 ALIVE = [f"{k}.0" for k in range(4)]
 SCALED = replace(
     REST,
-    wanted=d.Wanted(workers=4, instances=1, replicas=1),
+    wanted=Wanted(Size(4, 1), replicas=1),
     workers=WORKERS,
-    status=status([(list(group), []) for group in GROUPS], ALIVE),
-    submitted=d.Submitted(1, 1, d.Basis((InstanceId("0.0"), InstanceId("1.0")), 1, ()), ()),
+    status=status_of([(list(group), []) for group in GROUPS], ALIVE),
+    submitted=Submitted(Plan(1, ()), 1, Basis((InstanceId("0.0"), InstanceId("1.0")), 1, ())),
 )
 
 
-def submitted(observed: d.Observed) -> d.SubmitDesired:
+def submitted(observed: Observed) -> d.SubmitDesired:
     (found,) = [action for action in d.decide(observed) if isinstance(action, d.SubmitDesired)]
     return found
 
 
-def handed_in(**changes: Any) -> d.Given:
+def handed_in(**changes: Any) -> PlanFile:
     """Not what the planner would do: all on the last two."""
     placements = [["2.0", "3.0"], ["3.0", "2.0"]] * 8
-    return plan().model_copy(update={"placements": placements, **changes}).given()
+    return plan().model_copy(update={"placements": placements, **changes})
 
 
 def test_what_was_handed_in_is_submitted_as_it_is_and_cut_from_where_all_is() -> None:
-    given_plan = handed_in(handover=Handover.model_validate({"strategy": "fluid", "atEpoch": 40}))
-    one = submitted(replace(SCALED, given=given_plan))
-    assert one.plan.placements == given_plan.placements and one.plan.at_epoch == 40
-    assert one.basis.given == given_plan.name
-    assert one.plan.steps == steps(
-        [tuple(map(InstanceId, group)) for group in GROUPS], given_plan.placements, given_plan.handover
-    )
-    assert d.decide(replace(SCALED, given=given_plan, submitted=one.accepted())) == [], "once"
+    file = handed_in(handover=Handover.model_validate({"strategy": "fluid", "atEpoch": 40}))
+    one = submitted(replace(SCALED, plan_file=file))
+    assert one.plan.placements == file.targets and one.plan.at_epoch == 40
+    assert one.basis.plan_file == file.name
+    assert one.plan.steps == steps([tuple(map(InstanceId, group)) for group in GROUPS], file.targets, file.policy)
+    assert d.decide(replace(SCALED, plan_file=file, submitted=one.accepted())) == [], "once"
 
 
 def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
-    given_plan = handed_in()
-    short = replace(SCALED, given=given_plan, status=status([(list(group), []) for group in GROUPS], ALIVE[:3]))
+    file = handed_in()
+    short = replace(SCALED, plan_file=file, status=status_of([(list(group), []) for group in GROUPS], ALIVE[:3]))
     assert not [a for a in d.decide(short) if isinstance(a, d.SubmitDesired)], "the last one may come"
     gone = replace(short, missing={InstanceId("3.0"): 100.0})
     assert not [a for a in d.decide(gone) if isinstance(a, d.SubmitDesired)], "it has not begun, and waits for all"
-    repairs = status([(list(group), []) for group in GROUPS], ALIVE[:3], members_gone=1)
-    assert submitted(replace(gone, status=repairs)).basis.given == "", "what repairs waits for nobody"
-    begun = submitted(replace(SCALED, given=given_plan)).accepted()
-    assert submitted(replace(gone, submitted=begun)).basis.given == "", "what can be done without it"
-    other = replace(SCALED, given=replace(given_plan, replicas=0))
-    assert submitted(other).basis.given == ""
+    repairs = status_of([(list(group), []) for group in GROUPS], ALIVE[:3], members_gone=1)
+    assert submitted(replace(gone, status=repairs)).basis.plan_file == "", "what repairs waits for nobody"
+    begun = submitted(replace(SCALED, plan_file=file)).accepted()
+    assert submitted(replace(gone, submitted=begun)).basis.plan_file == "", "what can be done without it"
+    other = replace(SCALED, plan_file=handed_in(replicas=0))
+    assert submitted(other).basis.plan_file == ""
 
 
 def test_its_date_holds_in_a_job_that_was_restored_since() -> None:
     """Whose driver knows no plan; and the first one is due at once."""
-    given_plan = handed_in(handover=Handover.model_validate({"atEpoch": 40}))
+    file = handed_in(handover=Handover.model_validate({"atEpoch": 40}))
     assert SCALED.status is not None
-    restored = replace(SCALED, given=given_plan, submitted=None, status=replace(SCALED.status, desired=0))
+    restored = replace(SCALED, plan_file=file, submitted=None, status=replace(SCALED.status, desired=0))
     unheard = replace(restored, status=replace(SCALED.status, desired=4))
-    assert submitted(unheard).basis.given, "its driver has plans, and did not say which"
+    assert submitted(unheard).basis.plan_file, "its driver has plans, and did not say which"
     first = submitted(restored)
-    assert (first.basis.given, first.plan.at_epoch) == ("", 0) and first.plan.placements != given_plan.placements
+    assert (first.basis.plan_file, first.plan.at_epoch) == ("", 0) and first.plan.placements != file.targets
     then = submitted(replace(restored, submitted=first.accepted()))
-    assert (then.basis.given, then.plan.at_epoch) == (given_plan.name, 40)
-    at_once = submitted(replace(restored, given=handed_in()))
-    assert at_once.basis.given, "one without a date needs no other"
+    assert (then.basis.plan_file, then.plan.at_epoch) == (file.name, 40)
+    at_once = submitted(replace(restored, plan_file=handed_in()))
+    assert at_once.basis.plan_file, "one without a date needs no other"
 
 
 def test_while_it_waits_copies_that_are_missing_are_made() -> None:
     """Worker 1 was lost and is back, worker 3 never comes: one copy beside an empty worker would be all there is."""
-    basis = d.Basis((InstanceId("0.0"),), 1, ())
+    basis = Basis((InstanceId("0.0"),), 1, ())
     alone = [(["0.0"], list[str]()) for _ in GROUPS]
     missing = {InstanceId("3.0"): 100.0, InstanceId("2.0"): 100.0}
     back = replace(
-        SCALED, given=handed_in(), status=status(alone, ALIVE[:2]), missing=missing,
-        submitted=d.Submitted(1, 1, basis, ()),
+        SCALED, plan_file=handed_in(), status=status_of(alone, ALIVE[:2]), missing=missing,
+        submitted=Submitted(Plan(1, ()), 1, basis),
     )  # fmt: skip
     found = submitted(back)
-    assert found.basis.given == "" and all(one == ("0.0", "1.0") for one in found.plan.placements), "and nothing else"
-    whole = status([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
+    assert found.basis.plan_file == "" and all(one == ("0.0", "1.0") for one in found.plan.placements), (
+        "and nothing else"
+    )
+    whole = status_of([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
     again = replace(back, status=whole, submitted=found.accepted())
     assert not [a for a in d.decide(again) if isinstance(a, d.SubmitDesired)], "then it waits on"
 
 
 def test_taken_back_it_is_replaced() -> None:
-    given_plan = handed_in()
-    followed = submitted(replace(SCALED, given=given_plan)).accepted()
+    file = handed_in()
+    followed = submitted(replace(SCALED, plan_file=file)).accepted()
     back = submitted(replace(SCALED, submitted=followed))
-    assert back.basis.given == "" and back.plan.number == followed.number + 1
+    assert back.basis.plan_file == "" and back.plan.number == followed.plan.number + 1
 
 
 def test_a_plan_that_was_rolled_back_is_not_made_again_for_a_group_that_lacks_a_copy() -> None:
     last = submitted(SCALED).accepted()
-    short = status([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.number)
+    short = status_of([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.plan.number)
     assert submitted(replace(SCALED, status=short, submitted=last)), "it would be"
-    undone = replace(short, rolled_back="no progress for 1800 s")
+    undone = with_fields(short, rolled_back="no progress for 1800 s")
     assert not [a for a in d.decide(replace(SCALED, status=undone, submitted=last)) if isinstance(a, d.SubmitDesired)]
-    rested = replace(undone, quiet_seconds=601.0)
-    assert submitted(replace(SCALED, status=rested, submitted=last)).plan.number > last.number, "in the end it is"
-    followed = submitted(replace(SCALED, given=handed_in())).accepted()
-    theirs = replace(SCALED, given=handed_in(), status=replace(rested, desired=followed.number), submitted=followed)
+    rested = with_fields(undone, quiet_seconds=601.0)
+    assert submitted(replace(SCALED, status=rested, submitted=last)).plan.number > last.plan.number, "in the end it is"
+    followed = submitted(replace(SCALED, plan_file=handed_in())).accepted()
+    theirs = replace(
+        SCALED, plan_file=handed_in(), status=replace(rested, desired=followed.plan.number), submitted=followed
+    )
     assert not [a for a in d.decide(theirs) if isinstance(a, d.SubmitDesired)], "who has made it looks after it"
 
 
 def test_pins_come_on_top() -> None:
-    one = submitted(replace(SCALED, given=handed_in(), pins=((0, InstanceId("0.0")),)))
+    one = submitted(replace(SCALED, plan_file=handed_in(), pins=((0, InstanceId("0.0")),)))
     assert one.plan.placements[0] == ("0.0", "2.0") and one.plan.placements[1] == ("3.0", "2.0")

@@ -15,9 +15,9 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.plans import Plan
+from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
 from ferry.coordinator.control import LagCollector, app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics

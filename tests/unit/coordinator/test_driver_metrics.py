@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Status
 from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
+from ferry.contract.status import Status
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.problems import TEXT_MAX
+from ferry.coordinator.status import is_at_rest, is_settled, status_of
 from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import Connected, Coordinator, CoordinatorSettings, Tick
@@ -58,16 +60,16 @@ def test_a_job_is_at_rest_when_former_members_are_gone(in_sync: tuple[str, ...],
 
 def test_a_problem_is_told_once_and_stays_in_the_status_with_its_latest_text_until_it_is_mended(tmp_path: Path) -> None:
     metrics = DriverMetrics("job", str(tmp_path))
-    metrics.report_problem("SinkFailing", "try 1")
-    (first,) = metrics.problems
-    metrics.report_problem("SinkFailing", "try 2" + "x" * 5000)
-    metrics.report_problem("IngestFailing", "rows are away")
-    sink, ingest = metrics.problems
+    metrics.problems.report("SinkFailing", "try 1")
+    (first,) = metrics.problems.current
+    metrics.problems.report("SinkFailing", "try 2" + "x" * 5000)
+    metrics.problems.report("IngestFailing", "rows are away")
+    sink, ingest = metrics.problems.current
     assert (sink.reason, sink.since, ingest.reason) == ("SinkFailing", first.since, "IngestFailing")
-    assert sink.text.startswith("try 2") and len(sink.text) <= PROBLEM_TEXT_MAX
-    metrics.mended("SinkFailing")
-    metrics.mended("SinkFailing")
-    assert metrics.problems == (ingest,)
+    assert sink.text.startswith("try 2") and len(sink.text) <= TEXT_MAX
+    metrics.problems.mended("SinkFailing")
+    metrics.problems.mended("SinkFailing")
+    assert metrics.problems.current == (ingest,)
     told = [json.loads(line)["kind"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     assert told == ["degraded", "degraded", "mended"]
 
@@ -83,28 +85,30 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     machine.moves.refuse(b, (0, 2), "no data from 0.0 for 600 s")
     machine.reachability.apart[(a, b)] = Backoff(500, 9000, 8000)
     status = Status.from_wire(
-        json.loads(json.dumps(DriverMetrics("job", str(tmp_path)).status(machine, MoveMetrics()).to_wire()))
+        json.loads(json.dumps(status_of(DriverMetrics("job", str(tmp_path)), machine, MoveMetrics()).to_wire()))
     )
     assert {n.reason: n.text for n in status.notices} == {
         "InstanceFailed": "0.0: Exhausted: the disk is full",
         "InstancesApart": "0.0 and 1.0 cannot reach each other",
         "MovesGivenUp": "2 copies on 1.0: no data from 0.0 for 600 s",
     }
-    assert status.moves_given_up == 2 and not status.problems
+    assert status.moves.given_up == 2 and not status.problems
     assert {round(time.time() - n.since, 1) for n in status.notices} == {0.0, 0.5}
     machine.step(Tick(6000))
-    status = DriverMetrics("job", str(tmp_path)).status(machine, MoveMetrics())
-    assert status.moves_given_up == 0 and [n.reason for n in status.notices] == ["InstanceFailed", "InstancesApart"]
+    status = status_of(DriverMetrics("job", str(tmp_path)), machine, MoveMetrics())
+    assert status.moves.given_up == 0 and [n.reason for n in status.notices] == ["InstanceFailed", "InstancesApart"]
     metrics = DriverMetrics("job", str(tmp_path))
-    metrics.warn("JournalNotSafe", "Redis is set to appendonly no")
-    assert metrics.status(machine, MoveMetrics()).notices[0].reason == "JournalNotSafe"
+    metrics.problems.warn("JournalNotSafe", "Redis is set to appendonly no")
+    assert status_of(metrics, machine, MoveMetrics()).notices[0].reason == "JournalNotSafe"
 
 
 def test_a_status_is_not_copied_to_be_sent(tmp_path: Path) -> None:
     """Of thousands of virtual nodes that held up the epochs of the driver which is looked at."""
     table = Table(Version(0, 0), (Group(Term(0, 0), (InstanceId("0.0"),)),) * 3)
-    status = DriverMetrics("job", str(tmp_path)).status(Coordinator(CoordinatorSettings(), table, None), MoveMetrics())
-    assert status.to_wire()["groups"] is status.groups and status.to_wire()["loads"] is status.loads
+    status = status_of(
+        DriverMetrics("job", str(tmp_path)), Coordinator(CoordinatorSettings(), table, None), MoveMetrics()
+    )
+    assert status.to_wire()["groups"] is status.groups and status.to_wire()["load"]["vnodes"] is status.load.vnodes
 
 
 def test_what_waits_is_told_as_of_now(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_what_waits_is_told_as_of_now(tmp_path: Path) -> None:
     metrics.lags["clicks"] = 0
     now[0] = 60.0
     group = Group(Term(0, 0), (InstanceId("0.0"),))
-    work = metrics.status(Coordinator(CoordinatorSettings(), Table(Version(0, 0), (group,)), None), moves).work
+    work = status_of(metrics, Coordinator(CoordinatorSettings(), Table(Version(0, 0), (group,)), None), moves).load.work
     assert work is not None and work.backlog == 0
 
 
@@ -129,9 +133,9 @@ def test_a_step_of_the_clock_on_the_wall_changes_no_rate_and_no_duration(
         record.lasted(0.5, 7.0 + epoch)
         metrics.finish_epoch(record, 1, 0)
     assert metrics.rates() == (400 / 3.5, 0.5)
-    metrics.report_problem("SinkFailing", "try 1")
+    metrics.problems.report("SinkFailing", "try 1")
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    metrics.mended("SinkFailing")
+    metrics.problems.mended("SinkFailing")
     last = json.loads((tmp_path / "timeline.jsonl").read_text().splitlines()[-1])
     assert last["text"] == "SinkFailing, after 0.0 s"
 
@@ -152,14 +156,14 @@ def test_the_users_code_is_a_problem_while_it_fails_and_when_it_is_slow(
     metrics = DriverMetrics("job", str(tmp_path))
 
     def problems() -> list[tuple[str, str]]:
-        metrics.tell_slow_code(machine)
-        return [(one.reason, one.text) for one in metrics.status(machine, MoveMetrics()).problems]
+        metrics.problems.tell_slow_code(machine)
+        return [(one.reason, one.text) for one in status_of(metrics, machine, MoveMetrics()).problems]
 
     assert problems() == [("SlowCode", "0.0: operator 'w' in epoch 3, for 70 s")]
     sooner = DriverMetrics("job", str(tmp_path), slow_ms=50_000)
-    sooner.tell_slow_code(machine)
-    assert sooner.problems[0].text.count("operator 'w' in epoch 3, for") == 2, "spec.failure.slow"
-    with metrics.running("latest() of source 's' (job.py:3) has run for"):
+    sooner.problems.tell_slow_code(machine)
+    assert sooner.problems.current[0].text.count("operator 'w' in epoch 3, for") == 2, "spec.failure.slow"
+    with metrics.problems.running("latest() of source 's' (job.py:3) has run for"):
         now[0] += 61
         assert (
             problems()[0][1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.status import Links
 from ferry.coordinator.move_metrics import MoveMetrics, StateCollector
 from ferry.protocol.coordinator.groups import GroupChange
 

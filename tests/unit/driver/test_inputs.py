@@ -24,12 +24,12 @@ def test_a_driver_of_a_job_that_has_begun_waits_for_its_folders(tmp_path: Path, 
     metrics, said = DriverMetrics("j", str(tmp_path)), []
 
     def build() -> Any:
-        said.append([problem.text for problem in metrics.problems])
+        said.append([problem.text for problem in metrics.problems.current])
         if len(said) < 4:
             raise (InputAway if len(said) % 2 else Unreachable)("no directory '/in'")
         return "plan"
 
-    assert inputs.built(build, True, metrics) == "plan" and not metrics.problems
+    assert inputs.built(build, True, metrics) == "plan" and not metrics.problems.current
     assert said[3] == ["source: no directory '/in'"]
     said.clear()
     with pytest.raises(InputAway):
@@ -48,18 +48,18 @@ def test_a_finite_job_that_has_read_nothing_says_what_there_was(tmp_path: Path) 
 def test_what_is_not_read_is_a_notice_for_as_long_as_it_is_there(tmp_path: Path) -> None:
     metrics = DriverMetrics("j", str(tmp_path))
     inputs.notice(metrics, "in/done is not read")
-    assert [one.text for one in metrics.lasting] == ["in/done is not read"]
+    assert [one.text for one in metrics.problems.lasting] == ["in/done is not read"]
     inputs.notice(metrics, "")
-    assert not metrics.lasting
+    assert not metrics.problems.lasting
 
 
 def test_what_sparks_process_waits_for_is_passed_on(tmp_path: Path) -> None:
     metrics = DriverMetrics("j", str(tmp_path))
     assert not inputs.pass_on(tmp_path, metrics, False)
     (tmp_path / PROBLEM).write_text("the folder is away")
-    assert inputs.pass_on(tmp_path, metrics, False) and metrics.problems[0].text == "source: the folder is away"
+    assert inputs.pass_on(tmp_path, metrics, False) and metrics.problems.current[0].text == "source: the folder is away"
     (tmp_path / PROBLEM).unlink()
-    assert not inputs.pass_on(tmp_path, metrics, True) and not metrics.problems
+    assert not inputs.pass_on(tmp_path, metrics, True) and not metrics.problems.current
 
 
 def test_a_fault_of_a_task_is_found_in_sparks_failure() -> None:
@@ -70,7 +70,7 @@ def test_a_fault_of_a_task_is_found_in_sparks_failure() -> None:
 
 def test_a_program_that_takes_long_is_said_to_while_it_is_built(tmp_path: Path) -> None:
     metrics, reported = DriverMetrics("j", str(tmp_path), slow_ms=1), threading.Event()
-    report = metrics.report_problem
+    report = metrics.problems.report
 
     def reports(reason: str, text: str) -> None:
         report(reason, text)
@@ -78,8 +78,8 @@ def test_a_program_that_takes_long_is_said_to_while_it_is_built(tmp_path: Path) 
 
     def build() -> Any:
         assert reported.wait(20)
-        assert [problem.reason for problem in metrics.problems] == ["SlowCode"]
+        assert [problem.reason for problem in metrics.problems.current] == ["SlowCode"]
         return "plan"
 
-    metrics.report_problem = reports  # type: ignore[method-assign]
-    assert inputs.built(build, False, metrics) == "plan" and not metrics.problems
+    metrics.problems.report = reports  # type: ignore[method-assign]
+    assert inputs.built(build, False, metrics) == "plan" and not metrics.problems.current

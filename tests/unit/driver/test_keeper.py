@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ferry.contract.documents import CheckpointSettings
 from ferry.contract.errors import Refusal
 from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.settings import CheckpointSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import keeper
 from ferry.driver.keeper import Keeper
@@ -82,12 +82,12 @@ def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_pa
     assert job.heard() == core.TakeCheckpoint(first, False)
     gone = job.file()
     job.keeper.shelf.location.remove(gone.name)
-    assert "is missing" in job.written(first, gone).reason and job.metrics.is_late()
+    assert "is missing" in job.written(first, gone).reason and job.metrics.problems.is_late()
     assert job.numbers() == []
     second = job.keeper.take("mine")
     assert second > first and job.heard() == core.TakeCheckpoint(second, False, anew=True)
     assert job.written(second, job.file()).reason == ""
-    until(lambda: not job.metrics.is_late())
+    until(lambda: not job.metrics.problems.is_late())
     assert job.numbers() == [second]
     third = job.keeper.take("another")
     assert job.heard() == core.TakeCheckpoint(third, False)
@@ -149,11 +149,11 @@ def test_a_store_that_is_away_is_waited_for_and_said_to_be(tmp_path: Path, monke
     commit_id = CommitId(Step(5, 0), Attempt(1, 1))
     chains = json.dumps([asdict(Chain(tuple(range(8)), (file,)))]).encode()
     job.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,)))
-    until(lambda: any(one.reason == "CheckpointDelayed" for one in job.metrics.lasting))
+    until(lambda: any(one.reason == "CheckpointDelayed" for one in job.metrics.problems.lasting))
     assert job.posted.empty()
     manifests.unlink()
     assert job.heard() == core.Published(number, "")
-    until(lambda: not job.metrics.lasting)
+    until(lambda: not job.metrics.problems.lasting)
     assert job.numbers() == [number]
 
 
@@ -164,15 +164,15 @@ def test_one_that_is_late_is_said_to_be_in_the_same_words_all_the_while(
     monkeypatch.setattr(keeper, "LATE_SECONDS", 0.0)
     job = Job(tmp_path)
     number = job.keeper.take(None)
-    until(lambda: bool(job.metrics.lasting))
-    (said,) = job.metrics.lasting
+    until(lambda: bool(job.metrics.problems.lasting))
+    (said,) = job.metrics.problems.lasting
     assert f"checkpoint {number} is not complete" in said.text and "none is begun" in said.text
     time.sleep(1.2)
-    assert job.metrics.lasting == (said,)
-    job.metrics.delayed("CheckpointDelayed", f"{said.text}, after 3 ms")
-    (other,) = job.metrics.lasting
-    job.metrics.delayed("CheckpointDelayed", f"{said.text}, after 12 ms")
-    assert job.metrics.lasting == (other,) != (said,)
+    assert job.metrics.problems.lasting == (said,)
+    job.metrics.problems.delayed("CheckpointDelayed", f"{said.text}, after 3 ms")
+    (other,) = job.metrics.problems.lasting
+    job.metrics.problems.delayed("CheckpointDelayed", f"{said.text}, after 12 ms")
+    assert job.metrics.problems.lasting == (other,) != (said,)
 
 
 def test_one_is_due_when_something_has_come_and_old_ones_go(tmp_path: Path) -> None:

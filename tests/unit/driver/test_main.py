@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ferry.contract import variables
-from ferry.contract.documents import RunSettings
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.settings import RunSettings
 from ferry.driver import __main__ as program
 from ferry.driver import job
 from ferry.driver.ends import BeginsAgain

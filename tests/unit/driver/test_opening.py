@@ -71,7 +71,7 @@ class Driver:
 
     def told(self) -> list[str]:
         """In its timeline."""
-        assert not self.metrics.problems
+        assert not self.metrics.problems.current
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         return [json.loads(line)["kind"] for line in lines]
 
@@ -140,8 +140,8 @@ def test_what_a_sink_has_noticed_is_a_warning(tmp_path: Path) -> None:
     sinks.identify([sink], "sales", "sales-a")
     driver = Driver(tmp_path, sink)
     assert driver.opening.open(3, driver.loop, driver.metrics)
-    assert [one.reason for one in driver.metrics.lasting] == ["OutputIsNew"]
-    assert "has committed epoch 3: is it mounted?" in driver.metrics.lasting[0].text
+    assert [one.reason for one in driver.metrics.problems.lasting] == ["OutputIsNew"]
+    assert "has committed epoch 3: is it mounted?" in driver.metrics.problems.lasting[0].text
 
 
 def test_where_the_output_is_and_what_is_printed_is_told(
@@ -177,9 +177,9 @@ def test_a_sink_that_hangs_is_told_of(tmp_path: Path, monkeypatch: pytest.Monkey
     class Hangs(Away):
         def _try(self, what: str, epoch: int) -> None:
             deadline = time.monotonic() + 10
-            while not driver.metrics.problems and time.monotonic() < deadline:
+            while not driver.metrics.problems.current and time.monotonic() < deadline:
                 time.sleep(0.005)
-            said.extend(problem.text for problem in driver.metrics.problems)
+            said.extend(problem.text for problem in driver.metrics.problems.current)
             super()._try(what, epoch)
 
     driver = Driver(tmp_path, Hangs(None))

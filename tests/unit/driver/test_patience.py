@@ -56,9 +56,9 @@ def test_a_day_is_not_too_long_and_a_success_begins_the_count_again(clock: Clock
     while clock.now < 1000 + 86_400:
         one.failed("the database is away")
         tries += 1
-    assert [t.reason for t in metrics.problems] == ["SinkFailing"] and tries < 4000
+    assert [t.reason for t in metrics.problems.current] == ["SinkFailing"] and tries < 4000
     one.succeeded()
-    assert metrics.problems == ()
+    assert metrics.problems.current == ()
     before = clock.now
     one.failed("again")
     assert clock.now - before == pytest.approx(patience.RETRY_SECONDS)
@@ -68,11 +68,11 @@ def test_what_lasts_for_a_moment_is_no_problem_yet(clock: Clock, tmp_path: Path)
     metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
     one = patience.ReportedPatience(loop, metrics, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
     while clock.now < 1004.9:
-        assert not metrics.problems
+        assert not metrics.problems.current
         one.failed("an instance is gone")
     one.failed("an instance is gone")
     one.failed("an instance is gone")
-    assert [t.reason for t in metrics.problems] == ["IngestFailing"]
+    assert [t.reason for t in metrics.problems.current] == ["IngestFailing"]
 
 
 def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_what_fails_in_part_is_a_problem_and_waits_for_nothing(clock: Clock, tmp
     metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
     one = patience.ReportedPatience(loop, metrics, "SourceFailing", quiet=2.0)  # type: ignore[arg-type]
     one.partly("in/loop: Too many levels")
-    assert clock.now == 1000 and metrics.problems == ()
+    assert clock.now == 1000 and metrics.problems.current == ()
     clock.now += 2
     one.partly("in/loop: Too many levels")
-    assert [t.text for t in metrics.problems] == ["in/loop: Too many levels"] and clock.now == 1002
+    assert [t.text for t in metrics.problems.current] == ["in/loop: Too many levels"] and clock.now == 1002
     one.partly("")
-    assert metrics.problems == ()
+    assert metrics.problems.current == ()
     one.failed("in/f cannot be read", at_once=True)
-    assert [t.text for t in metrics.problems] == ["in/f cannot be read"]
+    assert [t.text for t in metrics.problems.current] == ["in/f cannot be read"]

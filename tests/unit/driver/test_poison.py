@@ -181,10 +181,10 @@ def test_the_job_stops_with_the_place_unless_records_may_be_set_aside(tmp_path: 
     search = poison(numbers, tmp_path, set_aside=False)
     with pytest.raises(Final, match=r"a task of 'w' dies of record 500 .*source 's', split .*1000}, 3 times alone"):
         search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
-    (problem,) = search._metrics.problems
+    (problem,) = search._metrics.problems.current
     assert problem.reason == POISON and "record 500 (counted from 0) of source 's'" in problem.text
     search.over()
-    assert not search._metrics.problems
+    assert not search._metrics.problems.current
 
 
 def test_a_record_that_its_source_cannot_read_is_not_set_aside(tmp_path: Path) -> None:
@@ -275,14 +275,14 @@ def test_runs_that_lose_a_worker_each_are_said(tmp_path: Path) -> None:
         search.begin(3, ())
         losses += lost
         search.failed("a task of operator 'w'", "price (job.py:3)")
-        assert not search._metrics.problems
+        assert not search._metrics.problems.current
     search.begin(3, ())
     losses += 1
     search.failed("a task of operator 'w'", "price (job.py:3)")
-    (problem,) = search._metrics.problems
+    (problem,) = search._metrics.problems.current
     assert "read 3 times through a task of operator 'w'" in problem.text and "price (job.py:3)" in problem.text
     search.over()
-    assert not search._metrics.problems
+    assert not search._metrics.problems.current
 
 
 def test_an_error_ends_the_search_and_what_was_found_is_kept_for_the_next_run(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_row_of_an_operator_is_named_and_never_left_out(tmp_path: Path, monkey
         Final, match=r'dies of row {"user":"u217","n":217} of operator \'counts\', 3 .* mend f \(j.py:3\)'
     ):
         search.search([[("@0", json.dumps({"ticket": "secret"}))]], attempt, "a task", "f (j.py:3)")
-    assert "secret" not in str(search._metrics.problems)
+    assert "secret" not in str(search._metrics.problems.current)
 
 
 def test_records_that_kill_are_bounded(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path:
     search = Poison({"s": numbers}, DriverMetrics("job", str(tmp_path)), False, lambda: 0, (), lambda: next(words, ""))
     search.begin(3, ())
     search.died()
-    (problem,) = search._metrics.problems
+    (problem,) = search._metrics.problems.current
     assert problem.reason == POISON and problem.text.startswith("a task died: Segmentation fault (job.py:12 in touch")
     with pytest.raises(Final, match=r"3 times alone: Segmentation fault \(job.py:12 .*\)\. Nothing is lost"):
         search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
@@ -388,4 +388,4 @@ def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path:
     search.begin(4, ())
     search.over()
     search.died()  # not of a signal
-    assert not search._metrics.problems
+    assert not search._metrics.problems.current

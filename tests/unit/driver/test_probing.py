@@ -86,4 +86,4 @@ def test_the_row_is_named_of_which_a_function_before_a_sink_dies(
         made.of(0, output(touch), [{"ticket": "t"}])
     monkeypatch.setattr(reading.flight, "read_rows", lambda split: iter([ROWS.slice(0, 2)]))
     made.of(0, output(touch), [{"ticket": "t"}])
-    assert [one.reason for one in metrics.problems] == ["PoisonRecord"], "of the one before"
+    assert [one.reason for one in metrics.problems.current] == ["PoisonRecord"], "of the one before"

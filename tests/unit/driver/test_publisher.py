@@ -19,10 +19,10 @@ from ferry.api.pipeline import Input, LateOutput
 from ferry.connectors import sink as sinks
 from ferry.connectors.files.parquet_sink import parquet
 from ferry.contract.descriptors import Window
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, Fault, Final, SpecRefused
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.dead_letters import DeadLetters
@@ -143,12 +143,12 @@ def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, clock: Cl
     def write(rows: Any, table: Any, epoch: int) -> None:
         tries.append(epoch)
         if len(tries) < 1000:
-            assert len(tries) == 1 or metrics.problems[0].reason == "SinkFailing"
+            assert len(tries) == 1 or metrics.problems.current[0].reason == "SinkFailing"
             raise ConnectionError("the database is away")
 
     one._write = write  # type: ignore[method-assign]
     assert one._publish_rows(ROWS, 5) == 7
-    assert len(tries) == 1000 and metrics.problems == () and clock.now > 1000 + 3600
+    assert len(tries) == 1000 and metrics.problems.current == () and clock.now > 1000 + 3600
 
 
 def test_a_sink_is_tried_for_as_long_as_the_job_says(tmp_path: Path, clock: Clock) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ferry.contract.documents import CheckpointSettings
 from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.settings import CheckpointSettings
 from ferry.driver.ends import Halted
 from ferry.driver.restoring import Restoring
 from ferry.durable.catalog import CheckpointCatalog

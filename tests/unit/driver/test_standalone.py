@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.places import DriverPlace
+from ferry.contract.settings import RunSettings
 from ferry.driver import standalone
 from ferry.driver.announcer import Announcer
 from ferry.environment import Environment

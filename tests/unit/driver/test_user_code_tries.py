@@ -50,7 +50,7 @@ def test_it_is_named_at_once_and_the_job_stops_within_a_quarter_of_a_minute(tmp_
     made, metrics = tries(tmp_path)
     for _ in TRY_AGAIN_SECONDS:
         made.failed(UserCodeFailed(LINE))
-        assert [(p.reason, p.text) for p in metrics.problems] == [("UserCode", LINE)]
+        assert [(p.reason, p.text) for p in metrics.problems.current] == [("UserCode", LINE)]
     with pytest.raises(UserCodeFailed, match="KeyError"):
         made.failed(UserCodeFailed(LINE))
     assert clock.now == 12 and code_of(UserCodeFailed(LINE)) == 3, "no other driver is started for it"
@@ -61,7 +61,7 @@ def test_one_that_works_again_has_all_its_tries_again(tmp_path: Path, clock: Clo
     for _ in range(5):
         made.failed(UserCodeFailed(LINE))
         made.succeeded()
-        assert not metrics.problems
+        assert not metrics.problems.current
 
 
 def test_a_receipt_with_an_error_of_the_users_is_no_failure_of_instances(tmp_path: Path, clock: Clock) -> None:
@@ -74,7 +74,7 @@ def test_a_receipt_with_an_error_of_the_users_is_no_failure_of_instances(tmp_pat
         epochs._ingest_failed(order, LINE)
     with pytest.raises(UserCodeFailed, match="KeyError"):
         epochs._ingest_failed(order, LINE)
-    assert [p.reason for p in metrics.problems] == ["UserCode"] and len(posted) == len(TRY_AGAIN_SECONDS)
+    assert [p.reason for p in metrics.problems.current] == ["UserCode"] and len(posted) == len(TRY_AGAIN_SECONDS)
 
 
 def test_a_users_sink_stops_the_job_and_one_that_is_away_does_not(tmp_path: Path, clock: Clock) -> None:
@@ -84,12 +84,12 @@ def test_a_users_sink_stops_the_job_and_one_that_is_away_does_not(tmp_path: Path
     reasons: list[str] = []
 
     def write(*args: Any) -> None:
-        reasons.append(",".join(sorted(problem.reason for problem in metrics.problems)))
+        reasons.append(",".join(sorted(problem.reason for problem in metrics.problems.current)))
         if errors:
             raise errors.pop(0)
 
     made._write = write  # type: ignore[method-assign]
-    assert made._publish_rows(rows, 5) == 7 and not metrics.problems
+    assert made._publish_rows(rows, 5) == 7 and not metrics.problems.current
     assert reasons == ["", "SinkFailing", "SinkFailing,UserCode", "SinkFailing,UserCode"]
     errors += [UserCodeFailed(LINE)] * 9
     with pytest.raises(UserCodeFailed, match="KeyError"):
@@ -117,7 +117,7 @@ def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(
     query: Any = OwnQuery(None, Reader(), Checkpoint(tmp_path / "c"), 0.0, print, tries=made)  # type: ignore[arg-type]
     query.start()._thread.join(20)
     assert str(query.exception()) == LINE and len(asked) == len(TRY_AGAIN_SECONDS) + 1
-    assert [problem.text for problem in metrics.problems] == [LINE]
+    assert [problem.text for problem in metrics.problems.current] == [LINE]
 
 
 def test_a_position_that_is_no_json_is_refused(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_malformed_records_are_reported_with_the_first_reason_and_when_they_are_
     ]
     for epoch, receipt in ((3, most), (6, refused)):
         judge(epoch, 2, receipt)
-        (problem,) = epochs.metrics.problems
+        (problem,) = epochs.metrics.problems.current
         assert problem.reason == "Malformed" and "6 of 10 records" in problem.text
         judge(epoch + 1, 8)
-        assert epochs.metrics.problems, "an epoch without records says nothing"
+        assert epochs.metrics.problems.current, "an epoch without records says nothing"
         judge(epoch + 2, 8, *few)
-        assert not epochs.metrics.problems
+        assert not epochs.metrics.problems.current
 
 
 def test_malformed_records_are_a_share_of_what_their_own_operator_was_given(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_malformed_records_are_a_share_of_what_their_own_operator_was_given(tmp_
         for operator, receipt in enumerate(steps):
             before, notes = notes, notes.add(operator, [receipt], ())
             epochs._judge_input(Step(number, operator), before, notes, [receipt])
-        return [problem.text.partition(" are")[0] for problem in epochs.metrics.problems]
+        return [problem.text.partition(" are")[0] for problem in epochs.metrics.problems.current]
 
     first, few = Receipt(rows=1019, given=1019), Receipt(malformed=2, given=1019, bad=2, first_malformed="no time")
     assert not epoch(1, first, few), "the operator before it has counted the records"

@@ -38,7 +38,7 @@ def test_an_object_without_a_status_has_the_first_one() -> None:
     assert JobStatus.read(None) == JobStatus.read({}) == JobStatus()
     assert JobStatus().to_wire() == {
         "observedGeneration": 0, "phase": "Pending", "desired": 0, "workers": 0, "selector": "", "moving": 0,
-        "conditions": [],
+        "progress": {}, "conditions": [],
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.job import spec
 from ferry_operator.job.status import GoodSpec, JobMemory, RefusedSpec
@@ -25,9 +25,12 @@ from ferry_operator.kube.observe.rolling import (
     plan_replacement,
     worker_pods,
 )
-from ferry_operator.kube.observe.view import AbsenceTimers, Seen, failure_domain, look
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import failure_domain, look
 from ferry_operator.kube.plan import plan
 from tests.unit.kube.fakes.fake_world import job
+from tests.unit.statuses import status_of
 
 NOW = 1000.0
 RELEASE = Installation("jobs", "ferry:1", "redis://r:6379/0", "key")
@@ -45,10 +48,7 @@ def worker(k: int, **changes: Any) -> Pod:
 
 def status(*alive: int, groups: Any = None) -> Status:
     instances = [f"{k}.0" for k in alive]
-    return Status(
-        "nbq5", 1, "idle", 5, None, (1, 1), groups or [(instances or ["0.0"], [])], True, 1, instances, [(1.0, 1.0)], 0,
-        0, 0, 0.0, 0.1, True, False,
-    )  # fmt: skip
+    return status_of(groups or [(instances or ["0.0"], [])], instances, watermark=None)
 
 
 # --- the driver's life

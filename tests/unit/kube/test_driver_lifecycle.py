@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import ReportedProblem
+from ferry.contract.status import ReportedProblem
 from ferry_operator.control import restarts
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names
@@ -18,8 +18,11 @@ from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import pods
 from ferry_operator.kube.observe import effective_spec, facts, lifecycle
 from ferry_operator.kube.observe.facts import Ended
-from ferry_operator.kube.observe.view import AbsenceTimers, JobView, Seen, look
-from ferry_operator.kube.plan import EndDriver, plan
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import JobView, look
+from ferry_operator.kube.plan import plan
+from ferry_operator.kube.steps import EndDriver
 from tests.unit.kube.fakes.fake_world import settled
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import decide as d
+from ferry.contract.plans import Plan
+from ferry.contract.status import Status
+from ferry_operator.control.observed import Basis, Submitted
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle
 from ferry_operator.kube.observe.rolling import RollingReplacement
-from ferry_operator.kube.observe.view import JobView, Seen
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.process.watch import is_final
 from ferry_operator.kube.report.conditions import moving, worth_telling
 from tests.unit.kube.fakes.fake_world import World, job, settled
@@ -199,7 +201,7 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     found: Status = status(0, 1, groups=groups)
     found.settled, found.desired = settled, 1
     placed = ((InstanceId("0.0"), InstanceId("1.0")),)
-    submitted = d.Submitted(number, found.generation, d.Basis(placed[0], 1, ()), placed)
+    submitted = Submitted(Plan(number, placed), found.generation, Basis(placed[0], 1, ()))
     seen = Seen({"metadata": {"name": "nbq5"}}, (), None, True, found, submitted, 0.0)
     assert moving(JobView(seen, None, None, DriverLifecycle(True), RollingReplacement(2), None, {})) == count  # type: ignore[arg-type]
 

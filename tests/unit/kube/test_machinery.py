@@ -22,6 +22,7 @@ from ferry.contract.tickets import derived
 from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, PlacementRefused, from_wire, to_wire
+from ferry_operator.control.observed import Basis
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.__main__ import OperatorProcess, highest_token, release_of
 from ferry_operator.kube.api import names, redis
@@ -274,12 +275,13 @@ def test_only_what_others_write_asks_for_a_pass() -> None:
 
 
 FIRST, SECOND = InstanceId("0.0"), InstanceId("1.0")
-SUBMIT = d.SubmitDesired(Plan(3, ((FIRST, SECOND),)), 2, d.Basis((FIRST, SECOND), 1, ((0, FIRST),)))
+SUBMIT = d.SubmitDesired(Plan(3, ((FIRST, SECOND),)), 2, Basis((FIRST, SECOND), 1, ((0, FIRST),)))
 
 
 def test_what_was_submitted_comes_back_from_the_driver() -> None:
     found = from_wire(json.loads(json.dumps(to_wire(SUBMIT, 9))), 2)
-    assert found == d.Submitted(3, 2, SUBMIT.basis, SUBMIT.plan.placements)
+    assert found is not None and (found.generation, found.basis) == (2, SUBMIT.basis)
+    assert (found.plan.number, found.plan.placements) == (3, SUBMIT.plan.placements)
     assert from_wire({"number": 1, "placements": [], "basis": None}, 2) is None
 
 
@@ -317,7 +319,7 @@ def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[st
     link.submit(url, "s", SUBMIT, 9)
     assert link.stop(url, "s")
     found = link.submitted(url, "s", 2)
-    assert found is not None and found.number == 3
+    assert found is not None and found.plan.number == 3
     assert [(r[0], r[1]) for r in requests] == [("PUT", "/desired"), ("POST", "/stop"), ("GET", "/desired")]
     assert {r[2] for r in requests} == {f"Bearer {derived('s', 'control')}"}
     assert json.loads(requests[0][3])["token"] == 9

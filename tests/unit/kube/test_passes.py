@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +12,12 @@ from rich.console import Console
 from ferry.contract.plans import Boundary
 from ferry_operator.cli.remote import tables
 from ferry_operator.control import plan_file
-from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from tests.unit.kube.fakes.fake_world import FakeDriver, FakeLink, World, job, settled, writes
+from tests.unit.statuses import with_fields
 
 
 def running(nodes: int = 3, **spec: Any) -> World:
@@ -497,7 +498,7 @@ def test_a_user_drains_a_worker_and_moves_a_virtual_node() -> None:
 def test_a_move_tells_of_windows_that_it_waits_for_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     world, said = running(), dict[str, Any]()
     truth = FakeDriver.status
-    monkeypatch.setattr(FakeDriver, "status", lambda driver: replace(truth(driver), **said))
+    monkeypatch.setattr(FakeDriver, "status", lambda driver: with_fields(truth(driver), **said))
     said.update(unbounded="operator n has no window", boundaries=(Boundary(3, "0.0", "1.0", None),))
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PINS: "3=1.0@window"}}, "spec": {"workers": 4}})
     world.until(lambda w: w.condition("Handover")["reason"] == "Moving")
@@ -578,7 +579,7 @@ def test_what_was_asked_of_another_size_is_forgotten() -> None:
     world = World()
     world.api.create(JOBS, job(workers=4, state={"virtualNodes": 16}))
     world.until(settled)
-    here = PlannedSize(workers=4, instances_per_worker=1)
+    here = Size(4, 1)
     placements = [["2.0", "3.0"], ["3.0", "2.0"]] * 8
     one = PlanFile.model_validate(
         {

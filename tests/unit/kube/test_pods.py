@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from ferry.contract import journals, limits, variables
-from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import TransportSettings
 from ferry_operator.job import spec
 from ferry_operator.job.models import Spec, StreamJob
 from ferry_operator.job.status import JobMemory

@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, NODES
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import Pod, Problem
-from ferry_operator.kube.observe.view import AbsenceTimers, Seen, look
-from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
+from ferry_operator.kube.observe.readiness import proven
+from ferry_operator.kube.observe.seen import Seen
+from ferry_operator.kube.observe.timers import AbsenceTimers
+from ferry_operator.kube.observe.view import look
+from ferry_operator.kube.plan import held_up, plan
+from ferry_operator.kube.steps import KeepSpec, Refuse
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
 from tests.unit.kube.test_decisions import NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
+from tests.unit.statuses import with_fields
 
 GOOD = document()
 CHANGED = {"pipeline": {"module": "jobs.changed"}}
@@ -147,7 +152,7 @@ DRIVES = {names.REVISION: revise(spec.check(GOOD)).driver, names.EPOCH: "5"}
     ],
 )  # fmt: skip
 def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, good: bool) -> None:
-    answer: Status = replace(status(0, 1), **said)
+    answer: Status = with_fields(status(0, 1), **said)
     workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
     one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
     effective = effective_spec.in_force(GOOD, RELEASE)
@@ -159,7 +164,7 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
 def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
     changed = document(GOOD, workers=3)
     pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
-    one = Seen(changed, pods, ALL_NODES, True, replace(status(0, 1), began=5), None, NOW)
+    one = Seen(changed, pods, ALL_NODES, True, with_fields(status(0, 1), began=5), None, NOW)
     effective = effective_spec.in_force(changed, RELEASE)
     assert not effective.good and proven(look(one, effective, revise(effective.job), AbsenceTimers()))
 
@@ -215,7 +220,7 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     changed = document(GOOD, **CHANGED)
     mine = revise(spec.check(changed))
     notes = {names.REVISION: mine.worker}
-    answer = replace(status(0, 1), **{"phase": "ingest", "began": 5, **more})
+    answer = with_fields(status(0, 1), **{"phase": "ingest", "began": 5, **more})
     pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
     timers, effective = AbsenceTimers(), effective_spec.in_force(changed, RELEASE)
     seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)

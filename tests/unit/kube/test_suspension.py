@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ferry.contract import variables
-from ferry.contract.documents import ReportedProblem
+from ferry.contract.status import ReportedProblem
 from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -98,7 +98,7 @@ def test_a_driver_that_looks_what_the_job_has_done_takes_nothing_back() -> None:
         world.driver_ends(1)
         world.until(lambda w: w.driver is not None and w.lives == lives)  # noqa: B023
         world.rounds(5)
-        assert world.status["epoch"] >= epoch and world.status["rows"] == 10
+        assert world.status["epoch"] >= epoch and world.status["progress"]["rows"] == 10
         assert driver_told(world, variables.BEGUN) == "yes"
     world.looks_back = 0
     world.until(lambda w: settled(w) and w.status["epoch"] > epoch)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ferry.contract import rings
-from ferry.contract.documents import Links
+from ferry.contract.status import Links
 from ferry_operator.job import spec
 from ferry_operator.job.models import Spec
 from ferry_operator.kube.api.names import Doc

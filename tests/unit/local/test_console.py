@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+from ferry.contract.status import LoadStatus, MovesStatus, ProgressStatus
+from ferry_operator.job.size import Size
 from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.show import ProgressView, job_table, progress_line
 
@@ -100,14 +102,14 @@ def seen(
 ) -> Any:
     """A view of a run with one worker; `problems`: (reason, text)."""
     one = SimpleNamespace(
-        epoch=epoch, rows=rows, phase=phase, rows_per_second=0.0, watermark=None, latency=None, groups=(),
-        plan_steps=(0, 0), prepared="", settled=True, desired=0, boundaries=(), journal_up=True,
+        epoch=epoch, phase=phase, groups=(), settled=True, desired=0, journal_up=True,
+        progress=ProgressStatus(rows=rows), load=LoadStatus(), moves=MovesStatus(),
         problems=[SimpleNamespace(reason=reason, text=text) for reason, text in problems],
     )  # fmt: skip
     return SimpleNamespace(
         status=one if status else None,
         workers=[SimpleNamespace(running=True)],
-        wanted=SimpleNamespace(workers=1),
+        wanted=SimpleNamespace(size=Size(1, 1)),
         settings=SimpleNamespace(events=None),
         **{"records": [], "warnings": [], "silent": None, "ending": False, **more},
     )
@@ -178,7 +180,7 @@ def test_a_file_has_what_is_awaited_at_the_start() -> None:
     show = ProgressView(PlainConsole(file=out), False)
     show._printed = float("-inf")
     view: Any = View()
-    view.workers, view.wanted = [SimpleNamespace(running=True)], SimpleNamespace(workers=2)
+    view.workers, view.wanted = [SimpleNamespace(running=True)], SimpleNamespace(size=Size(2, 1))
     view.silent, view.ending = None, False
     for _ in range(3):
         show(view)

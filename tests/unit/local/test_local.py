@@ -19,8 +19,9 @@ from typing import cast
 import psutil
 import pytest
 
-from ferry.contract.documents import LIFE, SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
+from ferry.contract.run_directory import LIFE, SYNCING
+from ferry.contract.settings import CheckpointSettings, RunSettings, TransportSettings
 from ferry.system.flight_places import fits_socket, socket_folder
 from ferry_operator.cli import targets
 from ferry_operator.job import spec
@@ -36,8 +37,8 @@ from ferry_operator.local.driver import StatusWatch
 from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
-from ferry_operator.local.request import REFUSED, Request
 from ferry_operator.local.run import run
+from ferry_operator.local.run_command import REFUSED, RunCommand
 from ferry_operator.local.rundir import RunDirectory
 
 JOB = """
@@ -176,7 +177,7 @@ def test_a_job_is_not_suspended_before_it_begins(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("FERRY_HOME", str(tmp_path))
     (tmp_path / "job.yaml").write_text(JOB)
     with pytest.raises(SpecRefused, match="ferry suspend JOB"):
-        run(Request(tmp_path / "job.yaml", ("state.checkpoint.location=/x", one), quiet=True))
+        run(RunCommand(tmp_path / "job.yaml", ("state.checkpoint.location=/x", one), quiet=True))
 
 
 def test_an_output_that_cannot_be_written_to_is_refused_before_anything_starts(
@@ -190,7 +191,7 @@ def test_an_output_that_cannot_be_written_to_is_refused_before_anything_starts(
 
     def refusal(output: Path, *sets: str) -> str:
         with pytest.raises(SpecRefused) as refused:
-            run(Request(tmp_path / "job.yaml", sets, options=Options(output=output), quiet=True), nothing)
+            run(RunCommand(tmp_path / "job.yaml", sets, options=Options(output=output), quiet=True), nothing)
         assert not list((tmp_path / "home" / "runs").iterdir())
         return str(refused.value)
 
@@ -542,6 +543,6 @@ def test_a_pipeline_is_built_before_anything_is_started(
         "import ferry\n\ndef sources(spark, args):\n    return {}\n\ndef pipeline(streams, args):\n    streams['x']\n"
     )
     (tmp_path / "counts.py").write_text(program)
-    assert run(Request(tmp_path / "job.yaml")) == REFUSED
+    assert run(RunCommand(tmp_path / "job.yaml")) == REFUSED
     assert "counts: refused: " in (said := capsys.readouterr().err) and "counts.py" in said and "files of" not in said
     assert list((tmp_path / "home" / "runs").iterdir()) == []

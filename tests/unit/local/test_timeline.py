@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ferry.contract import documents, limits
+from ferry.contract import limits
 from ferry.contract import timeline as records
 from ferry.contract.latency import LatencyHistogram, bucket_of
 from ferry.contract.plans import Boundary
+from ferry.contract.status import Status
 from ferry_operator.local.timeline import plot, show, timeline
-from tests.unit.control.test_decide import ALIVE, GROUPS, status
+from tests.unit.control.test_decide import ALIVE, GROUPS
+from tests.unit.statuses import status_of
 
 T = 1_800_000_000.0
 
@@ -267,12 +269,12 @@ def test_a_picture_of_one_epoch_is_drawn(tmp_path: Path) -> None:
 def test_what_waits_for_windows_is_told_in_a_line() -> None:
     noon = 1_784_030_460_000
     waits = [Boundary(5, "0.0", "2.1", noon), Boundary(7, "0.0", "2.1", noon)]
-    told = status(GROUPS, ALIVE, boundaries=(*waits, Boundary(1, "0.0", "1.0", None)))
-    assert show.boundary_texts(documents.Status.from_wire(json.loads(json.dumps(told.to_wire())))) == [
+    told = status_of(GROUPS, ALIVE, boundaries=(*waits, Boundary(1, "0.0", "1.0", None)))
+    assert show.boundary_texts(Status.from_wire(json.loads(json.dumps(told.to_wire())))) == [
         "5 7: 0.0 until 2026-07-14 12:01:00.000, 2.1 from then",
         "1: 0.0 until what it has is over, 1.0 from then",
     ]
-    assert show.boundary_texts(status(GROUPS, ALIVE)) == []
+    assert show.boundary_texts(status_of(GROUPS, ALIVE)) == []
 
 
 def test_a_summary_has_not_a_line_for_each_of_many_moves() -> None:

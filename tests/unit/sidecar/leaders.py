@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from ferry.contract import messages as m
 from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Side, Window
-from ferry.contract.documents import CheckpointSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.manifest import Manifest, chain_from_wire
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
+from ferry.contract.settings import CheckpointSettings
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.process.shapes import shape_of

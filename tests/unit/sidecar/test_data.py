@@ -16,11 +16,12 @@ import pytest
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-from ferry.contract.documents import Links, RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
+from ferry.contract.settings import RunSettings
+from ferry.contract.status import Links
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.process.shapes import shape_of

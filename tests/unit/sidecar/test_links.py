@@ -10,8 +10,8 @@ import pytest
 
 from ferry.channel.base import LinkState
 from ferry.channel.choice import NOT_ASKED, Choice
-from ferry.contract.documents import Links
 from ferry.contract.names import driver_name
+from ferry.contract.status import Links
 from ferry.sidecar.links import LinkWatch
 
 FAST = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", "")

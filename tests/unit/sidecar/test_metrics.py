@@ -10,8 +10,8 @@ import prometheus_client as prom
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Links
 from ferry.sidecar.metrics import (
     LABELS,
     InstanceLife,

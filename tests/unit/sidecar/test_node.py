@@ -13,10 +13,10 @@ import pytest
 
 from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
-from ferry.contract.documents import SYNCING
 from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
+from ferry.contract.run_directory import SYNCING
 from ferry.protocol import instance as core
 from ferry.sidecar import ALIVE, node
 from ferry.sidecar.data import BeginsAnew

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.places import life_of
+from ferry.contract.run_directory import SYNCING
+from ferry.contract.settings import RunSettings
 from ferry.contract.signs import Pulse
 from ferry.contract.timeline import TIMELINE
 from ferry.environment import Environment

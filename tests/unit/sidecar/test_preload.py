@@ -79,7 +79,7 @@ def test_pandas_is_loaded_for_whoever_asks_and_for_nobody_else() -> None:
 
 def main() -> None:
     """A parent as `ferry.sidecar` is one, which has claimed its worker."""
-    from ferry.contract.documents import RunSettings
+    from ferry.contract.settings import RunSettings
     from ferry.environment import Environment
     from ferry.registry import Claim
     from ferry.sidecar import forks

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
+from ferry.contract.settings import RunSettings
 from ferry.environment import Environment
 from ferry.worker.follower import RESTART_SECONDS_MAX, Follower
 

@@ -59,7 +59,7 @@ class Look:
 
 def judge(job: Doc) -> Look:
     """The state in the status of a StreamJob."""
-    status, wanted = JobStatus.read(job.get("status")), intents.spec_of(job)[0]
+    status, wanted = JobStatus.read(job.get("status")), intents.size_of(job).workers
     conditions = {one.type: one for one in status.conditions}
 
     def look(state: FollowState, text: str) -> Look:

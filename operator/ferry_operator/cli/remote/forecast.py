@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ferry_operator.job.size import Size
 from ferry_operator.placement import planner
 from ferry_operator.placement.planner import Load, Movement, Placement, Slot
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """What decides how many places there are."""
+class Capacity:
+    """How many slots a job has for its virtual nodes, and copies of them."""
 
-    workers: int
-    instances: int
+    size: Size
     replicas: int
     virtual_nodes: int
     drained: tuple[int, ...] = ()
@@ -26,35 +26,35 @@ class Size:
     @property
     def holding(self) -> list[int]:
         """Workers that hold state."""
-        return [k for k in range(self.workers) if k not in self.drained]
+        return self.size.holding(self.drained)
 
 
-def resized(old: Size, new: Size, nodes: Mapping[int, str]) -> Movement:
+def resized(old: Capacity, new: Capacity, nodes: Mapping[int, str]) -> Movement:
     """From one size to another. `nodes`: of the workers that there are."""
     return _along([_slots(old, old.holding, nodes), _slots(new, new.holding, nodes)], [old.replicas, new.replicas], old)
 
 
-def rolled(size: Size, nodes: Mapping[int, str]) -> Movement:
+def rolled(one: Capacity, nodes: Mapping[int, str]) -> Movement:
     """Every worker is emptied and made again, one after another, beside a surge worker."""
-    extra = size.workers
-    steps = [[j for j in (*size.holding, extra) if j != k] for k in range(size.workers)]
-    stations = [size.holding, *steps, size.holding]
-    return _along([_slots(size, workers, nodes) for workers in stations], [size.replicas] * len(stations), size)
+    workers = one.size.workers
+    steps = [[j for j in (*one.holding, workers) if j != k] for k in range(workers)]
+    stations = [one.holding, *steps, one.holding]
+    return _along([_slots(one, station, nodes) for station in stations], [one.replicas] * len(stations), one)
 
 
-def _slots(size: Size, workers: Sequence[int], nodes: Mapping[int, str]) -> list[Slot]:
-    return [Slot(f"{k}.{i}", k, nodes.get(k, f"node of {k}")) for k in workers for i in range(size.instances)]
+def _slots(one: Capacity, workers: Sequence[int], nodes: Mapping[int, str]) -> list[Slot]:
+    return [Slot(f"{k}.{i}", k, nodes.get(k, f"node of {k}")) for k in workers for i in range(one.size.instances)]
 
 
-def _along(stations: Sequence[list[Slot]], replicas: Sequence[int], size: Size) -> Movement:
+def _along(stations: Sequence[list[Slot]], replicas: Sequence[int], one: Capacity) -> Movement:
     """All that moves on the way from the first set of workers to the last one."""
-    loads = [Load(0.0, 1.0)] * size.virtual_nodes
-    placements: tuple[Placement | None, ...] = (None,) * size.virtual_nodes
+    loads = [Load(0.0, 1.0)] * one.virtual_nodes
+    placements: tuple[Placement | None, ...] = (None,) * one.virtual_nodes
     switchovers = copies = 0
     for step, (slots, copied) in enumerate(zip(stations, replicas)):
         planned = planner.plan(slots, loads, placements, copied)
         if step:
-            one = planner.movement(placements, planned, loads)
-            switchovers, copies = switchovers + one.switchovers, copies + one.copies
+            moved = planner.movement(placements, planned, loads)
+            switchovers, copies = switchovers + moved.switchovers, copies + moved.copies
         placements = planned
     return Movement(switchovers, copies, float(copies))

@@ -13,7 +13,8 @@ from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW, check_command, parse_command
-from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
@@ -21,21 +22,24 @@ from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_wi
 from ferry_operator.kube.observe.suspension import asked
 
 
-def spec_of(job: Doc) -> tuple[int, int, int]:
-    """Workers, instances of each, virtual nodes."""
-    spec = job.get("spec") or {}
-    state = spec.get("state") or {}
-    return int(spec.get("workers", 2)), int(spec.get("instancesPerWorker", 1)), int(state.get("virtualNodes", 64))
+def size_of(job: Doc) -> Size:
+    """The size in its spec."""
+    return Size.of(job.get("spec") or {})
+
+
+def virtual_nodes_of(job: Doc) -> int:
+    """The number of its virtual nodes."""
+    return int(((job.get("spec") or {}).get("state") or {}).get("virtualNodes", 64))
 
 
 def drains(job: Doc) -> tuple[int, ...]:
     """Workers that are to stay empty; of those that there are."""
-    return tuple(k for k in asked_drains(_annotations(job).get(names.DRAIN)) if k < spec_of(job)[0])
+    return tuple(k for k in asked_drains(_annotations(job).get(names.DRAIN)) if k < size_of(job).workers)
 
 
 def pins(job: Doc) -> dict[int, InstanceId]:
     """Virtual nodes that are to be led by an instance."""
-    return dict(asked_pins(_annotations(job).get(names.PINS), spec_of(job)[2]))
+    return dict(asked_pins(_annotations(job).get(names.PINS), virtual_nodes_of(job)))
 
 
 def paused(job: Doc) -> bool:
@@ -46,10 +50,9 @@ def paused(job: Doc) -> bool:
 def drain(job: Doc, worker: int) -> Doc:
     """Empty a worker."""
     command = parse_command(f"drain={worker}")
-    workers, instances, vnodes = spec_of(job)
-    check_command(command, workers, instances, vnodes)
+    check_command(command, size_of(job), virtual_nodes_of(job))
     wanted = sorted({*drains(job), worker})
-    if all(k in wanted for k in range(workers)):
+    if not size_of(job).holding(wanted):
         raise Refusal(f"{command}: no other worker is left to take its state")
     return _drained(wanted)
 
@@ -73,7 +76,7 @@ def move(job: Doc, vnodes: Sequence[int], instance: str, at_window: bool = False
     for vnode in vnodes:
         command = parse_command(f"move={vnode}:{instance}{AT_WINDOW if at_window else ''}")
         assert command.instance is not None
-        check_command(command, *spec_of(job))
+        check_command(command, size_of(job), virtual_nodes_of(job))
         worker = worker_of(command.instance)
         if worker in drains(job):
             raise Refusal(f"{command}: worker {worker} is drained")
@@ -96,40 +99,34 @@ def handed_in(job: Doc) -> PlanFile | None:
     return plan_file.unpacked(text) if text else None
 
 
-def size_of(job: Doc) -> PlannedSize:
-    """How many places it has. Raises Refusal for a job that rests: nothing can be moved there."""
-    workers, instances, _ = spec_of(job)
-    if asked(job) or workers == 0:
+def running_size(job: Doc) -> Size:
+    """The size in its spec. Raises Refusal for a job that is suspended: it has no state to move."""
+    size = size_of(job)
+    if asked(job) or size.workers == 0:
         raise Refusal("the job is suspended: nothing of it can be moved")
-    return PlannedSize(workers=workers, instances_per_worker=instances)
+    return size
 
 
 def unfit(job: Doc, one: PlanFile) -> str:
     """Why the job as it is cannot follow a plan; empty: it can."""
-    _, _, virtual_nodes = spec_of(job)
     replicas = int(((job.get("spec") or {}).get("state") or {}).get("replicas", 1))
-    return plan_file.unfit(one, str(job["metadata"]["name"]), virtual_nodes, replicas, drains(job))
+    return plan_file.unfit(one, str(job["metadata"]["name"]), virtual_nodes_of(job), replicas, drains(job))
 
 
 def submit(job: Doc, one: PlanFile) -> Doc:
     """Have a plan followed: its size, and its placements."""
     if why := unfit(job, one):
         raise Refusal(why)
-    plan_file.check_begin(one, size_of(job))
-    return {"spec": _sized(one.size), **annotate(names.PLAN, plan_file.packed(one))}
+    plan_file.check_begin(one, running_size(job))
+    return {"spec": one.size.to_wire(), **annotate(names.PLAN, plan_file.packed(one))}
 
 
 def cancel(job: Doc) -> Doc:
     """Take back the plan that was handed in: the size is as before, unless it has been changed since."""
     if (one := handed_in(job)) is None:
         raise Refusal("no plan was handed in; `scale`, `move` and `drain` are taken back by themselves")
-    here = one.size.workers, one.size.instances_per_worker
-    back = {"spec": _sized(one.before)} if here == spec_of(job)[:2] else {}
+    back = {"spec": one.before.to_wire()} if one.size == size_of(job) else {}
     return {**back, **annotate(names.PLAN, None)}
-
-
-def _sized(size: PlannedSize) -> Doc:
-    return {"workers": size.workers, "instancesPerWorker": size.instances_per_worker}
 
 
 def pause(on: bool) -> Doc:
@@ -181,7 +178,7 @@ def _begin(job: Doc, workers: int | None, more: Doc) -> Doc:
         if workers is not None:
             raise Refusal("it is not suspended: `scale` it")
         return {}
-    if spec_of(job)[0] == 0 and workers is None:
+    if size_of(job).workers == 0 and workers is None:
         raise Refusal("it has 0 workers: say with how many it goes on, --workers N")
     size = {} if workers is None else {"workers": workers}
     return {"spec": {"suspend": False, **size, **more}}

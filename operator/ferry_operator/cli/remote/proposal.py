@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferry.contract.documents import NOTHING
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import NOTHING
 from ferry_operator.cli.remote import forecast, intents
-from ferry_operator.cli.remote.forecast import Size
+from ferry_operator.cli.remote.forecast import Capacity
 from ferry_operator.job import changes, spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.status import JobMemory, JobStatus
@@ -127,11 +127,11 @@ def _effects(
     nodes: Mapping[int, str],
     moved: _Moved,
 ) -> Iterator[str]:
-    old, new = _size(before, present), _size(after, changed)
+    old, new = _capacity(before, present), _capacity(after, changed)
     if not found and old == new:
         yield "nothing changes"
         return
-    yield from _sizes(old, new)
+    yield from _size_changes(old, new)
     rolling, driver = [c for c in found if c.entry.workers], [c for c in found if c.entry.driver]
     if old != new and old.holding and new.holding:
         move = forecast.resized(old, new, nodes)
@@ -139,8 +139,8 @@ def _effects(
         yield _moved(move.switchovers, move.copies, new.virtual_nodes)
     if rolling:
         of = _paths(rolling)
-        yield f"replaced one by one, each emptied before: {_workers(range(new.workers))} ({of})"
-        if new.virtual_nodes * new.workers <= SIMULATED_MAX and new.holding and not new.drained:
+        yield f"replaced one by one, each emptied before: {_workers(range(new.size.workers))} ({of})"
+        if new.virtual_nodes * new.size.workers <= SIMULATED_MAX and new.holding and not new.drained:
             move = forecast.rolled(new, nodes)
             moved.leaders = (moved.leaders or 0) + move.switchovers
             moved.copies = (moved.copies or 0) + move.copies
@@ -166,17 +166,17 @@ def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -
     return "the driver takes a last durable checkpoint, and then all pods go; all else that changes holds when it is resumed"
 
 
-def _sizes(old: Size, new: Size) -> Iterator[str]:
-    if new.workers > old.workers:
-        yield f"started: {_workers(range(old.workers, new.workers))}; state moves there"
-    elif new.workers < old.workers:
-        yield f"emptied, and then stopped: {_workers(range(new.workers, old.workers))}"
+def _size_changes(old: Capacity, new: Capacity) -> Iterator[str]:
+    if new.size.workers > old.size.workers:
+        yield f"started: {_workers(range(old.size.workers, new.size.workers))}; state moves there"
+    elif new.size.workers < old.size.workers:
+        yield f"emptied, and then stopped: {_workers(range(new.size.workers, old.size.workers))}"
     for worker in (k for k in new.drained if k not in old.drained):
         yield f"emptied, and stays: worker {worker}"
-    for worker in (k for k in old.drained if k not in new.drained and k < new.workers):
+    for worker in (k for k in old.drained if k not in new.drained and k < new.size.workers):
         yield f"worker {worker} may hold state again"
-    if new.instances != old.instances:
-        yield f"every worker gets {new.instances} instances instead of {old.instances}"
+    if new.size.instances != old.size.instances:
+        yield f"every worker gets {new.size.instances} instances instead of {old.size.instances}"
     if new.replicas != old.replicas:
         yield f"every virtual node gets {new.replicas} copies beside its leader instead of {old.replicas}"
 
@@ -188,10 +188,10 @@ def _moved(leaders: int, copies: int, total: int) -> str:
     )
 
 
-def _size(job: StreamJob, document: Doc) -> Size:
+def _capacity(job: StreamJob, document: Doc) -> Capacity:
     one = job.spec
     drained = tuple(k for k in intents.drains(document) if k < one.workers)
-    return Size(one.workers, one.instances_per_worker, one.state.replicas, one.state.virtual_nodes, drained)
+    return Capacity(one.size, one.state.replicas, one.state.virtual_nodes, drained)
 
 
 def _paths(found: list[changes.Change]) -> str:

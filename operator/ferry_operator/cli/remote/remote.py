@@ -126,7 +126,7 @@ class RemoteJob:
         if one is None:
             raise Refusal("its spec is refused: see `status`")
         groups = [group.in_sync for group in self.routing().groups]
-        drained, size = intents.drains(job), intents.size_of(job)
+        drained, size = intents.drains(job), intents.running_size(job)
         here = Present(self.name, size, one.spec.state.replicas, groups, (), drained, intents.pins(job), self.nodes())
         return here, one.spec.handover
 
@@ -141,7 +141,7 @@ class RemoteJob:
         if (plan := table.prepared) is not None:
             rows.append(plan_row(plan.number, "prepared", (0, len(plan.steps)), _due(plan)))
         if (one := intents.handed_in(job)) is not None:
-            same = (one.size.workers, one.size.instances_per_worker) == intents.spec_of(job)[:2]
+            same = one.size == intents.size_of(job)
             why = intents.unfit(job, one) or ("" if same else "the job has another size")
             rows.append(plan_row(one.name, "not followed" if why else "handed in", None, why or one.words()))
         return rows

@@ -45,7 +45,6 @@ def described(
 ) -> Record:
     """A job for programs; None where it was not asked for, or may not be read."""
     spec, metadata = job.get("spec") or {}, job["metadata"]
-    workers, instances, vnodes = intents.spec_of(job)
     drains = intents.drains(job)
     found = [facts.pod(one) for one in pods or []]
     return {
@@ -55,10 +54,9 @@ def described(
         "created": metadata.get("creationTimestamp"),
         "generation": metadata.get("generation", 0),
         "spec": {
-            "workers": workers,
-            "instancesPerWorker": instances,
+            **intents.size_of(job).to_wire(),
             "replicas": (spec.get("state") or {}).get("replicas", 1),
-            "virtualNodes": vnodes,
+            "virtualNodes": intents.virtual_nodes_of(job),
         },
         "paused": intents.paused(job),
         "suspended": asked(job),
@@ -126,7 +124,8 @@ def jobs_table(document: Record) -> Table:
             _phase(status),
             f"{status['workers']}/{spec['workers']} x {spec['instancesPerWorker']}",
             str(status["moving"]),
-            *(_or_dash(status.get(key)) for key in ("lag", "state", "replicaLag", "lastHandover")),
+            *(_or_dash(status["progress"].get(key)) for key in ("lag", "state", "replicaLag")),
+            _or_dash(status.get("lastHandover")),
             _ago(one["created"]),
             Text("paused" if one["paused"] else _first_problem(status), style="yellow"),
         )
@@ -137,7 +136,7 @@ def jobs_table(document: Record) -> Table:
 
 def job_table(document: Record) -> Table:
     """One job: numbers, conditions, pods, the last events."""
-    status, spec = document["status"], document["spec"]
+    status, spec, progress = document["status"], document["spec"], document["status"]["progress"]
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), _title(document))
     _add(table, "version", _or_dash(status.get("version")))
@@ -145,10 +144,10 @@ def job_table(document: Record) -> Table:
     _add(table, "moving", f"{status['moving']} of {spec['virtualNodes']} virtual nodes")
     _add(table, "last handover", _or_dash(status.get("lastHandover")))
     if status.get("epoch") is not None:
-        rows = f", {status['rows']:,} rows" if status.get("rows") is not None else ""
-        mode = f", {status['epochMode']}" if status.get("epochMode") else ""
+        rows = f", {progress['rows']:,} rows" if progress.get("rows") is not None else ""
+        mode = f", {progress['epochMode']}" if progress.get("epochMode") else ""
         _add(table, "epoch", f"{status['epoch']}, generation {status.get('generation', '-')}{rows}{mode}")
-    parts = [f"{words} {status[key]}" for key, words in LAGS.items() if status.get(key)]
+    parts = [f"{words} {progress[key]}" for key, words in LAGS.items() if progress.get(key)]
     if parts:
         _add(table, "state", ", ".join(parts))
     if (last := status.get("checkpoint")) is not None:

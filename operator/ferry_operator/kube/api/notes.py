@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ferry.contract.documents import LATEST, NOTHING
 from ferry.contract.lenient import known
+from ferry.contract.settings import LATEST, NOTHING
 from ferry_operator.kube.api import names
 
 ID_MAX = 253

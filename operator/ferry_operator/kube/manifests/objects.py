@@ -7,7 +7,7 @@ from base64 import b64encode
 from dataclasses import asdict
 
 from ferry.contract import journals
-from ferry.contract.documents import RunSettings
+from ferry.contract.settings import RunSettings
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts

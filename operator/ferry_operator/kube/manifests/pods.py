@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferry.contract import limits, ports, variables
-from ferry.contract.documents import WORKERS
+from ferry.contract.run_directory import WORKERS
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
 from ferry_operator.kube.api import names

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.settings import RunSettings
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.job.status import JobMemory

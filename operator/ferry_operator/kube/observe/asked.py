@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW
+from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import request
@@ -26,16 +26,6 @@ SHOWN_MAX = 100
 _INDEX = "(?:0|[1-9][0-9]{0,4})"
 _DRAINS = re.compile(rf"\s*{_INDEX}\s*(,\s*{_INDEX}\s*)*")
 _PIN = re.compile(rf"({_INDEX})=({_INDEX}\.{_INDEX})({AT_WINDOW})?")
-
-
-@dataclass(frozen=True, slots=True)
-class JobSize:
-    """The workers, instances and virtual nodes of a job, which annotations name."""
-
-    workers: int
-    instances: int
-    """of each worker"""
-    virtual_nodes: int
 
 
 def asked_drains(text: str | None) -> tuple[int, ...]:
@@ -60,50 +50,52 @@ def asked_windows(text: str | None) -> tuple[int, ...]:
 def of_another_size(job: Doc) -> dict[str, str | None]:
     """Annotations that are for another size of the job, as they should be; None: without it."""
     annotations, forget = job["metadata"].get("annotations") or {}, dict[str, str | None]()
-    workers, instances = job["spec"].get("workers", 2), job["spec"].get("instancesPerWorker", 1)
+    size = Size.of(job["spec"])
     drained = asked_drains(annotations.get(names.DRAIN))
-    if any(k >= workers for k in drained):
-        forget[names.DRAIN] = ",".join(str(k) for k in drained if k < workers) or None
+    if any(k >= size.workers for k in drained):
+        forget[names.DRAIN] = ",".join(str(k) for k in drained if k < size.workers) or None
     one = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
-    if one is not None and (one.size.workers, one.size.instances_per_worker) != (workers, instances):
+    if one is not None and one.size != size:
         forget[names.PLAN] = None
     return forget
 
 
-def nonsense(annotations: Mapping[str, str], job: str, size: JobSize) -> Iterator[Problem]:
+def nonsense(annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int) -> Iterator[Problem]:
     """The annotations of this job that cannot be followed, and why."""
     for name, text in annotations.items():
-        for why in _wrong(name, text, annotations, job, size):
+        for why in _wrong(name, text, annotations, job, size, virtual_nodes):
             shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
             yield Problem(IGNORED, f"{name}: {shown!r}: {why}")
 
 
-def _wrong(name: str, text: str, annotations: Mapping[str, str], job: str, size: JobSize) -> Iterator[str]:
+def _wrong(
+    name: str, text: str, annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int
+) -> Iterator[str]:
     match name:
         case names.PAUSED if text not in ("true", "false"):
             yield "neither 'true' nor 'false': the job is not paused"
         case names.DRAIN if text and _DRAINS.fullmatch(text) is None:
             yield "no list of workers such as '1,3': no worker is emptied"
-        case names.DRAIN if size.workers and {*range(size.workers)} <= {*asked_drains(text)}:
+        case names.DRAIN if size.workers and not size.holding(asked_drains(text)):
             yield f"all {size.workers} workers are named, and no other one can take their state: no worker is emptied"
         case names.PINS:
-            yield from _wrong_pins(text, asked_drains(annotations.get(names.DRAIN)), size)
+            yield from _wrong_pins(text, asked_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
         case names.CHECKPOINT if text and request(annotations) is None:
             yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
-        case names.PLAN if plan_file.given(text, job) is None:
+        case names.PLAN if plan_file.of_job(text, job) is None:
             yield "no plan of this job, as `ferry plan` hands it in: it is not followed"
 
 
-def _wrong_pins(text: str, drained: tuple[int, ...], size: JobSize) -> Iterator[str]:
+def _wrong_pins(text: str, drained: tuple[int, ...], size: Size, virtual_nodes: int) -> Iterator[str]:
     pins = _pins(text)
     if isinstance(pins, str):
         yield f"{pins}: no virtual node is pinned"
         return
     for vnode, (instance, _) in pins.items():
         worker, index = map(int, instance.split("."))
-        if vnode >= size.virtual_nodes:
-            yield f"there is no virtual node {vnode}, they are 0 to {size.virtual_nodes - 1}: its pin is not followed"
-        elif worker >= size.workers or index >= size.instances:
+        if vnode >= virtual_nodes:
+            yield f"there is no virtual node {vnode}, they are 0 to {virtual_nodes - 1}: its pin is not followed"
+        elif not size.has(worker, index):
             there = f"{size.workers} workers with {size.instances} instances"
             yield f"there is no instance {instance} ({there}): virtual node {vnode} is not pinned"
         elif worker_of(instance) in drained:

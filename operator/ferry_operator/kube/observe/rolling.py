@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import KubeNode, Pod
 

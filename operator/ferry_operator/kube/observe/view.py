@@ -1,30 +1,26 @@
-"""From what was seen in the cluster and at the driver to what `decide` is told. Pure but for `AbsenceTimers`, a clock."""
+"""From one look at a job (`seen`) to the input of `decide`, and to what is wrong. Pure but for `timers`, a clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ferry.contract.documents import Status
-from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import autoscaling, balancing, handovers, plan_file, scaling_sizes
-from ferry_operator.control import decide as d
+from ferry.contract.status import Status
+from ferry_operator.control import autoscaling, balancing, handovers, plan_file
 from ferry_operator.control.balancing import BalancePolicy
-from ferry_operator.control.timers import LookTimers
+from ferry_operator.control.observed import Observed, Wanted, Worker
 from ferry_operator.job.quantities import Duration
-from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.observe.asked import JobSize, asked_drains, asked_pins, asked_windows, nonsense
+from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, nonsense
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
-from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
+from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
-from ferry_operator.kube.observe.older_notes import OlderNotes, older_notes
 from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
+from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
+from ferry_operator.kube.observe.timers import AbsenceTimers
 
 UNKNOWN_SECONDS = 60.0
 """While no driver answers, a worker on a silent node may hold the last copy of some state: it is given up after this."""
@@ -32,111 +28,10 @@ UNKNOWN_SECONDS = 60.0
 STALLED_SECONDS = 60.0
 """An epoch that lasts longer is worth a warning."""
 
-EVICTION_SECONDS = 6.0
-"""`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
-
 REDIS_REFUSES = "RedisRefuses"
 
 NEVER_SECONDS = 1e9
 """Age of a worker whose problem lasts: `decide` does not wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One look at the cluster, and at the driver if it answered."""
-
-    job: Doc
-    pods: tuple[Pod, ...]
-    nodes: Mapping[str, KubeNode] | None
-    """None: they may not be read"""
-    budget: bool
-    """the PodDisruptionBudget is there"""
-    status: Status | None
-    submitted: d.Submitted | None
-    now: float
-    problems: tuple[Problem, ...] = ()
-    """errors of the last pass, and the problem of Redis"""
-    heard_epoch: int | None = None
-    """the last epoch that a driver of this run told this operator"""
-
-    @property
-    def uid(self) -> str:
-        """Uid of the StreamJob."""
-        return str(self.job["metadata"]["uid"])
-
-    @property
-    def name(self) -> str:
-        """Name of the StreamJob."""
-        return str(self.job["metadata"]["name"])
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Annotations of the StreamJob."""
-        return self.job["metadata"].get("annotations") or {}
-
-    @property
-    def driver(self) -> Pod | None:
-        """The driver's pod."""
-        return next((pod for pod in self.pods if pod.name == names.driver_pod(self.name)), None)
-
-    @property
-    def workers(self) -> tuple[Pod, ...]:
-        """Pods of workers, by index."""
-        found = [p for p in self.pods if p.worker is not None and p.name == names.worker_pod(self.name, p.worker)]
-        return tuple(sorted(found, key=lambda pod: pod.worker or 0))
-
-    @property
-    def memory(self) -> JobMemory:
-        """The operator's notes about the job. After the loss of the status, the pods tell the number of the run."""
-        if (older := self.older) is not None:
-            return older.memory
-        with suppress(SpecRefused):
-            if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
-                return kept
-        return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
-
-    @property
-    def older(self) -> OlderNotes | None:
-        """The notes of an older release about the job; None when this release has a memory of it."""
-        return older_notes(self.job)
-
-    @property
-    def run(self) -> str:
-        """Name of the run."""
-        return names.run_name(self.name, self.uid, self.memory.run)
-
-    @property
-    def before(self) -> JobStatus:
-        """The status that was written last, without the epoch when it is of another run."""
-        found = JobStatus.read(self.job.get("status"))
-        return found if found.run in (None, self.run) else found.model_copy(update={"epoch": None, "generation": None})
-
-    @property
-    def counted(self) -> Status | None:
-        """The driver's status; None while the driver still reads the journal, and counts from nothing."""
-        known = self.status
-        looks = known is not None and known.began is None and known.epoch == -1 and self.before.epoch is not None
-        return None if looks else known
-
-    @property
-    def epoch(self) -> int | None:
-        """The last finished one, as far as is known; -1 before the first, None before the first driver of a run."""
-        return self.counted.epoch if self.counted is not None else self.last_epoch
-
-    @property
-    def last_epoch(self) -> int | None:
-        """The last finished epoch that was heard or written before this look."""
-        return max((one for one in (self.before.epoch, self.heard_epoch) if one is not None), default=None)
-
-    @property
-    def deleting(self) -> bool:
-        """The job is going away."""
-        return self.job["metadata"].get("deletionTimestamp") is not None
-
-    @property
-    def paused(self) -> bool:
-        """The user wants nothing to be changed."""
-        return self.annotations.get(names.PAUSED) == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +44,7 @@ class JobView:
     """of the spec in force; None when there is no spec that can be followed"""
     lifecycle: DriverLifecycle
     rolling: RollingReplacement
-    observed: d.Observed | None
+    observed: Observed | None
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
     """pods that will not come back, by name, and why"""
@@ -173,71 +68,12 @@ class JobView:
         """Annotations that cannot be followed."""
         if self.effective.job is not None:
             one = self.effective.job.spec
-            size = JobSize(one.workers, one.instances_per_worker, one.state.virtual_nodes)
-            yield from nonsense(self.seen.annotations, self.seen.name, size)
+            yield from nonsense(self.seen.annotations, self.seen.name, one.size, one.state.virtual_nodes)
 
     @property
     def suspending(self) -> bool:
         """It is not to run, or its run has ended."""
         return self.stage is not Stage.RUNS
-
-
-@dataclass(slots=True)
-class AbsenceTimers(LookTimers):
-    """Also since when an epoch lasts, and a node is closed. Clocks only: a new operator waits a little longer."""
-
-    epoch: tuple[int, int, float] = (0, 0, 0.0)
-    """(generation, last finished epoch, when it was first seen or the query last was idle)"""
-    closed: dict[int, float] = field(default_factory=dict)
-    """when the pod of a worker was last seen on a node that takes no new pods"""
-
-    progress: tuple[object, float] = ((), 0.0)
-    """(how far a spec that is not good yet has come, when that was first seen)"""
-    scaling: autoscaling.History | None = None
-
-    def advice(self, seen: Seen, effective: EffectiveSpec, observed: d.Observed) -> autoscaling.ScalingAdvice | None:
-        """The autoscaler's advice; on Kubernetes a worker brings its own slots, and the cores that its sidecar requests."""
-        assert effective.job is not None
-        spec = effective.job.spec
-        policy = scaling_sizes.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
-        if policy is None or spec.suspended or seen.deleting:
-            self.scaling = None
-            return None
-        still = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
-        size = scaling_sizes.ClusterSize(spec.workers, spec.instances_per_worker)
-        work = observed.status.work if observed.status is not None else None
-        hold = autoscaling.Hold(still, "nothing") if still else autoscaling.held_up(observed)
-        advice, self.scaling = autoscaling.advise(policy, size, work, hold, self.scaling, seen.now)
-        return advice
-
-    def resting(self, seen: Seen) -> frozenset[int]:
-        """Workers that had to leave a node a moment ago."""
-        shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
-        self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
-        self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
-        return frozenset(self.closed)
-
-    def standing(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
-        """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
-        status, both = seen.status, revisions.both
-        if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):
-            both = ""
-        heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
-        new = [
-            p.uid for p in seen.workers if p.worker in heard and p.annotations.get(names.REVISION) == revisions.worker
-        ]
-        far = (both, *new, status.version if status is not None else None)
-        if not both or self.progress[0] != far:
-            self.progress = (far, seen.now)
-        return seen.now - self.progress[1]
-
-    def stalled(self, status: Status | None, now: float) -> float:
-        """Seconds for which an epoch has been under way; one that waits for copies has not begun."""
-        if status is None:
-            return 0.0
-        if status.phase in ("idle", "hold") or self.epoch[:2] != (status.generation, status.epoch):
-            self.epoch = (status.generation, status.epoch, now)
-        return now - self.epoch[2]
 
 
 def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, timers: AbsenceTimers) -> JobView:
@@ -256,10 +92,9 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     in_place = in_place_of(effective.last, effective.job)
     drains = asked_drains(seen.annotations.get(names.DRAIN))
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
-    observed = d.Observed(
-        wanted=d.Wanted(
-            rolling.workers,
-            one.instances_per_worker,
+    observed = Observed(
+        wanted=Wanted(
+            replace(one.size, workers=rolling.workers),
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),
@@ -273,7 +108,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
         at_window=asked_windows(seen.annotations.get(names.PINS)),
-        given=plan_file.given(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
+        plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
@@ -312,18 +147,6 @@ def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Dur
     return hangs(seen.driver, waits, seen.now)
 
 
-def _waits(seen: Seen, revisions: Revisions) -> bool:
-    """Whether the spec waits for room, records, state on its way, Redis or its user."""
-    status = seen.status
-    if seen.paused or any(pod.unschedulable for pod in seen.pods):
-        return True
-    if status is None:
-        return False
-    old = [pod for pod in seen.workers if pod.annotations.get(names.REVISION) != revisions.worker]
-    warming = any(learners for _, learners in status.groups)
-    return warming or not status.journal_up or (status.phase == "idle" and not old)
-
-
 def _stays(seen: Seen) -> Status | None:
     """The driver's status without live instances whose pods are ending, or still pending.
 
@@ -339,12 +162,12 @@ def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:
     return pod.phase in ("Pending", "Running") and pod.deleting is None and pod.name not in lost
 
 
-def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.Worker:
+def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> Worker:
     assert pod.worker is not None
     running = _runs(pod, lost)
     ended = pod.ended.at if pod.ended is not None else pod.deleting or seen.now
     seconds = max(0.0, seen.now - (pod.created if running else ended))
-    return d.Worker(
+    return Worker(
         index=pod.worker,
         instances=max(1, pod.number(names.INSTANCES)),
         running=running,

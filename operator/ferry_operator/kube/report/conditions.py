@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ferry.contract.documents import Status
+from ferry.contract.status import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
 from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
+from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
-from ferry_operator.kube.plan import QUIET, Step, describe, ready
+from ferry_operator.kube.steps import QUIET, Step, describe
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -150,7 +151,7 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
             not any(pod.deleting or pod.role == names.PLACEHOLDER_ROLE for pod in view.seen.pods)
             and not observed.missing
         ):
-            if len(view.seen.workers) == observed.wanted.workers:
+            if len(view.seen.workers) == observed.wanted.size.workers:
                 return UntimedCondition("Progressing", "False", "Settled")
     return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")
 
@@ -164,16 +165,16 @@ def _handover(view: JobView) -> UntimedCondition:
         before = view.seen.before.condition("Handover")
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
-    if count == 0 and (why := view.seen.status.rolled_back) and not view.seen.status.prepared:
+    if count == 0 and (why := view.seen.status.moves.rolled_back) and not view.seen.status.moves.prepared:
         return UntimedCondition("Handover", "False", "RolledBack", f"plan {view.seen.status.desired}: {why}")
     if count == 0:
-        text = view.seen.status.prepared
+        text = view.seen.status.moves.prepared
         return UntimedCondition("Handover", "False", "Prepared" if text else "Settled", text)
     total = len(view.seen.status.groups)
     if (left := given_up(view)) > 0:
         text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
         return UntimedCondition("Handover", "False", "GivenUp", text)
-    begun, steps = view.seen.status.plan_steps
+    begun, steps = view.seen.status.moves.steps
     at = f", step {begun} of {steps}" if steps else ""
     text = f"{count} of {total} virtual nodes are on their way{at}{_at_windows(view, view.seen.status)}"
     return UntimedCondition("Handover", "True", "Moving", text)
@@ -181,9 +182,11 @@ def _handover(view: JobView) -> UntimedCondition:
 
 def _at_windows(view: JobView, status: Status) -> str:
     """How many virtual nodes wait for the end of windows, and why pinned ones do not."""
-    waits = f", {len(status.boundaries)} of them until their windows have ended" if status.boundaries else ""
+    waits = (
+        f", {len(status.moves.boundaries)} of them until their windows have ended" if status.moves.boundaries else ""
+    )
     wanted = view.observed is not None and view.observed.at_window
-    return waits + (f"; with their state, for {status.unbounded}" if wanted and status.unbounded else "")
+    return waits + (f"; with their state, for {status.moves.unbounded}" if wanted and status.moves.unbounded else "")
 
 
 def _degraded(problems: Sequence[Problem]) -> UntimedCondition:
@@ -227,13 +230,13 @@ def moving(view: JobView) -> int:
     status, submitted = view.seen.status, view.seen.submitted
     if status is None:
         return 0
-    planned = submitted.placements if submitted is not None and submitted.generation == status.generation else ()
-    settled = status.settled and submitted is not None and submitted.number == status.desired
+    planned = submitted.plan.placements if submitted is not None and submitted.generation == status.generation else ()
+    settled = status.settled and submitted is not None and submitted.plan.number == status.desired
     alive, count = frozenset(status.alive), 0
     for vnode, (in_sync, learners) in enumerate(status.groups):
         wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []
         elsewhere = bool(wanted) and (in_sync[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_sync))
-        count += bool(learners) or (elsewhere and not settled and not status.prepared)
+        count += bool(learners) or (elsewhere and not settled and not status.moves.prepared)
     return count
 
 
@@ -242,7 +245,7 @@ def given_up(view: JobView) -> int:
     status = view.seen.status
     if status is None or any(learners for _, learners in status.groups):
         return 0
-    return status.moves_given_up
+    return status.moves.given_up
 
 
 def intended(steps: Sequence[Step]) -> str | None:

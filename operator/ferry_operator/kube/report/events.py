@@ -14,30 +14,10 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import CHANGES
 from ferry_operator.job.models import API_VERSION, KIND
 from ferry_operator.job.status import AUTOSCALER_ACTIVE, BalanceReport, TransportStatus
+from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
-from ferry_operator.kube.plan import (
-    AskCheckpoint,
-    BeginRun,
-    DeletePod,
-    DropPod,
-    EndDriver,
-    EndRun,
-    ForgetAsked,
-    KeepSpec,
-    MakeBudget,
-    MakePlaceholder,
-    MoveNotes,
-    NoteWithoutSurge,
-    Refuse,
-    Rescale,
-    Step,
-    Suspend,
-    TakeOwnership,
-    WriteSettings,
-    describe,
-)
 from ferry_operator.kube.report.status import StatusReport
 
 COMPONENT = "ferry-operator"
@@ -95,7 +75,9 @@ def changes(report: StatusReport) -> Iterator[Notice]:
     yield from _checkpoint_changes(report)
     yield from _balance_changes(now.balance, before.balance)
     if now.phase != before.phase and now.phase == "Finished":
-        yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+        yield Notice(
+            "Normal", "Finished", f"{now.progress.rows if now.progress.rows is not None else 'all'} rows were read"
+        )
 
 
 def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
@@ -134,38 +116,45 @@ def _transport_changes(now: TransportStatus | None, before: TransportStatus | No
         yield Notice("Warning", "PinnedMemory", now.memory)
 
 
-def step_notice(step: Step) -> Notice | None:
+def step_notice(step: s.Step) -> Notice | None:
     """The notice of a step that was done."""
     match step:
         case d.StartWorker() | d.SetInstances():
             return Notice(
-                "Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", describe(step)
+                "Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", s.describe(step)
             )
         case d.StopWorker():
-            return Notice("Normal", "WorkerStopped", describe(step))
+            return Notice("Normal", "WorkerStopped", s.describe(step))
         case d.StartDriver():
-            return Notice("Normal", "DriverStarted", describe(step))
+            return Notice("Normal", "DriverStarted", s.describe(step))
         case d.SubmitDesired():
-            return Notice("Normal", "Placed", describe(step))
-        case MakePlaceholder():
-            return Notice("Normal", "PlaceholderMade", describe(step))
-        case EndDriver():
-            return Notice("Normal", "DriverReplaced", describe(step))
-        case DropPod():
-            return Notice("Warning", "PodLost", describe(step))
-        case DeletePod():
-            return Notice("Normal", "PodDeleted", describe(step))
-        case Refuse(_, message):
+            return Notice("Normal", "Placed", s.describe(step))
+        case s.MakePlaceholder():
+            return Notice("Normal", "PlaceholderMade", s.describe(step))
+        case s.EndDriver():
+            return Notice("Normal", "DriverReplaced", s.describe(step))
+        case s.DropPod():
+            return Notice("Warning", "PodLost", s.describe(step))
+        case s.DeletePod():
+            return Notice("Normal", "PodDeleted", s.describe(step))
+        case s.Refuse(_, message):
             return Notice("Warning", "SpecRefused", message)
-        case Rescale(_, message):
+        case s.Rescale(_, message):
             return Notice("Normal", "Rescaled", message)
-        case ForgetAsked():
-            return Notice("Normal", "Forgotten", describe(step))
-        case EndRun(_, message):
+        case s.ForgetAsked():
+            return Notice("Normal", "Forgotten", s.describe(step))
+        case s.EndRun(_, message):
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
-        case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
+        case (
+            d.LimitCopies()
+            | s.TakeOwnership()
+            | s.KeepSpec()
+            | s.MakeBudget()
+            | s.NoteWithoutSurge()
+            | s.WriteSettings()
+        ):
             return None
-        case AskCheckpoint() | Suspend() | BeginRun() | MoveNotes():
+        case s.AskCheckpoint() | s.Suspend() | s.BeginRun() | s.MoveNotes():
             return None
         case _:
             assert_never(step)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ferry.contract.documents import NOTHING, CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.settings import NOTHING
+from ferry.contract.status import CheckpointStatus, Status
 from ferry_operator.job.status import (
     MESSAGE_MAX,
     NAME_MAX,
@@ -19,13 +20,14 @@ from ferry_operator.job.status import (
     Condition,
     JobStatus,
     Phase,
+    ProgressReport,
 )
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
+from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, asked
 from ferry_operator.kube.observe.view import JobView
-from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.report.conditions import (
     UntimedCondition,
     all_problems,
@@ -35,8 +37,9 @@ from ferry_operator.kube.report.conditions import (
     worth_telling,
 )
 from ferry_operator.kube.report.transport import transport_status
+from ferry_operator.kube.steps import Step
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "autoscale")
+COUNTERS = ("epoch", "progress", "autoscale")
 """Fields that change all the time."""
 
 COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 60.0
@@ -95,12 +98,8 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         workers=_workers(view),
         selector=names.workers_selector(seen.name),
         moving=moving(view),
-        lag=_lag(view) if status is not None else before.lag,
-        state=_size(sum(size for _, size in status.loads)) if status is not None else before.state,
         epoch=seen.epoch,
-        epoch_mode=status.epoch_mode[:REASON_MAX] or None if status is not None else before.epoch_mode,
-        rows=seen.counted.rows if seen.counted is not None else before.rows,
-        replica_lag=_epochs(status.replica_lag) if status is not None else before.replica_lag,
+        progress=_progress(view, status) if status is not None else before.progress,
         last_handover=duration(took) if took is not None else before.last_handover,
         intended=(intended(steps) or "")[:MESSAGE_MAX] or None,
         generation=status.generation if status is not None else before.generation,
@@ -161,6 +160,17 @@ def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
     return "Moving" if truth["Handover"] else "Running"
 
 
+def _progress(view: JobView, status: Status) -> ProgressReport:
+    seen = view.seen
+    return ProgressReport(
+        lag=_lag(view, status),
+        state=_size(sum(size for _, size in status.load.vnodes)),
+        rows=seen.counted.progress.rows if seen.counted is not None else seen.before.progress.rows,
+        replica_lag=_epochs(status.moves.replica_lag),
+        epoch_mode=status.progress.epoch_mode[:REASON_MAX] or None,
+    )
+
+
 def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -> CheckpointReport | None:
     """The last one of the job: a driver that has taken none knows less than is written."""
     if now is None or now.number is None:
@@ -204,12 +214,10 @@ def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, no
     return None if since is None else max(0.0, now - since)
 
 
-def _lag(view: JobView) -> str | None:
+def _lag(view: JobView, status: Status) -> str | None:
     """How far event time is behind the clock."""
-    status = view.seen.status
-    if status is None or status.watermark is None or not ready(view):
-        return None
-    return duration(view.seen.now - status.watermark / 1000)
+    watermark = status.progress.watermark
+    return duration(view.seen.now - watermark / 1000) if watermark is not None and ready(view) else None
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ Whether a link is RDMA is found out by the sidecars; it must never be guessed he
 from __future__ import annotations
 
 from ferry.contract import rings
-from ferry.contract.documents import Links
+from ferry.contract.status import Links
 from ferry_operator.job.models import Spec
 from ferry_operator.job.status import REASON_MAX, TransportStatus
 

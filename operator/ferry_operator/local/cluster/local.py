@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ferry.contract import limits, variables
-from ferry.contract.documents import DRIVER, INSTANCES, SYNCING, WORKERS, RunSettings
 from ferry.contract.errors import NO_TRANSPORT, Refusal
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.run_directory import DRIVER, INSTANCES, SYNCING, WORKERS
+from ferry.contract.settings import RunSettings
 from ferry.system import files
-from ferry_operator.control.decide import Worker
+from ferry_operator.control.observed import Worker
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
 

@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.one_line import one_line
+from ferry.contract.status import CheckpointStatus, Status
 from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.timeline import FEW_EPOCHS, Summary
 from ferry_operator.local.view import RunView
@@ -157,11 +157,11 @@ def progress_line(view: RunView, known: Container[str] = ()) -> str:
     """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `known`: what needs no second text."""
     status = view.status
     running = sum(worker.running for worker in view.workers)
-    workers = f"workers {running}/{view.wanted.workers}"
+    workers = f"workers {running}/{view.wanted.size.workers}"
     if status is None:
         return f"{no_answer(view.silent, view.ending) or 'starting Spark ...'}  {workers}"
     degraded = ["degraded" if _words(one.text) in known else f"degraded: {one.text}" for one in status.problems]
-    if status.epoch < 0 and not status.rows:
+    if status.epoch < 0 and not status.progress.rows:
         first = "first epoch: loads the kernels, and compiles them once on a machine"
         if status.phase == "idle":
             waits = any(one.reason == "SinkFailing" for one in status.problems)
@@ -169,18 +169,18 @@ def progress_line(view: RunView, known: Container[str] = ()) -> str:
         return "  ".join([first, workers, *degraded])
     parts = [
         f"epoch {status.epoch}",
-        f"{status.rows_per_second:,.0f} rows/s",
+        f"{status.load.rows_per_second:,.0f} rows/s",
         lag_text(status, view.settings.events, time.time()),
-        f"watermark {watermark_text(status.watermark)}",
-        f"p99 {_seconds(status.latency.p99)}" if status.latency is not None else "",
+        f"watermark {watermark_text(status.progress.watermark)}",
+        f"p99 {_seconds(status.load.latency.p99)}" if status.load.latency is not None else "",
         workers,
     ]
-    learning, (begun, steps) = sum(len(learners) for _, learners in status.groups), status.plan_steps
+    learning, (begun, steps) = sum(len(learners) for _, learners in status.groups), status.moves.steps
     at = f", step {begun} of {steps}" if steps else ""
     if learning:
         parts.append(f"warming {learning}{at}")
-    elif status.prepared:
-        parts.append(status.prepared)
+    elif status.moves.prepared:
+        parts.append(status.moves.prepared)
     elif not status.settled and status.desired:
         parts.append(f"moving{at}")
     parts += boundary_texts(status)[:1]
@@ -204,7 +204,7 @@ def _words(text: str) -> str:
 def boundary_texts(status: Status) -> list[str]:
     """Which virtual nodes wait for the end of windows: '5: 0.0 until 12:01:00, 2.1 from then'."""
     alike: dict[tuple[str, str, int | None], list[str]] = {}
-    for one in status.boundaries:
+    for one in status.moves.boundaries:
         alike.setdefault((one.origin, one.target, one.begins), []).append(str(one.vnode))
     until = {at: watermark_text(at) if at is not None else "what it has is over" for _, _, at in alike}
     return [
@@ -219,10 +219,10 @@ def lag_text(status: Status, events: int | None, now: float) -> str:
     No share of the events: a job reads those of its streams alone, and nobody knows how many these are.
     """
     if events:
-        return f"{status.rows:,} rows read (the input ends after {events:,} events)"
-    if status.watermark is None:
+        return f"{status.progress.rows:,} rows read (the input ends after {events:,} events)"
+    if status.progress.watermark is None:
         return ""
-    lag = now - status.watermark / 1000
+    lag = now - status.progress.watermark / 1000
     if lag < LIVE_SECONDS:
         return f"lag {lag:,.1f} s" if lag > -365 * 86_400 else ""
     return f"event time is {lag / 3600:,.0f} h behind" if lag < 365 * 86_400 else ""
@@ -329,16 +329,17 @@ def job_table(document: Record) -> Table:
         for kind, problems in (("degraded", status.problems), ("warning", status.notices)):
             for one in problems:
                 table.add_row(kind, one_line(one.text))
-        mode = f", {status.epoch_mode}" if status.epoch_mode else ""
+        mode = f", {status.progress.epoch_mode}" if status.progress.epoch_mode else ""
         table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
-        speed = f"{status.rows_per_second:,.0f} rows/s, epoch {_seconds(status.epoch_seconds)}"
+        speed = f"{status.load.rows_per_second:,.0f} rows/s, epoch {_seconds(status.load.epoch_seconds)}"
         table.add_row(
             "speed", "  ".join(x for x in (speed, lag_text(status, document.get("events"), time.time())) if x)
         )
-        if status.latency is not None:
-            table.add_row("record latency", latency_text(status.latency))
-        table.add_row("watermark", watermark_text(status.watermark))
-        table.add_row("rows", f"{status.rows:,}, late {status.late:,}, malformed {status.malformed:,}")
+        if status.load.latency is not None:
+            table.add_row("record latency", latency_text(status.load.latency))
+        table.add_row("watermark", watermark_text(status.progress.watermark))
+        progress = status.progress
+        table.add_row("rows", f"{progress.rows:,}, late {progress.late:,}, malformed {progress.malformed:,}")
         table.add_row("state", _state_text(status))
         if (why := document.get("balance", {}).get("reason")) is not None:
             table.add_row("balance", f"{document['balance']['mode']}: {why}")
@@ -367,7 +368,7 @@ def _state_text(status: Status) -> str:
     text = f"{len(status.groups)} virtual nodes, " + (
         "settled" if status.settled else f"moving, {learning} copies warming"
     )
-    size = sum(load[1] for load in status.loads)
+    size = sum(load[1] for load in status.load.vnodes)
     text += f", {size / 1e6:,.1f} MB" if size else ""
     return text + ("" if status.journal_up else ", journal down")
 
@@ -391,7 +392,7 @@ def _worker_text(worker: Record, drains: list[int], status: Status | None) -> st
         copies = sum(any(i.startswith(mine) for i in g[1:]) for g, _ in status.groups)
         learns = sum(any(i.startswith(mine) for i in learners) for _, learners in status.groups)
         alive = sum(i.startswith(mine) for i in status.alive)
-        rate = sum(load[0] for (g, _), load in zip(status.groups, status.loads) if g and g[0].startswith(mine))
+        rate = sum(load[0] for (g, _), load in zip(status.groups, status.load.vnodes) if g and g[0].startswith(mine))
         words += [f"{alive}/{worker['instances']} instances", f"leads {leads}", f"copies {copies}"]
         words += [f"warming {learns}"] if learns else []
         words += [f"{rate:,.0f} rows/s"] if rate else []

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ferry.contract.documents import LIFE
 from ferry.contract.errors import Final, SpecRefused, Unreachable
 from ferry.contract.lenient import known
+from ferry.contract.run_directory import LIFE as LIFE
 from ferry.system import files
 
 

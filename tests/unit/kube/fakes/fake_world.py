@@ -10,13 +10,23 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from ferry.contract.documents import NOTHING, CheckpointStatus, Links, ReportedProblem, Status
 from ferry.contract.errors import NO_TRANSPORT, UNDECIDED, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.settings import NOTHING
+from ferry.contract.status import (
+    CheckpointStatus,
+    Links,
+    LoadStatus,
+    MovesStatus,
+    ProgressStatus,
+    ReportedProblem,
+    Status,
+)
 from ferry.contract.work import WorkReport
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverRefuses, PlacementRefused, from_wire, to_wire
+from ferry_operator.control.observed import Submitted
 from ferry_operator.job.quantities import Quantity
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -105,16 +115,19 @@ class FakeDriver:
     def status(self) -> Status:
         looked = self.age >= self.world.looks_back
         epoch, began, rows = (self.world.epoch, self.began, 10) if looked else (-1, None, 0)
+        loads = [(self.world.rates.get(v, 1.0), 1.0) for v in range(len(self.groups))]
         return Status(
             job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=epoch,
-            watermark=None, version=(1, 1), began=began, problems=self.world.problems,
-            moves_given_up=len(self.world.gives_up), notices=self.world.gives_up,
-            groups=[(list(g), []) for g in self.groups], settled=self.settled(),
-            desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
-            loads=[(self.world.rates.get(v, 1.0), 1.0) for v in range(len(self.groups))], quiet_seconds=self.world.quiet, rows=rows, late=0, malformed=0, rows_per_second=1.0,
-            epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
-            checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
-            rolled_back=self.world.rolled_back, work=self.world.work, bandwidth=self.bandwidth,
+            version=(1, 1), groups=[(list(g), []) for g in self.groups], settled=self.settled(),
+            desired=self.desired["number"] if self.desired else 0, alive=self.alive(), journal_up=True, finished=False,
+            problems=self.world.problems, notices=self.world.gives_up,
+            progress=ProgressStatus(began=began, rows=rows),
+            load=LoadStatus(loads, rows_per_second=1.0, epoch_seconds=0.1, work=self.world.work),
+            moves=MovesStatus(
+                given_up=len(self.world.gives_up), quiet_seconds=self.world.quiet, rolled_back=self.world.rolled_back,
+                bandwidth=self.bandwidth,
+            ),
+            transport=self.world.links, checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
         )  # fmt: skip
 
 
@@ -127,7 +140,7 @@ class FakeLink:
     def status(self, url: str, secret: str) -> Status | None:
         return self.world.driver.status() if self.world.driver is not None and not self.world.hangs else None
 
-    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+    def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
         driver = self.world.driver
         return from_wire(driver.desired, generation) if driver is not None and driver.desired is not None else None
 

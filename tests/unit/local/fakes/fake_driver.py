@@ -76,10 +76,13 @@ def status():
         for (in_sync, learners), w in zip(State.groups or [], want)
     )
     return {
-        "job": RUN["job"], "generation": State.generation, "phase": "idle", "epoch": State.epoch, "watermark": 1000,
+        "job": RUN["job"], "generation": State.generation, "phase": "idle", "epoch": State.epoch,
         "version": [State.generation, 1], "groups": State.groups or [], "settled": settled, "desired": State.desired[0],
-        "alive": living, "loads": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows": State.rows, "late": 0,
-        "malformed": 0, "rows_per_second": 1000.0, "epoch_seconds": 0.02, "journal_up": True,
+        "alive": living, "journal_up": True,
+        "progress": {"watermark": 1000, "rows": State.rows},
+        "load": {
+            "vnodes": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows_per_second": 1000.0, "epoch_seconds": 0.02,
+        },
         "problems": [{"reason": "SinkFailing", "text": "the database is away", "since": ARGS["since"]}] if "since" in ARGS else [],
         "finished": State.finished, "checkpoint": State.checkpoint if RUN["checkpoint"] else None,
         "notices": [{"reason": "CheckpointDelayed", "text": "no room", "since": time.time()}] if ARGS.get("full") else [],

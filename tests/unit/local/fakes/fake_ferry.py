@@ -6,16 +6,16 @@ from pathlib import Path
 
 from ferry_operator.cli import main, targets
 from ferry_operator.local.cluster.local import Programs
-from ferry_operator.local.request import Request
 from ferry_operator.local.run import run
+from ferry_operator.local.run_command import RunCommand
 
 HERE = Path(__file__).parent
 FAST = (sys.executable, "-S", "-E")
 PROGRAMS = Programs((*FAST, str(HERE / "fake_driver.py")), (*FAST, str(HERE / "fake_sidecar.py")))
 
 
-def run_with_fakes(request: Request) -> int:
-    return run(dataclasses.replace(request), PROGRAMS)
+def run_with_fakes(command: RunCommand) -> int:
+    return run(dataclasses.replace(command), PROGRAMS)
 
 
 if __name__ == "__main__":

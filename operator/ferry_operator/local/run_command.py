@@ -1,4 +1,4 @@
-"""What `ferry run` is asked for, and the exit codes of `ferry`.
+"""The command line of `ferry run`, and the exit codes of `ferry`.
 
 Must never import what runs a job: commands about clusters need these words on machines that have no Spark.
 """
@@ -16,8 +16,8 @@ OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked on the command line."""
+class RunCommand:
+    """One call of `ferry run`."""
 
     job_file: Path
     sets: Sequence[str] = ()

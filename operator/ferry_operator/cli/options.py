@@ -1,0 +1,14 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
+ClusterJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,121 @@
+"""The input of `decide`: one look at a job, as a laptop and a cluster both see it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ferry.contract.names import InstanceId
+from ferry.contract.plans import Plan
+from ferry.contract.status import Status
+from ferry_operator.control.balancing import Advice, BalancePolicy
+from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.job.size import Size
+from ferry_operator.placement.strategies import HandoverPolicy
+
+Due = tuple[int, int | None]
+"""The epoch, and the event time in milliseconds, before which a plan does not begin."""
+
+AT_ONCE: Due = (0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The fields of the spec that decide where state is."""
+
+    size: Size
+    replicas: int
+    handover: HandoverPolicy = field(default_factory=HandoverPolicy)
+    balance: BalancePolicy = field(default_factory=BalancePolicy)
+    bandwidth: int = 0
+    """bytes a second that the copies of one instance may use; 0: no bound"""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker that runs, or that is not running and still has state."""
+
+    index: int
+    instances: int
+    """the number of instances it was last told to have"""
+    running: bool
+    failures: int = 0
+    """ends in a row, each soon after its start"""
+    seconds: float = 0.0
+    """since it started (running) or ended (not running)"""
+    node: str = "local"
+    capacity: float = 1.0
+    """of its instances, relative to those of other workers; > 0"""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The input of a placement: while it is the same, the placement stays in force."""
+
+    usable: tuple[InstanceId, ...]
+    replicas: int
+    pins: tuple[tuple[int, InstanceId], ...]
+    at_window: tuple[int, ...] = ()
+    """pinned virtual nodes that move at the boundary of a window"""
+    plan_file: str = ""
+    """name of the plan file that has the placements; empty: the planner's"""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The last plan that a driver accepted, or has found in the journal."""
+
+    plan: Plan
+    generation: int
+    basis: Basis
+
+    @property
+    def due(self) -> Due:
+        """When it may begin."""
+        return self.plan.at_epoch, self.plan.at_time
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look at a job."""
+
+    wanted: Wanted
+    workers: tuple[Worker, ...]
+    driver: bool
+    """a driver is running"""
+    driver_may_start: bool = True
+    """False during back-off, and when the job is ending"""
+    status: Status | None = None
+    """None while no driver answers"""
+    submitted: Submitted | None = None
+    drains: tuple[int, ...] = ()
+    """workers to empty, which keep running"""
+    pins: tuple[tuple[int, InstanceId], ...] = ()
+    """(virtual node, the instance that is to lead it)"""
+    at_window: tuple[int, ...] = ()
+    """pinned virtual nodes that move at the boundary of a window"""
+    missing: Mapping[InstanceId, float] = field(default_factory=dict)
+    """seconds since an instance that should be usable was last alive, or since it is wanted"""
+    plan_file: PlanFile | None = None
+    """the plan file that a user has submitted"""
+    advice: Advice | None = None
+    """the result of `advice` for this look, or for one a moment ago"""
+    uneven: float = 0.0
+    """seconds for which every advice was worth a move"""
+
+    @property
+    def ripe(self) -> Advice | None:
+        """An advice that was worth a move for long enough to be shown, or followed."""
+        return self.advice if self.uneven >= self.wanted.balance.ripe else None
+
+    def expected(self) -> list[InstanceId]:
+        """Instances that should hold state: of wanted workers that are not drained, sorted by worker and index."""
+        return self.wanted.size.instance_ids(self.drains)
+
+    def plan_file_for(self, usable: tuple[InstanceId, ...]) -> PlanFile | None:
+        """The submitted plan file, if it is for these instances. With a date it cannot be the first plan of a job."""
+        file, status = self.plan_file, self.status
+        if file is None or status is None or (file.instances, file.replicas) != (usable, self.wanted.replicas):
+            return None
+        first = self.submitted is None and status.desired == 0
+        return file if len(file.placements) == len(status.groups) and not (first and file.policy.has_date) else None

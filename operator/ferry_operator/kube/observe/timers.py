@@ -1,0 +1,86 @@
+"""The clocks of a job between two looks. Another operator that takes over waits a little longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.status import Status
+from ferry_operator.control import autoscaling, scaling_sizes
+from ferry_operator.control.observed import Observed
+from ferry_operator.control.timers import LookTimers
+from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
+from ferry_operator.kube.observe.seen import Seen
+
+EVICTION_SECONDS = 6.0
+"""`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
+
+
+@dataclass(slots=True)
+class AbsenceTimers(LookTimers):
+    """Also since when an epoch lasts, a node is closed, and a spec makes no progress."""
+
+    epoch: tuple[int, int, float] = (0, 0, 0.0)
+    """(generation, last finished epoch, when it was first seen or the query last was idle)"""
+    closed: dict[int, float] = field(default_factory=dict)
+    """when the pod of a worker was last seen on a node that takes no new pods"""
+
+    progress: tuple[object, float] = ((), 0.0)
+    """(how far a spec that is not good yet has come, when that was first seen)"""
+    scaling: autoscaling.History | None = None
+
+    def advice(self, seen: Seen, effective: EffectiveSpec, observed: Observed) -> autoscaling.ScalingAdvice | None:
+        """The autoscaler's advice; on Kubernetes a worker brings its own slots, and the cores that its sidecar requests."""
+        assert effective.job is not None
+        spec = effective.job.spec
+        policy = scaling_sizes.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
+        if policy is None or spec.suspended or seen.deleting:
+            self.scaling = None
+            return None
+        still = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
+        work = observed.status.load.work if observed.status is not None else None
+        hold = autoscaling.Hold(still, "nothing") if still else autoscaling.held_up(observed)
+        advice, self.scaling = autoscaling.advise(policy, spec.size, work, hold, self.scaling, seen.now)
+        return advice
+
+    def resting(self, seen: Seen) -> frozenset[int]:
+        """Workers that had to leave a node a moment ago."""
+        shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
+        self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
+        self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
+        return frozenset(self.closed)
+
+    def standing(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
+        """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
+        status, both = seen.status, revisions.both
+        if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):
+            both = ""
+        heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
+        new = [
+            p.uid for p in seen.workers if p.worker in heard and p.annotations.get(names.REVISION) == revisions.worker
+        ]
+        far = (both, *new, status.version if status is not None else None)
+        if not both or self.progress[0] != far:
+            self.progress = (far, seen.now)
+        return seen.now - self.progress[1]
+
+    def stalled(self, status: Status | None, now: float) -> float:
+        """Seconds for which an epoch has been under way; one that waits for copies has not begun."""
+        if status is None:
+            return 0.0
+        if status.phase in ("idle", "hold") or self.epoch[:2] != (status.generation, status.epoch):
+            self.epoch = (status.generation, status.epoch, now)
+        return now - self.epoch[2]
+
+
+def _waits(seen: Seen, revisions: Revisions) -> bool:
+    """Whether the spec waits for room, records, state on its way, Redis or its user."""
+    status = seen.status
+    if seen.paused or any(pod.unschedulable for pod in seen.pods):
+        return True
+    if status is None:
+        return False
+    old = [pod for pod in seen.workers if pod.annotations.get(names.REVISION) != revisions.worker]
+    warming = any(learners for _, learners in status.groups)
+    return warming or not status.journal_up or (status.phase == "idle" and not old)
