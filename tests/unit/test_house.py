@@ -385,7 +385,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/crd": 3,
         "operator/ferry_operator/job": 6,
         "operator/ferry_operator/kube": 19,
-        "operator/ferry_operator/local": 15,
+        "operator/ferry_operator/local": 16,
         "operator/ferry_operator/placement": 2,
         "runtime/ferry/api": 18,
         "runtime/ferry/connectors": 47,

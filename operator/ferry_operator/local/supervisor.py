@@ -37,6 +37,7 @@ from ferry_operator.local.cluster import reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes
+from ferry_operator.local.commands import Commands
 from ferry_operator.local.driver import LocalDriver, StatusWatch
 from ferry_operator.local.endpoint import application
 from ferry_operator.local.ends import ProcessEnds
@@ -150,6 +151,9 @@ class Supervisor:
         stack.callback(self._client.close)
         self._watch = StatusWatch(self.directory.path, self.settings.secret)
         stack.callback(self._watch.close)
+        self._commands = Commands(
+            self.asked, self.schedule, self._cluster, self._watch, self._note, lambda: self.stopping is not None
+        )
         redis.start()
         redis.wait()
         trusted = authority(secret).decode() if encrypted else None
@@ -183,7 +187,7 @@ class Supervisor:
             for action in d.decide(observed):
                 self._act(action)
             if self.stopping is None and not self.suspending:
-                self._perform_all(self._autoscaler.due(observed, time.monotonic(), self._note))
+                self._commands.perform(self._autoscaler.due(observed, time.monotonic(), self._note))
         return view
 
     def _view(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
@@ -297,7 +301,7 @@ class Supervisor:
             case CancelPlan():
                 self._note(f"cancel {self.asked.cancel().words()}")
             case ReachStage(epoch, stage):
-                self._stage(epoch, stage)
+                self._warnings += self._commands.reach(epoch, stage)
             case BeginCheckpoint(name):
                 return {"number": self._checkpoint(name)}
             case SuspendRun():
@@ -347,49 +351,12 @@ class Supervisor:
 
     def _change(self, commands: Sequence[Command], handover: Handover | None, balance: BalanceSpec | None) -> None:
         """Change all or, when one of the commands names what is not there, nothing."""
-        self._check(commands)
+        self._commands.check(commands)
         if handover is not None:
             self._note(f"handover {self.asked.handover(handover)}")
         if balance is not None:
             self._note(f"balance {self.asked.balance(balance)}")
-        self._perform_all(commands)
-
-    def _check(self, commands: Sequence[Command]) -> None:
-        if commands and self.stopping is not None:
-            raise Refusal("the job is ending")
-        for command in commands:
-            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
-
-    def _perform_all(self, commands: Sequence[Command]) -> None:
-        """Do all or, when one of them names what is not there, none."""
-        self._check(commands)
-        for command in commands:
-            self._perform(command)
-
-    def _perform(self, command: Command) -> None:
-        """Do one action now; raises Refusal."""
-        self._check([command])
-        self._note(str(command))  # before it is done: a recovery is timed from here
-        if self.asked.take(command):
-            return
-        match command.kind:
-            case "kill-worker":
-                self._cluster.kill_worker(command.number)
-            case "kill-instance":
-                assert command.instance is not None
-                self._cluster.kill_instance(*map(int, command.instance.split(".")))
-            case _:
-                assert command.kind == "kill-driver", command
-                self._cluster.kill_driver()
-                self._watch.forget()
-
-    def _stage(self, epoch: int, stage: str) -> None:
-        for command in self.schedule.due(epoch, stage):
-            try:
-                self._perform_all([command])
-            except Refusal as error:
-                self._warnings.append(f"--at epoch={epoch}:{stage} {command}: {error}")
-                self._note(f"{command} refused: {error}")
+        self._commands.perform(commands)
 
     def _stop(self) -> None:
         if self.stopping is None:
