@@ -22,12 +22,12 @@ from ferry.spark.tasks.ingest import IngestTask, IngestWork
 from ferry.spark.tasks.warmup import load
 
 TEXT_MAX = 20_000
-"""Of what is said of a share that failed: what is behind its end says least."""
+"""Maximum characters of the traceback of a failed share; its end is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopsPlace:
-    """Where loops are assigned shares."""
+    """The address at which loops get their shares."""
 
     uri: str
     authority: str | None
@@ -37,14 +37,14 @@ class LoopsPlace:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentResult:
-    """To an assignment."""
+    """The answer of a loop to an assignment."""
 
     receipt: str = ""
     failed: str = ""
-    """What went wrong that does so with these records, as in a function of the user's; empty: nothing."""
+    """The traceback of an error that these records cause, e.g. in a user's function; empty: no error."""
 
     def dump(self) -> bytes:
-        """As the driver is told."""
+        """JSON, for the driver."""
         return json.dumps([self.receipt, self.failed]).encode()
 
     @staticmethod
@@ -54,7 +54,7 @@ class AssignmentResult:
 
 
 def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Callable[[Iterable[int]], Iterator[int]]:
-    """The function for mapPartitions: a loop for each partition of job `job`; `works` by operator."""
+    """The function for mapPartitions: one loop per partition of job `job`; `works` by operator."""
 
     def task(partition: Iterable[int]) -> Iterator[int]:
         for number in partition:
@@ -65,8 +65,8 @@ def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Calla
 
 
 def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None:
-    """Be a loop until the driver ends it. Raises a Flight error when the driver is gone."""
-    load([(work.descriptor, work.condense) for work in works.values()])  # Before anything is assigned to it.
+    """Run a loop until the driver ends it. Raises a Flight error when the driver is gone."""
+    load([(work.descriptor, work.condense) for work in works.values()])  # Before the first assignment.
     ticket = place.right.narrowed({"job": job, "worker": environment.read().worker}).dump()
     with flight.connect(place.uri, place.authority) as client, flight.Connections(place.authority) as connections:
         writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))
@@ -80,7 +80,7 @@ def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None
                 assignment = Assignment.load(assigned.to_pybytes())
                 writer.write_metadata(_answer(works[assignment.run.step.operator], assignment, connections).dump())
         except BaseException:
-            reader.cancel()  # The driver is not to wait for an answer: this process may live on.
+            reader.cancel()  # So that the driver does not wait for an answer: this process may live on.
             raise
 
 
