@@ -83,7 +83,7 @@ def test_a_job_is_suspended_resumed_and_another_begins_from_its_checkpoint(tmp_p
     (tmp_path / "out").unlink()
     (tmp_path / "aside").rename(tmp_path / "out")
     resumed = runner.finish(waits)
-    assert "cannot be put back to epoch" in str(resumed.kinds("degraded"))
+    assert "cannot be rolled back to epoch" in str(resumed.kinds("degraded"))
     right(resumed, "nbq5", events, args, tmp_path)
     # A clone, in a place of its own, which goes on with the output as it was.
     shutil.rmtree(tmp_path / "out")

@@ -142,13 +142,13 @@ REPEATED: dict[str, Callable[[Any], Any]] = {
 
 REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     *((n, splits, transformed(f), f"transform on source 'bid': Spark's {n} is stateful") for n, f in STATEFUL.items()),
-    *((n, splits, transformed(f), f"Spark's {n.split()[0]} would give rows of the table") for n, f in REPEATED.items()),
+    *((n, splits, transformed(f), f"Spark's {n.split()[0]} would return rows of the table") for n, f in REPEATED.items()),
     ("no DataFrame", splits, transformed(lambda f: 3), "must return a DataFrame, it returned 3"),
     ("fails", splits, transformed(lambda f: f.select("actuion")), "transform on source 'bid':"),
     ("loses the time", splits, transformed(lambda f: f.select("auction")), "event_time on source 'bid': no column 'ts'"),
     ("stateful source", lambda s, a: streaming(s, a, lambda f: f.dropDuplicates(["ts"])), plain, "source 'bid': Spark's Deduplicate"),
     ("joined source", lambda s, a: streaming(s, a, lambda f: f.join(f.select("ts"), "ts")), plain, "'bid': Spark's Join of two"),
-    ("flows behind SQL", flows, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': of which flow a record is"),
+    ("flows behind SQL", flows, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': the flow of a record would not be known"),
     ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows by itself"),
     ("endless initial state", lambda s, a: {**splits(s, a), "old": streaming(s, a)["bid"]}, begun, "initial_state comes from source 'old', which has no end"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("no sources", lambda s, a: {}, plain, "must return a dict of named sources"),
     ("unknown source", splits, lambda st, a: counted(st["bids"]), "pipeline: no source 'bids'; there are bid"),
     ("no sink", splits, lambda st, a: counted(st["bid"]), "must return what .sink(...) returns"),
-    ("too few arguments", splits, lambda st: None, "job: write pipeline(streams, args); as it is (test_compile.py:"),
+    ("too few arguments", splits, lambda st: None, "job: write pipeline(streams, args): "),
     ("an error of the user's", splits, lambda st, a: 1 // 0, "job.pipeline failed: ZeroDivisionError"),
 ]  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_what_spark_has_to_plan_is_refused_or_said(mode: str, tmp_path: Path) ->
     result = runner.run(tmp_path / "job.yaml", tmp_path, 20_000)
     if mode == "continuous":
         assert result.code == 2, result.errors[-2000:]
-        assert "epoch.mode: continuous cannot be: operator 'counts' has .transform before it" in result.errors
+        assert "epoch.mode: continuous is impossible: operator 'counts' has .transform before it" in result.errors
     else:
         assert result.code == 0, result.errors[-2000:]
         assert [r["text"] for r in result.kinds("mode")] == ["micro-batch: operator 'counts' has .transform before it"]

@@ -1,4 +1,4 @@
-"""Tasks that hold their place, as `ferry.driver.loops` deals shares to them: they fail, die, and answer when nobody asks any more.
+"""Tasks that hold their place, as `ferry.driver.loops` assigns shares to them: they fail, die, and answer when nobody asks any more.
 
 A loop outlives its driver's patience, and a driver: what it stages then is named by a deal that nobody counts.
 """

@@ -56,12 +56,12 @@ class IngestRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Assignment:
     """A share of a run, for one loop."""
 
     run: IngestRun
     task: int
-    """Number of the deal, unique in a generation."""
+    """Number of the assignment, unique in a generation."""
     turn: int
     """position of the share in the run: which helper is tried first"""
     shares: Shares
@@ -71,7 +71,7 @@ class Deal:
         return json.dumps([self.run.dump(), self.task, self.turn, self.shares]).encode()
 
     @staticmethod
-    def load(data: bytes) -> Deal:
+    def load(data: bytes) -> Assignment:
         """Inverse of dump."""
         run, task, turn, shares = json.loads(data)
-        return Deal(IngestRun.load(run), task, turn, [(source, split) for source, split in shares])
+        return Assignment(IngestRun.load(run), task, turn, [(source, split) for source, split in shares])

@@ -1,7 +1,7 @@
 """`python -m ferry.driver RUN_JSON`: run the job until it ends.
 
-It ends with an `ExitCode`; after a crash whoever looks after the driver starts another one, after a while. When a job begins
-again with a checkpoint, the next driver is the same process with the same Spark: it is there in a third of the time.
+It ends with an `ExitCode`. After a crash the supervisor or Kubernetes starts another driver, after a back-off. When a job
+restarts from a checkpoint, the next driver is the same process with the same Spark: it starts in a third of the time.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from ferry.contract.last_words import line_of, words_of
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import line_of_thread
 from ferry.driver import exits, session
-from ferry.driver.ends import BeginsAgain, Halted
+from ferry.driver.errors import BeginsAgain, Halted
 from ferry.system import api_server, logs
 from ferry.system.parent import children_end_with_it
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
-"""Threads without which nothing goes on; Spark's bridge has others."""
+"""The driver cannot run without these threads. Spark's bridge has other threads."""
 
 
 FINAL_HALTS = ("superseded", "unavailable", "unrestorable", "refused", "lost-epoch")
-"""Kinds of halts that another start would not mend."""
+"""Kinds of halts that a restart cannot fix."""
 
 STEADY_SECONDS = 10.0
-"""One that followed another at once is itself followed so if it lived this long."""
+"""A driver that reuses Spark hands Spark on to the next driver only if it lived this long."""
 
 
 def main() -> int:
     """Read the settings and run."""
-    settings, surroundings = RunSettings.read(sys.argv[1]), environment.read()
-    steady_at = time.monotonic() + (STEADY_SECONDS if surroundings.spark_kept else 0)
-    session.begin(settings, surroundings)
+    settings, env = RunSettings.read(sys.argv[1]), environment.read()
+    steady_at = time.monotonic() + (STEADY_SECONDS if env.spark_kept else 0)
+    session.begin(settings, env)
     logs.begin(f"%(asctime)s {settings.run} driver %(levelname)s %(message)s")
-    for library in ("py4j", "httpx"):  # a line for each request would be one every other second
+    for library in ("py4j", "httpx"):  # they log a line per request: one every other second
         logging.getLogger(library).setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)
-    faulthandler.enable()  # what a native library did last stands in the log
+    faulthandler.enable()  # the log shows where a native library crashed
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
     exits.guard()
@@ -62,13 +62,13 @@ def main() -> int:
             why = f"refused: {error}"
         elif isinstance(error, DataRefused):
             why = f"stopped: {error}"
-    session.kill()  # the reason is the last line of the log: whoever looks for it looks there
+    session.kill()  # before the print: readers take the reason from the last line of the log
     print(line_of(why), file=sys.stderr)
     return code
 
 
 def follow(why: FerryError) -> None:
-    """Be the next driver: nothing of this one is left but Spark."""
+    """Replace this process by the next driver, which keeps nothing but Spark."""
     print(f"{why}: at once", file=sys.stderr)
     session.keep()
     sys.stdout.flush()
@@ -77,7 +77,7 @@ def follow(why: FerryError) -> None:
 
 
 def code_of(error: FerryError) -> ExitCode:
-    """Of a driver that ends with it: final is what the next one would meet again."""
+    """The exit code of a driver that ends with this error. An error that would repeat halts the job."""
     if isinstance(error, SpecRefused) and not isinstance(error, DataRefused):
         return ExitCode.REFUSED
     final = isinstance(error, Refusal | StateUnavailable | UserCodeFailed)
@@ -87,7 +87,7 @@ def code_of(error: FerryError) -> ExitCode:
 
 
 def end(error: BaseException) -> None:
-    """Say why as the last line. PySpark asks Java for the words of its errors, so Spark ends after that."""
+    """Print the reason as the last line. PySpark gets the text of its errors from Java, so Spark ends after that."""
     why = line_of(words_of(error))
     logging.getLogger("ferry.driver").critical("ends", exc_info=error)
     session.kill()
@@ -95,7 +95,7 @@ def end(error: BaseException) -> None:
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
-    """A thread of the coordinator that fails takes the driver along: a new one goes on where it was."""
+    """End the driver when a thread of the coordinator fails: a new driver recovers."""
     name = failed.thread.name if failed.thread is not None else "?"
     if (line := line_of_thread(failed.exc_value, name)) is not None:
         return logging.getLogger("ferry.driver").error("%s", line, exc_info=failed.exc_value)
@@ -112,7 +112,7 @@ if __name__ == "__main__":
     except BaseException as error:  # sys.exit in a user's function, too
         end(error)
     finally:
-        # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
+        # Not sys.exit: Spark's callback thread may block in an epoch for ever.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,7 +1,7 @@
-"""Tells workers where this life of the driver is, in the registry: before its generation is claimed, and again when it is.
+"""Publishes the address of this life of the driver in the registry: before its generation is claimed, and again after that.
 
-And what the job's stateful operators are. Both are said again as long as the driver lives, for a registry that has
-forgotten them. Must never claim anything itself: the journal decides which driver is the one.
+It also publishes the descriptors of the job's stateful operators. It repeats both as long as the driver lives, because the
+registry may lose them. Must never claim a generation: the journal decides which driver is current.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("ferry.driver")
 RETRY_SECONDS = 0.3
 
 KEEP_SECONDS = 1.0
-"""Between two looks at whether the registry still has what it was told."""
+"""Interval between two checks that the registry still has the published values."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Announcer:
     """One life of the driver."""
 
     def __init__(self, registry: JobRegistry, journal: JournalStore, cores: int, life: str | None = None) -> None:
-        """`cores`: of an executor; `life`: of a Spark that is there already."""
+        """`cores`: of an executor; `life`: of a Spark that runs already."""
         self._registry = registry
         self._journal = journal
         self._cores = cores
@@ -44,25 +44,25 @@ class Announcer:
         environment.give({variables.LIFE: self._life})
         self._spark = ""
         self._place: DriverPlace | None = None
-        """What the registry has to say; None as long as workers follow nobody, or another driver."""
+        """The address that the registry must hold; None while workers follow no driver, or another driver."""
         self._descriptors: list[OperatorDescriptor] = []
 
     def starting(self, spark: str) -> None:
-        """Workers may come to this master of Spark. Waits for the journal, and for Redis."""
+        """Announce this Spark master to the workers. Waits for the journal and for Redis."""
         self._spark = spark
         journal = _patiently(self._journal.read)
         generation = (journal.version.generation if journal else 0) + 1
         self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores))
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Have these as the job's operators, and tell the instances. Waits; raises SpecRefused when the job has others."""
+        """Journal and publish the job's operators. Waits; raises SpecRefused when the job has other operators."""
         _patiently(lambda: self._journal.settle(descriptors))
         _patiently(lambda: self._registry.publish(descriptors))
         self._descriptors = descriptors
         threading.Thread(target=self._keep, name="announcer-keep", daemon=True).start()
 
     def started(self, machine: Coordinator, control: str) -> None:
-        """Say it again as soon as the generation is claimed; returns at once."""
+        """Announce the address again once the generation is claimed; returns at once."""
         threading.Thread(target=self._started, args=(machine, control), name="announcer", daemon=True).start()
 
     def _started(self, machine: Coordinator, control: str) -> None:
@@ -76,7 +76,7 @@ class Announcer:
             self._place = place
             return
         self._place = None
-        log.warning("workers follow a newer driver than that of generation %d", place.generation)
+        log.warning("workers follow a newer driver, not generation %d", place.generation)
 
     def _keep(self) -> None:
         while True:
@@ -85,7 +85,7 @@ class Announcer:
                 self.keep()
 
     def keep(self) -> None:
-        """Say again what the registry has forgotten; nothing once a newer driver was there: it says so itself."""
+        """Publish again what the registry has lost. A newer driver publishes its own address, so this one stops."""
         place = self._place
         if place is not None and not self._registry.announce(place) and self._place is place:
             self._place = None

@@ -1,8 +1,8 @@
-"""`python -m ferry.driver.check ASKED ANSWER`: build a pipeline as the driver of its job would, and begin nothing.
+"""`python -m ferry.driver.check REQUEST ANSWER`: build a pipeline as the driver of its job would, and start nothing.
 
-ASKED is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}.
-Into the file ANSWER goes {"refused": why} or {"plan": ...}. Where the program needs Spark itself (`spark.readStream`,
-`.transform`), a JVM is started, or, without "spark", the answer is {}.
+REQUEST is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}.
+The file ANSWER gets {"refused": reason} or {"plan": ...}. If the program needs Spark itself (`spark.readStream`,
+`.transform`), a JVM starts; without "spark", the answer is {}.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ferry.spark.described import described
 
 
 class SparkNeeded(BaseException):
-    """The program uses Spark, which is not to be started. No `except Exception` of a user's takes it for an error."""
+    """The program uses Spark, and Spark must not start. A user's `except Exception` does not catch it."""
 
 
 class LateSession(SparkSession):
-    """A session that starts when it is first used. From then on it is the session that has started."""
+    """A session that starts on first use. After that it behaves as the started session."""
 
     def __init__(self, start: Callable[[], SparkSession]) -> None:
         object.__setattr__(self, "_start", start)
@@ -44,36 +44,36 @@ class LateSession(SparkSession):
         return object.__getattribute__(self, name)
 
 
-def answer(asked: str, folder: str) -> dict[str, Any]:
-    """The plan of a pipeline, or why it is refused; {}: it takes Spark to tell, which is not to be started."""
-    given = json.loads(asked)
+def answer(text: str, folder: str) -> dict[str, Any]:
+    """The plan of a pipeline, or the reason for its refusal; {}: only Spark could tell, and Spark must not start."""
+    request = json.loads(text)
 
     def start() -> SparkSession:
-        if not given["spark"]:
+        if not request["spark"]:
             raise SparkNeeded
         return session.tried(folder)
 
     try:
-        program = compile.load(*given["pipeline"])
+        program = compile.load(*request["pipeline"])
         try:
-            plan = compile.build(LateSession(start), program, *given["arguments"])
+            plan = compile.build(LateSession(start), program, *request["arguments"])
         except SpecRefused as refused:
             if not _wants_session(refused):
                 raise
-            plan = compile.build(start(), program, *given["arguments"])
+            plan = compile.build(start(), program, *request["arguments"])
         return {"plan": described(plan)}
     except SparkNeeded:
         return {}
     except SpecRefused as refused:
         return {} if isinstance(refused.__cause__, SparkNeeded) else {"refused": str(refused)}
     except (FerryError, OSError) as error:
-        return {"refused": words_of(error)} if given["spark"] else {}
+        return {"refused": words_of(error)} if request["spark"] else {}
 
 
 def _wants_session(refused: BaseException) -> bool:
-    """Without a session PySpark itself has failed, as `col(...)` of its functions does; or what it gave was None.
+    """Whether PySpark failed because no session exists: `col(...)` raises, other functions return None.
 
-    What cannot be pickled fails in PySpark, too, and needs no session.
+    A pickling error also comes from PySpark, but a session does not help.
     """
     first = refused.__cause__ or refused
     last = traceback.extract_tb(first.__traceback__)[-1].filename
@@ -83,10 +83,9 @@ def _wants_session(refused: BaseException) -> bool:
 
 
 def main() -> None:
-    """Write the answer; the process ends at once then, whatever the program has left running."""
+    """Write the answer and end the process at once, even if the program left threads running."""
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
-        found = answer(sys.argv[1], folder)
-        Path(sys.argv[2]).write_text(json.dumps(found), "utf-8")
+        Path(sys.argv[2]).write_text(json.dumps(answer(sys.argv[1], folder)), "utf-8")
         session.kill()
     sys.stdout.flush()
     os._exit(0)

@@ -1,7 +1,7 @@
-"""Dead letters: records that tasks have set aside, in one folder an epoch, `epoch=E/*.jsonl`.
+"""Dead letters: records that tasks have set aside, in one folder per epoch, `epoch=E/*.jsonl`.
 
-Tasks write to the hidden folder of their epoch; what accepted attempts wrote appears with the epoch. Together they have a
-bound: the oldest epochs go first, as soon as a new one needs the room. Must never touch anything else in the directory.
+Tasks write to the hidden folder of their epoch; files of accepted attempts appear with the epoch. Their total size is
+bounded: the oldest epochs are removed when a new epoch needs room. Must never touch other files in the directory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from ferry.spark.tasks.letters import hidden_dead_letters
 
 
 class DeadLetters:
-    """The folders below one directory, which need not exist."""
+    """The folders of dead letters below one directory; the directory need not exist."""
 
     def __init__(self, directory: Path, bytes_max: int = limits.DEAD_LETTER_BYTES_MAX) -> None:
         self._directory = directory
         self._bytes_max = bytes_max
-        found = [p for p in directory.glob("epoch=*") if p.name[6:].isdigit()]
-        self._bytes = {int(p.name[6:]): _size(p) for p in sorted(found, key=lambda p: int(p.name[6:]))}
+        folders = [p for p in directory.glob("epoch=*") if p.name[6:].isdigit()]
+        self._bytes = {int(p.name[6:]): _size(p) for p in sorted(folders, key=lambda p: int(p.name[6:]))}
 
     def __str__(self) -> str:
         return str(self._directory)
 
     def keep(self, epoch: int, letters: Mapping[str, Sequence[str]]) -> None:
-        """Write those that came with receipts where tasks that share the directory with the driver write theirs."""
+        """Write the letters that came with receipts to the hidden folder, where tasks with a shared directory write."""
         for name, lines in letters.items():
             if lines:
                 hidden = hidden_dead_letters(self._directory, epoch)
@@ -35,7 +35,7 @@ class DeadLetters:
                 (hidden / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     def publish(self, epoch: int, accepted: Iterable[str]) -> None:
-        """Make the records of accepted attempts visible, forget those of others. Idempotent."""
+        """Make the records of accepted attempts visible, remove the rest. Idempotent."""
         hidden, final = hidden_dead_letters(self._directory, epoch), self._directory / f"epoch={epoch}"
         names = {f"{name}.jsonl" for name in accepted}
         if not hidden.is_dir():

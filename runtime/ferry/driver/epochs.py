@@ -1,4 +1,4 @@
-"""The epoch function: what happens from the moment that a query has planned an epoch to its end.
+"""The epoch function: runs a planned epoch from its begin to its end.
 
     EpochBegun -> [StartIngest -> Spark job -> Ingested]* -> Emit -> sink -> EpochEnded
 
@@ -32,16 +32,16 @@ from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.status import is_at_rest
 from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.coordinator_orders import next_order
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
+from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.loops import Loops
-from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
 from ferry.driver.signals import Crashes
-from ferry.driver.watch import EpochWatch
 from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
@@ -53,16 +53,16 @@ log = logging.getLogger("ferry.driver")
 
 
 MALFORMED = "Malformed"
-"""What the problem is called in the driver's status."""
+"""The name of the problem in the driver's status."""
 
 EPOCH = "epoch"
-"""Tag of Spark's jobs that are of an epoch, where others last."""
+"""Tag of the Spark jobs that belong to an epoch; jobs of loops have no tag and outlive epochs."""
 
 REASON_MAX = 600
-"""Characters that are said of a failed ingest run."""
+"""Maximum characters of the reason that a failed ingest run reports."""
 
 TIMER_SECONDS = 1.5
-"""From the end of an epoch to the next one that is made for a timer: instances report once a second."""
+"""Minimum time between an epoch's end and an epoch for a timer: instances report their timers once a second."""
 
 
 class Epochs:
@@ -70,7 +70,7 @@ class Epochs:
 
     _malformed_noted = False
     _malformed_epoch = -1
-    """The last one in which most records of an operator were malformed."""
+    """The last epoch in which most records of an operator were malformed."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Epochs:
         works: Mapping[int, IngestWork],
         loops: Loops | None,
     ) -> None:
-        """`works`: what tasks do, by operator; `loops`: None: a job of Spark an ingest run."""
+        """`works`: the work of tasks, by operator; `loops`: None when each ingest run is a Spark job."""
         self.settings = settings
         self.spark = spark
         self.plan = plan
@@ -99,45 +99,45 @@ class Epochs:
         self._works = works
         self._loops = loops
         self._planned = planned_once(spark, plan, works)
-        self._watch = EpochWatch(self._cancel, loop.members.connected)
+        self._watch = InstanceWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
-        operators = [one.descriptor for one in plan.operators]
+        operators = [operator.descriptor for operator in plan.operators]
         crashed = Crashes(spark).fresh
         self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, operators, crashed)
         if loops is not None:
             loops.on_death = self._poison.died
-        given = dead_letters, self._poison
-        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, *given)
+        poison = self._poison
+        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters, poison)
         self._last_end: float | None = None
         """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
-        """when a flow becomes idle, in milliseconds; 0: the notes will tell"""
+        """when the next flow becomes idle, in milliseconds; 0: not known yet"""
         self._halting = threading.Event()
         self._tagged = False
 
     def stop_after_epoch(self) -> None:
-        """Wait for the epoch under way, unless it fails and is tried again; a later one is not begun."""
+        """Wait for the running epoch, but not for its retries; no later epoch begins."""
         self._halting.set()
         self.loop.ending.set()
         self.idle.wait(30)
 
     def wants_tick(self) -> bool:
-        """Whether a flow has become idle since the last epoch: without data, a tick has to make the next one."""
+        """Whether a flow has become idle since the last epoch: without data, only a tick starts the next epoch."""
         return self.idle.is_set() and self._silent_at is not None and time.time() * 1000 >= self._silent_at
 
     def timer_is_due(self) -> bool:
-        """Whether a timer of the clock waits for an epoch; instances have some time to say that it has gone off."""
+        """Whether a processing-time timer waits for an epoch. Instances need some time to report that it fired."""
         due, last = self.loop.move_metrics.next_timer(), self._last_end
         if due is None or not self.idle.is_set() or (last is not None and time.monotonic() - last <= TIMER_SECONDS):
             return False
         return time.time() * 1000 >= due
 
     def _cancel(self) -> None:
-        """End what Spark does for the epoch under way, and nothing else."""
+        """Cancel the Spark work of the running epoch, and no other work."""
         if self._loops is None:
             self.spark.sparkContext.cancelAllJobs()
         else:
@@ -145,7 +145,7 @@ class Epochs:
             self.spark.sparkContext.cancelJobsWithTag(EPOCH)
 
     def run(self, batch: Batch, epoch: int) -> None:
-        """One epoch, to its end."""
+        """Run one epoch to its end."""
         if self._loops is not None and not self._tagged:
             self.spark.sparkContext.addJobTag(EPOCH)
             self._tagged = True
@@ -191,7 +191,7 @@ class Epochs:
         self.idle.set()
 
     def _stage_times(self, record: EpochRecord, begin: float) -> None:
-        """Seconds from each stage's beginning to the next one's."""
+        """Seconds from the begin of each stage to the begin of the next stage."""
         marks = {"ingest": begin, **self.loop.stages}
         order = [s for s in ("ingest", "prepare", "commit", "emit", "sink") if s in marks]
         ends = [*(marks[s] for s in order[1:]), time.monotonic()]
@@ -213,7 +213,7 @@ class Epochs:
             self._ingest_failed(order, errors[0])
             try:
                 batch.failed(errors[0])
-            except Fault as wrong:  # The next run meets it again, and says it.
+            except Fault as wrong:  # The next run hits the same error and reports it.
                 log.warning("epoch %d cannot be planned again: %s", order.step.epoch, wrong)
         else:
             self._patience.succeeded()
@@ -224,7 +224,7 @@ class Epochs:
             self._ingested(order, receipts)
 
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
-        """Say it when the user's code takes long; nothing else of an ingest does."""
+        """Report when the user's code takes long; the rest of an ingest is fast."""
         operator = self.plan.operators[order.step.operator]
         if not (code := self._code_in_tasks(operator)):
             return nullcontext()
@@ -232,7 +232,7 @@ class Epochs:
         return self.metrics.problems.running(text)
 
     def _code_in_tasks(self, operator: Operator) -> str:
-        """What an ingest calls of the user's: functions before the operator, and an aggregator by which it is condensed."""
+        """The user's code in an ingest: functions before the operator, and an aggregator that pre-aggregates its input."""
         condensing = operator.descriptor.kind == "process" and operator.descriptor.shape.parts is not None
         before = code_of(operator.inputs, self.plan.sources)
         return ", ".join([*[before] * bool(before), *(users_classes(operator.descriptor) if condensing else ())])
@@ -241,11 +241,11 @@ class Epochs:
         return f"a task of operator {self.plan.operators[order.step.operator].descriptor.name!r}"
 
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
-        """Run the ingest job; one receipt a task, or of all that is left of a share that kills its task."""
+        """Run the ingest; one receipt per task, or per rest of a share whose record kills its task."""
         operator = self.plan.operators[order.step.operator]
-        helpers = tuple(one for i in order.helpers if (one := self.loop.members.registration(i)))
+        helpers = tuple(helper for i in order.helpers if (helper := self.loop.members.registration(i)))
         read = {side.origin for side in operator.inputs}
-        rows = {i: self.publisher.splits(one) for i, one in enumerate(order.rows) if i in read and has_fired(one)}
+        rows = {i: self.publisher.splits(fired) for i, fired in enumerate(order.rows) if i in read and has_fired(fired)}
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
         high = self.loop.machine.commits.results[order.step.operator].high
@@ -271,17 +271,17 @@ class Epochs:
             raise
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
-        """Try again a little later: the coordinator may know by then who is gone, or somebody has mended the input."""
+        """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
         if (line := line_in(reason)) is not None:
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)
-            what = f"ingest of epoch {order.step.epoch}, attempt {order.run}: {reason[:REASON_MAX]}"
-            self._patience.failed(what, at_once=reason.startswith(Fault.__name__))  # A file does not mend itself.
+            text = f"ingest of epoch {order.step.epoch}, attempt {order.run}: {reason[:REASON_MAX]}"
+            self._patience.failed(text, at_once=reason.startswith(Fault.__name__))  # A bad file stays bad.
         self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:
-        """Tell the coordinator where the winning fragments are, and what is committed with them."""
+        """Report the winning fragments to the coordinator, with the notes to commit."""
         step, late = order.step, self.loop.machine.commits.late
         fragments = [Fragment(step, self.loop.machine.generation, order.run, r.task) for r in receipts]
         winners: dict[InstanceId, list[Fragment]] = {}
@@ -308,24 +308,24 @@ class Epochs:
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
 
     def _judge_input(self, step: Step, before: EpochNotes, notes: EpochNotes, receipts: Sequence[Receipt]) -> None:
-        """Say where the first malformed record of all lies, and when most records of an epoch are malformed to an operator.
+        """Report the place of the job's first malformed record, and an epoch whose records are mostly malformed.
 
-        That ends with an epoch in which they are to none.
+        An operator counts alone. The problem ends with an epoch in which it holds for no operator.
         """
-        malformed, given = sum(r.bad for r in receipts), sum(r.given for r in receipts)
+        malformed, records = sum(r.bad for r in receipts), sum(r.given for r in receipts)
         reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
         if any(r.malformed for r in receipts) and not before.malformed and not self._malformed_noted:
             self._malformed_noted = True
             self.metrics.note("malformed", f"the first malformed record: {reason}; see {self.publisher.dead_letters}")
-        if malformed * 2 > given:
+        if malformed * 2 > records:
             self._malformed_epoch = step.epoch
-            text = f"{malformed} of {given} records of an epoch are malformed and set aside: {reason}"
+            text = f"{malformed} of {records} records of an epoch are malformed and set aside: {reason}"
             self.metrics.problems.report(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
         elif notes.epoch.rows and step.operator == len(self.plan.operators) - 1 and step.epoch != self._malformed_epoch:
             self.metrics.problems.mended(MALFORMED)
 
     def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
-        """The watermark of a step's operator; the coordinator never lets it go back."""
+        """The watermark of a step's operator; the coordinator keeps it monotonic."""
         operator, number = self.plan.operators[order.step.operator], order.step.operator
         for clocks in notes.maxima[number].values():
             watermarks.refuse_too_many(clocks.keys(), operator.descriptor.name)
@@ -333,7 +333,7 @@ class Epochs:
         return watermarks.operator_watermark(self._highs(notes, fired, now, number)[number])
 
     def _highs(self, notes: EpochNotes, fired: list[int], now: int, last: int) -> list[list[int | None]]:
-        """How far the inputs of operators up to this one have come. None: idle, as what fires is whose inputs all are."""
+        """The watermark of each input, of operators up to `last`. None: idle; a fired input is idle if its operator is."""
         of: list[list[int | None]] = []
         for number, operator in enumerate(self.plan.operators[: last + 1]):
             highs: list[int | None] = []
@@ -351,7 +351,7 @@ class Epochs:
         return of
 
     def _next_silence(self, notes: EpochNotes, now: int) -> int | None:
-        """When the next flow of any operator becomes idle, unless it brings something."""
+        """When the next flow of any operator becomes idle, unless a record arrives before."""
         due = (
             watermarks.next_idle(notes.maxima.get(number, {}).get(side, {}), source.idle_ms, now)
             for number, operator in enumerate(self.plan.operators)

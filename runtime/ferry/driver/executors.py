@@ -1,6 +1,6 @@
-"""Spark's executors on other hosts: warmed up before they get shares of the input, given up as soon as they are silent.
+"""Spark's executors on other hosts: warmed up before they get shares of the input, removed when their worker is silent.
 
-With task slots in the driver there are no executors.
+With task slots in the driver, no executors exist.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LOOK_SECONDS = 0.1
 
 
 class Executors:
-    """Follows the executors of a session.
+    """Tracks the executors of a session.
 
-    The number of task slots that are warm goes to a file: the source deals its shares out by it. `warm_up(slots)` runs a
-    small task on each slot, so that an executor that has just come delays no epoch.
+    The number of warm task slots goes to a file: the source cuts its input into as many shares. `warm_up(slots)` runs a
+    small task on each slot, so that a new executor does not delay an epoch.
     """
 
     def __init__(self, backend: Backend, slots_file: Path, warm_up: Callable[[int], None]) -> None:
@@ -48,11 +48,11 @@ class Executors:
         self._wake = threading.Event()
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start tracking."""
         threading.Thread(target=self._run, name="executors", daemon=True).start()
 
     def silent(self, worker: int) -> None:
-        """A worker is silent: what its executors were given goes to others at once. Callable from any thread."""
+        """Remove the executors of a silent worker at once; Spark reassigns their tasks. Callable from any thread."""
         with self._lock:
             self._silent.add(worker)
         self._wake.set()
@@ -62,12 +62,12 @@ class Executors:
             try:
                 self.look()
             except Py4JError as error:
-                log.debug("no executors to be seen: %s", error)
+                log.debug("executors cannot be listed: %s", error)
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
 
     def look(self) -> None:
-        """Give up what is silent, follow the rest."""
+        """Remove the executors of silent workers, track the rest."""
         with self._lock:
             silent, self._silent = self._silent, set()
         if silent:
@@ -82,7 +82,7 @@ class Executors:
                 self._backend.remove(executor)
 
     def _follow(self, present: frozenset[str]) -> None:
-        """Warm up who is new; count who is warm."""
+        """Warm up new executors; count the warm ones."""
         self._warm &= present
         if self._warming is not None and not self._warming.is_alive():
             self._warming = None
@@ -105,35 +105,35 @@ class Executors:
 
 
 class Backend:
-    """The executors of a session, by the workers that they run beside."""
+    """The executors of a session, each with the worker that it belongs to."""
 
     def __init__(self, spark: SparkSession, cores: int) -> None:
-        """`cores`: task slots of an executor that are used."""
+        """`cores`: used task slots of an executor."""
         self._scheduler = Scheduler(spark)
         self.cores = cores
         self.executors = self._scheduler.executors
         self.remove = self._scheduler.remove
 
     def worker_of(self, executor: str) -> int | None:
-        """The worker that an executor runs beside; None when the executor is gone."""
+        """The worker of an executor; None when the executor is gone."""
         worker = self._scheduler.attribute(executor, variables.WORKER)
         return None if worker is None else int(worker)
 
 
-def warm(settings: RunSettings, surroundings: Environment, program: Program, loop: Loop) -> None:
-    """Have Python processes ready in all task slots: in those of this process now, in others when they come.
+def warm(settings: RunSettings, env: Environment, program: Program, loop: Loop) -> None:
+    """Start Python processes in all task slots: in local slots now, in slots of executors when these join.
 
-    Tasks that hold their place are ready by themselves.
+    Loops need no warm-up.
     """
     descriptors = [operator.descriptor for operator in program.plan.operators]
     if program.loops is not None:
         loop.members.on_silent.append(program.loops.silent)
-    if surroundings.standalone:
+    if env.standalone:
         heat = partial(warm_up, program.spark, descriptors)
         executors = Executors(Backend(program.spark, settings.cores), settings.path / SLOTS, heat)
         loop.members.on_silent.append(executors.silent)
         executors.start()
-    if surroundings.standalone or program.loops is not None:
+    if env.standalone or program.loops is not None:
         return
 
     def warm_here() -> None:

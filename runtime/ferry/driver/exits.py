@@ -1,4 +1,4 @@
-"""Exits that the user's code asks for: exit code 0 says that the job has ended, and only the driver itself may say so."""
+"""Exits that the user's code requests. Exit code 0 means that the job has finished: only the driver may exit with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ferry.contract.user_code import line_of_exit
 
 
 def guard() -> None:
-    """From now on `os._exit` in the user's code halts the driver, with the statement as its last words."""
+    """Make `os._exit` in the user's code halt the driver, with the statement as the last line of the log."""
     process, leave = os.getpid(), os._exit
 
     def guarded(status: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Input that is away, is not read, or holds nothing: a job that has begun waits for it, and says so."""
+"""Input that is unavailable, unread or empty: a job that has begun waits for it and reports it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ferry.spark.source import PROBLEM
 log = logging.getLogger("ferry.driver")
 
 SOURCE_FAILING, NOT_READ = "SourceFailing", "NotRead"
-"""What it is called in the driver's status: a problem, and a notice."""
+"""Names in the driver's status: of a problem, and of a notice."""
 
 SOURCE_QUIET_SECONDS = 2.0
-"""A source that can be read again within this time is no problem."""
+"""A source that recovers within this time is not reported."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks for input that is away when a driver begins."""
+"""Interval between two checks for unavailable input when a driver starts."""
 
 
 def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMetrics) -> CompiledPipeline:
-    """The pipeline, as soon as its sources can say what columns they have. A program that takes long is said to.
+    """The pipeline, once its sources know their columns. A slow program is reported.
 
-    Raises InputAway, in a job that has not `begun`, for a folder that is not there.
+    Raises InputAway for a missing folder if the job has not `begun`.
     """
     seconds = metrics.problems.slow_ms / 1000
     while True:
@@ -52,7 +52,7 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
 
 
 def pass_on(directory: Path, metrics: DriverMetrics, reported: bool) -> bool:
-    """Say what Ferry's source beside Spark's own waits for; whether there is anything, as `reported` the last time."""
+    """Report what Ferry's source, run by Spark, waits for. Returns whether it waits; `reported`: the previous answer."""
     try:
         text = (directory / PROBLEM).read_text()
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def pass_on(directory: Path, metrics: DriverMetrics, reported: bool) -> bool:
 
 
 def notice(metrics: DriverMetrics, text: str) -> None:
-    """Say what of the input is not read; empty: all of it is."""
+    """Report the part of the input that is not read; empty: all of it is read."""
     if text:
         metrics.problems.delayed(NOT_READ, text)
     else:
@@ -73,7 +73,7 @@ def notice(metrics: DriverMetrics, text: str) -> None:
 
 
 def nothing_read(sources: Mapping[str, Any], malformed: int) -> str:
-    """What to say of a finite job that has read no record."""
+    """The warning for a finite job that has read no record."""
     about = (f"source {name!r} " + _contents(source) for name, source in sources.items())
     aside = f" ({malformed} were set aside as malformed)" if malformed else ""
     return f"no record was read{aside}: {'; '.join(about)}"

@@ -1,4 +1,4 @@
-"""One life of the driver from its begin to its end: recover, start the query, run epochs, end."""
+"""One life of the driver: recover, start the query, run epochs, end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ferry.contract.status import BEGAN_AGAIN
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import inputs, life
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.ends import Halted, Stopped, end_of
+from ferry.driver.coordinator_orders import next_order
 from ferry.driver.epochs import Epochs
+from ferry.driver.errors import Halted, Stopped, end_of
 from ferry.driver.executors import warm
 from ferry.driver.failures import user_error
-from ferry.driver.orders import next_order
 from ferry.driver.queries import Query, query_of
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
@@ -40,7 +40,7 @@ GONE = ("unavailable", "away", "failed")
 
 
 def run(settings: RunSettings) -> int:
-    """Run the job until its bounded input has fired everything, or somebody stops it. Returns the exit code."""
+    """Run the job until its bounded input is processed, or the user stops it. Returns the exit code."""
     mine = life.begun(settings, environment.read())
     if mine is None:
         return ExitCode.FINISHED
@@ -64,9 +64,9 @@ def run(settings: RunSettings) -> int:
 def resume(
     ready: core.Ready, plan: CompiledPipeline, checkpoint: Checkpoint, metrics: DriverMetrics, late: int
 ) -> tuple[int, bool]:
-    """Go on from the epoch that the state has committed. Raises StateUnavailable if its offsets are lost.
+    """Resume from the committed epoch of the state. Raises StateUnavailable if its offsets are lost.
 
-    Returns: the last committed epoch, and whether all of the input is behind it.
+    Returns: the last committed epoch, and whether it was the last epoch of the input.
     """
     notes = EpochNotes.load(ready.meta)
     committed = ready.committed.step.epoch if ready.committed else -1
@@ -89,26 +89,26 @@ class Job:
     def run(self) -> int:
         """Recover, then run epochs. Returns the exit code."""
         mine, loop, metrics = self._life, self._life.loop, self._life.metrics
-        warm(mine.settings, mine.surroundings, mine.program, loop)
+        warm(mine.settings, mine.env, mine.program, loop)
         loop.start()
-        if mine.keeper is not None:
-            mine.keeper.start()
+        if mine.checkpoint_scheduler is not None:
+            mine.checkpoint_scheduler.start()
         threading.Thread(target=self._serve, name="control", daemon=True).start()
-        query = query_of(mine, lambda: self._ticks)  # May take seconds, during which the members answer.
+        query = query_of(mine, lambda: self._ticks)  # May take seconds; meanwhile the members answer.
         ready = next_order(loop)
         if not isinstance(ready, core.Ready):
             raise Bug(f"{ready} before the recovery was over")
         restoring = mine.restoring
-        if (manifest := restoring.manifest) is not None and restoring.by_itself:
+        if (manifest := restoring.manifest) is not None and restoring.is_automatic:
             begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
-            metrics.problems.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
-        if mine.keeper is None:
+            metrics.problems.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were rolled back")
+        if mine.checkpoint_scheduler is None:
             restoring.over()
         committed, over = resume(ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late)
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        if not mine.opening.open(committed, loop, metrics):
+        if not mine.sink_startup.open(committed, loop, metrics):
             raise Stopped("the job was stopped")
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
@@ -124,7 +124,7 @@ class Job:
             mine.program.works,
             mine.program.loops,
         )
-        # They count only when they grow, and offsets have those of the driver before, which may have had another machine.
+        # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.
         self._ticks = loop.machine.generation << 32
         started = query(partial(self._epoch, epochs))
         log.info("%s begins", type(started).__name__)
@@ -140,17 +140,17 @@ class Job:
         return 0
 
     def _serve(self) -> None:
-        """Answer requests for status and control. On a thread of its own, so that no epoch waits for the import."""
+        """Serve status and control. On its own thread, so that no epoch waits for the import."""
         from ferry.coordinator import control  # loads a web framework
 
-        mine, around = self._life, self._life.surroundings
+        mine, env = self._life, self._life.env
         registry = control.collect(mine.loop, mine.metrics)
-        where = around.address, around.control_port
-        stop = partial(mine.opening.stop, mine.loop)
-        url = control.serve(mine.loop, mine.metrics, registry, mine.settings, stop, where, mine.keeper)
-        if around.metrics_token is not None:
-            MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
-        if around.standalone:
+        where = env.address, env.control_port
+        stop = partial(mine.sink_startup.stop, mine.loop)
+        url = control.serve(mine.loop, mine.metrics, registry, mine.settings, stop, where, mine.checkpoint_scheduler)
+        if env.metrics_token is not None:
+            MonitoringServer(registry, (env.address, env.metrics_port), env.metrics_token)
+        if env.standalone:
             mine.announcer.started(mine.loop.machine, url)
 
     def _epoch(self, epochs: Epochs, batch: Batch, epoch: int) -> None:
@@ -164,12 +164,12 @@ class Job:
             raise
 
     def _await_end(self, query: Query, epochs: Epochs) -> bool:
-        """Watch a query until it ends. Returns whether the job was suspended."""
+        """Wait for the end of a query. Returns whether the job was suspended."""
         mine, metrics = self._life, self._life.metrics
         while query.isActive and not epochs.finished:
             if mine.stop.wait(0.02):
                 break
-            if mine.keeper is not None and mine.keeper.suspended.is_set():
+            if mine.checkpoint_scheduler is not None and mine.checkpoint_scheduler.suspended.is_set():
                 last = metrics.checkpoint
                 text = f"checkpoint {last.number} as of epoch {last.epoch}" if last is not None else ""
                 metrics.note("suspended", text)
@@ -177,7 +177,7 @@ class Job:
                 return True
             self._check_halt(epochs)
         if epochs.finished:
-            # The flush epoch is final only when the query has it in its commit log.
+            # The flush epoch is final once it is in the commit log of the query.
             deadline = time.monotonic() + 10
             while mine.checkpoint.ended() < metrics.epoch and time.monotonic() < deadline and query.isActive:
                 time.sleep(0.005)
@@ -191,15 +191,15 @@ class Job:
             raise self._failure
         if epochs.finished or self._life.stop.is_set():
             return
-        # Outside of an epoch: a source failed, or the process that plans it. A new driver goes on from there.
+        # Outside of an epoch a source failed, or its planning process. A new driver resumes.
         if isinstance(failed := query.exception(), FerryError):
             raise failed
         if failed is not None and (users := user_error(failed, "a source")) is not None:
             raise users
-        raise RuntimeError(f"the query ended by itself: {failed}")
+        raise RuntimeError(f"the query ended unexpectedly: {failed}")
 
     def _check_halt(self, epochs: Epochs) -> None:
-        """Raise the end that a halt between two epochs orders: no epoch would see the halt."""
+        """Raise the error of a halt that arrives between two epochs, because no epoch reads orders then."""
         if self._failure is not None:
             raise self._failure
         orders = self._life.loop.orders
@@ -213,7 +213,7 @@ class Job:
             orders.put(order)
 
     def _tick(self, epochs: Epochs) -> None:
-        """Ask for an epoch without data when group changes wait for one, or the watermark, or a timer of the clock."""
+        """Start an epoch without data when group changes, the watermark or a processing-time timer wait for an epoch."""
         path, machine = self._life.settings.path, self._life.loop.machine
         waits = False
         while True:

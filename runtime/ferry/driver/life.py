@@ -1,10 +1,10 @@
-"""All parts of one life of the driver, built once and in order; nothing runs yet but Spark.
+"""Builds all parts of one life of the driver, once and in order; only Spark runs already.
 
-program    the compiled pipeline, the work of its tasks, the session of Spark
-loop       the coordinator: its machine decides, the journal keeps what is decided
-restoring  the checkpoint that the job begins with
-opening    the sinks before the first epoch
-keeper     the durable checkpoints, if the job has a place for them
+program               the compiled pipeline, the work of its tasks, the Spark session
+loop                  the coordinator: its machine decides, the journal keeps the decisions
+restoring             the checkpoint that the job begins with
+sink_startup          rolls back and opens the sinks before the first epoch
+checkpoint_scheduler  takes durable checkpoints, if the job has a location for them
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.keeper import Keeper
-from ferry.driver.opening import OpeningSinks
+from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.driver.program import Program, prepared
 from ferry.driver.restoring import Restoring
+from ferry.driver.sink_startup import SinkStartup
 from ferry.driver.stages import StageHook
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
@@ -46,40 +46,40 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """See the module."""
+    """The parts of one life of the driver."""
 
     settings: RunSettings
-    surroundings: Environment
+    env: Environment
     checkpoint: Checkpoint
     """Spark's checkpoint: the offsets of each epoch."""
     stop: threading.Event
-    """Set when the job is to stop."""
+    """Set when the job must stop."""
     metrics: DriverMetrics
     announcer: Announcer
     program: Program
     loop: Loop
     stage: StageHook
     restoring: Restoring
-    opening: OpeningSinks
-    keeper: Keeper | None
+    sink_startup: SinkStartup
+    checkpoint_scheduler: CheckpointScheduler | None
 
 
-def begun(settings: RunSettings, surroundings: Environment) -> Life | None:
-    """A life of the driver. None: it is a standby, and no driver will be needed any more."""
+def begun(settings: RunSettings, env: Environment) -> Life | None:
+    """A life of the driver. None: it is a standby, and the job has ended."""
     module = compile.load(*settings.pipeline)
     job_registry = JobRegistry(settings.run, settings.redis, settings.secret)
-    journal = _journal(settings, surroundings)
-    announcer = Announcer(job_registry, journal, settings.slots, surroundings.life)
-    spark = session.start(settings, surroundings, announcer.starting)
+    journal = _journal(settings, env)
+    announcer = Announcer(job_registry, journal, settings.slots, env.life)
+    spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)
     metrics = DriverMetrics(settings.job, settings.directory, settings.slow_ms)
     checkpoint = Checkpoint(settings.path / "checkpoint")
     args = settings.pipeline_args, settings.output, settings.events
-    is_begun = surroundings.begun or checkpoint.begun()[0] >= 0
+    is_begun = env.begun or checkpoint.begun()[0] >= 0
     plan = inputs.built(lambda: compile.build(spark, module, *args), is_begun, metrics)
     identify(plan.sinks, settings.job, settings.run)
-    program = prepared(settings, surroundings, spark, plan)
-    if surroundings.standby and not _await_turn(program, settings):
+    program = prepared(settings, env, spark, plan)
+    if env.standby and not _await_turn(program, settings):
         return None
     descriptors = [operator.descriptor for operator in plan.operators]
     announcer.settle(descriptors)
@@ -91,35 +91,46 @@ def begun(settings: RunSettings, surroundings: Environment) -> Life | None:
         metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors)
     stop, stage, where = threading.Event(), StageHook(settings), settings.checkpoint
     shelf = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
-    opening = OpeningSinks(plan.sinks, settings, stop)
+    sink_startup = SinkStartup(plan.sinks, settings, stop)
 
     def rewind(manifest: Manifest, loop: Loop) -> bool:
         identify(plan.sinks, settings.job, settings.run, manifest.job)
         checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
-        return opening.rewind(manifest.epoch, loop, metrics)
+        return sink_startup.rewind(manifest.epoch, loop, metrics)
 
     restoring = Restoring(settings, descriptors, shelf, rewind)
     committed = checkpoint.ended()
     operators = len(descriptors)
     loop = Loop(settings, job_registry, journal, operators, stage, committed, restoring.begin, restoring.rewind)
-    keeper = None
+    checkpoint_scheduler = None
     if where is not None and shelf is not None:
         published = partial(_has_checkpoint, restoring, metrics)
-        keeper = Keeper(settings, where, descriptors, shelf, loop, metrics, published)
+        checkpoint_scheduler = CheckpointScheduler(settings, where, descriptors, shelf, loop, metrics, published)
     return Life(
-        settings, surroundings, checkpoint, stop, metrics, announcer, program, loop, stage, restoring, opening, keeper
+        settings=settings,
+        env=env,
+        checkpoint=checkpoint,
+        stop=stop,
+        metrics=metrics,
+        announcer=announcer,
+        program=program,
+        loop=loop,
+        stage=stage,
+        restoring=restoring,
+        sink_startup=sink_startup,
+        checkpoint_scheduler=checkpoint_scheduler,
     )
 
 
 def _has_checkpoint(restoring: Restoring, metrics: DriverMetrics) -> None:
-    """The job has a checkpoint of this life: the one that it began with is not needed any more."""
+    """This life has written a checkpoint: the job no longer needs the checkpoint that it began with."""
     restoring.over()
     metrics.problems.caught_up(BEGAN_AGAIN)
 
 
 def _await_turn(program: Program, settings: RunSettings) -> bool:
-    """Be ready to take over. False: no driver will be needed any more."""
-    from ferry.coordinator import control  # loads a web framework: now, and not when every millisecond counts
+    """Wait as a standby until this driver must take over. False: the job has ended."""
+    from ferry.coordinator import control  # loads a web framework: now, not during the takeover
 
     assert control
     if program.loops is not None:
@@ -128,12 +139,12 @@ def _await_turn(program: Program, settings: RunSettings) -> bool:
     return standby.await_turn(lambda: warm_up(program.spark, descriptors, settings.cores))
 
 
-def _journal(settings: RunSettings, surroundings: Environment) -> JournalStore:
-    """The journal in the API server, where the operator says so; else in Redis."""
+def _journal(settings: RunSettings, env: Environment) -> JournalStore:
+    """The journal in the API server if the operator chose it; else the journal in Redis."""
     in_redis = RedisJournal(settings.run, settings.redis, settings.secret)
-    if surroundings.journal is None:
+    if env.journal is None:
         return in_redis
     from ferry.registry.api_journal import Access, ApiJournal
 
-    access = Access(surroundings.api_server, ACCOUNT / "token", ACCOUNT / "ca.crt")
-    return ApiJournal(access, *surroundings.journal, in_redis, surroundings.begun)
+    access = Access(env.api_server, ACCOUNT / "token", ACCOUNT / "ca.crt")
+    return ApiJournal(access, *env.journal, in_redis, env.begun)

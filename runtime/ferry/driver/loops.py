@@ -1,10 +1,10 @@
-"""The loops of a life of the driver: tasks of Spark that hold their place and are dealt the shares of each ingest run.
+"""Loops: long-running Spark tasks. The driver assigns them the shares of each ingest run.
 
-    a job of n tasks --> n loops attach --> deal, answer, deal, answer ... --> told to end, or gone --> Spark starts another
+    a job of n tasks --> n loops attach --> assignment, answer, assignment, answer ... --> end, or loss --> Spark restarts it
 
-A loop that goes, or fails, loses what it was dealt; that is dealt again under another number, so nobody can take what the
-first one has staged for what counts. A share whose loops have died too often is given back: whoever asked for it looks for
-the record that kills them (`driver/poison.py`). Must never decide which run counts: the coordinator does.
+If a loop is lost or fails, its shares are reassigned under new numbers, so fragments of the first assignment do not count.
+A share that too many loops died of is returned to the caller, which searches for the record that kills them
+(`driver/poison.py`). Must never decide which run counts: the coordinator does.
 """
 
 from __future__ import annotations
@@ -25,56 +25,57 @@ from pyspark.sql import SparkSession
 
 from ferry.contract.certificates import Identity
 from ferry.contract.errors import Exhausted, Refusal
-from ferry.contract.ingest_runs import Deal, IngestRun, Shares
+from ferry.contract.ingest_runs import Assignment, IngestRun, Shares
 from ferry.contract.notes import Receipt
 from ferry.contract.tickets import Right, loop_right, looping
 from ferry.contract.user_code import line_in
 from ferry.driver.failures import is_final_text, last_words
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.tasks.ingest import IngestWork
-from ferry.spark.tasks.loops import DealAnswer, LoopsPlace, loops
+from ferry.spark.tasks.loops import AssignmentResult, LoopsPlace, loops
 from ferry.system.flight_places import FlightPlace
 
 log = logging.getLogger("ferry.driver")
 
 LOOK_SECONDS = 0.5
-"""Between two looks at whether a loop that has nothing to do is still there, and whether there are enough of them."""
+"""Interval between two checks whether an idle loop still lives, and whether enough loops exist."""
 
 FAILURES_MAX = 8
-"""A share that fails so often with what it holds fails the epoch's driver, as a task of Spark does."""
+"""After this number of failed shares in a run, the driver fails, as after failures of a Spark task."""
 
 ATTACH_SECONDS, ATTACH_ALL_SECONDS = 10.0, 2.0
-"""An ingest run waits so long for the first loop to come, once there is an executor; a driver that is not needed yet for
-all of them, each time that it looks."""
+"""The time that an ingest run waits for the first loop once an executor exists; the time that each check of a standby driver
+waits for all loops."""
 
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """Of Spark; as many loops of it are on their way as it has tasks that do not hold a loop."""
+    """A Spark job of loops."""
 
     coming: int
+    """tasks whose loop has not attached yet"""
 
 
 @dataclass(eq=False, slots=True)
 class _Share:
-    deal: Deal
+    assignment: Assignment
     deaths: int = 0
-    """of loops that had it"""
+    """of loops that held this share"""
 
 
 @dataclass(eq=False, slots=True)
 class _Loop:
     job: _Job
     worker: int | None
-    deals: queue.SimpleQueue[Deal | None] = field(default_factory=queue.SimpleQueue)
+    assignments: queue.SimpleQueue[Assignment | None] = field(default_factory=queue.SimpleQueue)
     owes: dict[int, _Share] = field(default_factory=dict)
-    """By number: what it has not answered."""
+    """Unanswered shares, by number."""
     over: bool = False
-    """It is dealt nothing any more, and ends as soon as it hears of it."""
+    """It gets no more assignments, and ends when it notices."""
 
 
 class Loops:
-    """Deals shares to as many loops as `wanted` says."""
+    """Assigns shares to loops. `wanted()` is the number of loops."""
 
     def __init__(
         self,
@@ -96,19 +97,19 @@ class Loops:
         self._jobs: dict[int, _Job] = {}
         self._loops: list[_Loop] = []
         self._waiting: deque[_Share] = deque()
-        """dealt to nobody yet"""
+        """not assigned yet"""
         self._receipts: list[Receipt] = []
         self._failures: list[str] = []
         self._died: list[Shares] = []
         self._deaths_max = DEATHS_MAX
         self._last_words = ""
-        """of the last job of Spark's that failed"""
+        """of the last failed Spark job"""
         self._open = 0
-        """shares of the run under way without a receipt"""
+        """shares of the current run without a receipt"""
         self._given_up = False
         self._task = 0
         self.on_death: Callable[[], None] = lambda: None
-        """Called when a loop is gone that had a share."""
+        """Called when a loop with a share is lost."""
         door = _Door(place.location, identity, self)
         threading.Thread(target=door.serve, name="loops", daemon=True).start()
         self._place = LoopsPlace(place.uri(door.port), authority, loop_right(root, self._life))
@@ -118,54 +119,56 @@ class Loops:
     def ingest(
         self, run: IngestRun, shares: Sequence[Shares], deaths_max: int = DEATHS_MAX
     ) -> tuple[list[Receipt], list[Shares]]:
-        """(The receipt of every share, the shares that so many loops have died of).
+        """(The receipt of every share, the shares that `deaths_max` loops have died of).
 
-        One receipt with an error: the run is to be tried again. Raises RuntimeError for a share that fails again and again.
+        A single receipt with an error: the run must be retried. Raises RuntimeError for a share that fails repeatedly.
         """
         with self._changed:
             self._receipts, self._failures, self._open, self._given_up = [], [], len(shares), False
             self._died, self._deaths_max = [], deaths_max
             for turn, share in enumerate(shares):
-                self._waiting.append(_Share(self._deal(run, turn, share)))
+                self._waiting.append(_Share(self._assignment(run, turn, share)))
             self._hand_out()
             since = time.monotonic()
             try:
                 while self._open:
                     self._changed.wait(LOOK_SECONDS)
                     if self._given_up:
-                        return [Receipt(error="loops were given up with what they were dealt")], []
+                        return [
+                            Receipt(error="the run was cancelled: an instance was lost that its loops may wait for")
+                        ], []
                     if len(self._failures) >= FAILURES_MAX or (self._failures and is_final_text(self._failures[-1])):
                         raise RuntimeError(self._failures[-1])
-                    if failed := [one for one in self._receipts if one.error and line_in(one.error)]:
-                        return failed, []  # It fails again as a rule, and nobody is to wait for the others.
-                    # As a job of Spark's, it waits for executors for as long as there are none.
+                    if failed := [receipt for receipt in self._receipts if receipt.error and line_in(receipt.error)]:
+                        return failed, []  # A retry usually fails, too; do not wait for the other shares.
+                    # Like a Spark job, a run waits without limit while no executors exist.
                     since = since if self._waiting and self._wanted() else time.monotonic()
                     if time.monotonic() - since > ATTACH_SECONDS:
-                        return [Receipt(error=self._nobody_asks())], []
+                        return [Receipt(error=self._no_loop_attached())], []
                 return self._receipts, self._died
             finally:
                 self._leave_run()
 
-    def _nobody_asks(self) -> str:
-        text = f"no task of Spark has asked for its share within {ATTACH_SECONDS:g} s"
+    def _no_loop_attached(self) -> str:
+        text = f"no Spark task has requested its share within {ATTACH_SECONDS:g} s"
         if self._last_words:
             return f"{text}: the last tasks ended with {self._last_words}"
-        return f"{text}; Spark is still starting them, or this machine is very slow"
+        return f"{text}; Spark is still starting tasks, or this machine is very slow"
 
     def await_all(self) -> None:
-        """Wait until as many as are wanted hold their place. Raises Exhausted when that takes longer than a look."""
+        """Wait until all wanted loops have attached. Raises Exhausted after ATTACH_ALL_SECONDS."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._loops) >= self._wanted(), ATTACH_ALL_SECONDS):
-                raise Exhausted(f"{len(self._loops)} tasks of Spark hold their place, {self._wanted()} are wanted")
+                raise Exhausted(f"{len(self._loops)} loops have attached, {self._wanted()} are wanted")
 
     def give_up(self) -> None:
-        """End the run under way: an instance is gone that a loop may wait for. Callable from any thread."""
+        """Cancel the current run: an instance was lost that a loop may wait for. Callable from any thread."""
         with self._changed:
             self._given_up = True
             self._changed.notify_all()
 
     def silent(self, worker: int) -> None:
-        """A worker is silent: its loops would keep what they are dealt for ever. Callable from any thread."""
+        """Reassign the shares of a silent worker: its loops would never answer. Callable from any thread."""
         with self._changed:
             owed: list[_Share] = []
             for loop in self._loops:
@@ -176,37 +179,37 @@ class Loops:
                 self._again(share)
 
     def _leave_run(self) -> None:
-        """What is not answered by now is nobody's any more, and who owes it gets nothing else."""
+        """Void unanswered shares. The loops that hold them get no more assignments."""
         self._waiting.clear()
         self._open = 0
         for loop in self._loops:
             if loop.owes:
                 loop.over, loop.owes = True, {}
 
-    def _deal(self, run: IngestRun, turn: int, shares: Shares) -> Deal:
+    def _assignment(self, run: IngestRun, turn: int, shares: Shares) -> Assignment:
         self._task += 1
-        return Deal(run, self._task, turn, shares)
+        return Assignment(run, self._task, turn, shares)
 
     def _hand_out(self) -> None:
-        """To who has least to do."""
+        """Assign each waiting share to the loop with the fewest shares."""
         while self._waiting and (able := [loop for loop in self._loops if not loop.over]):
-            loop, share = min(able, key=lambda one: len(one.owes)), self._waiting.popleft()
-            loop.owes[share.deal.task] = share
-            loop.deals.put(share.deal)
+            loop, share = min(able, key=lambda loop: len(loop.owes)), self._waiting.popleft()
+            loop.owes[share.assignment.task] = share
+            loop.assignments.put(share.assignment)
 
     # ---- loops
     def serve(self, ticket: bytes, context: Any, reader: Any, writer: Any) -> None:
-        """One loop, from when it asks to its end; on a thread of its own. Raises Refusal for whoever is none."""
+        """Serve one loop from its first request to its end, on its own thread. Raises Refusal for an invalid ticket."""
         number, worker = looping(self._root, ticket, self._life)
         loop = self._attach(number, worker)
         if loop is None:
             return
         try:
-            while (deal := self._next(loop, context)) is not None:
-                writer.write_metadata(deal.dump())
-                self._answered(loop, deal, DealAnswer.load(reader.read_chunk().app_metadata.to_pybytes()))
+            while (assignment := self._next(loop, context)) is not None:
+                writer.write_metadata(assignment.dump())
+                self._answered(loop, assignment, AssignmentResult.load(reader.read_chunk().app_metadata.to_pybytes()))
         except (StopIteration, fl.FlightError, pa.ArrowException, OSError) as error:
-            log.info("a loop is gone: %s", str(error)[:200] or type(error).__name__)
+            log.info("a loop was lost: %s", str(error)[:200] or type(error).__name__)
         finally:
             had = self._left(loop)
         if had:
@@ -223,21 +226,21 @@ class Loops:
             self._hand_out()
             return loop
 
-    def _next(self, loop: _Loop, context: Any) -> Deal | None:
+    def _next(self, loop: _Loop, context: Any) -> Assignment | None:
         while not loop.over:
             try:
-                return loop.deals.get(timeout=LOOK_SECONDS)
+                return loop.assignments.get(timeout=LOOK_SECONDS)
             except queue.Empty:
                 if context.is_cancelled():
                     break
         return None
 
-    def _answered(self, loop: _Loop, deal: Deal, answer: DealAnswer) -> None:
+    def _answered(self, loop: _Loop, assignment: Assignment, answer: AssignmentResult) -> None:
         with self._changed:
-            if (share := loop.owes.pop(deal.task, None)) is None:
+            if (share := loop.owes.pop(assignment.task, None)) is None:
                 return  # The run is over.
             if answer.failed:
-                log.warning("a share of epoch %d failed: %s", deal.run.step.epoch, answer.failed)
+                log.warning("a share of epoch %d failed: %s", assignment.run.step.epoch, answer.failed)
                 self._failures.append(answer.failed)
                 if len(self._failures) < FAILURES_MAX and not is_final_text(answer.failed):
                     self._again(share)
@@ -247,23 +250,23 @@ class Loops:
             self._changed.notify_all()
 
     def _again(self, share: _Share) -> None:
-        deal = share.deal
-        share.deal = self._deal(deal.run, deal.turn + 1, deal.shares)
+        assignment = share.assignment
+        share.assignment = self._assignment(assignment.run, assignment.turn + 1, assignment.shares)
         self._waiting.append(share)
         self._hand_out()
 
     def _left(self, loop: _Loop) -> bool:
-        """Whether it had a share."""
+        """Reassign the shares of a loop that is gone. Returns whether it had any."""
         with self._changed:
             self._loops.remove(loop)
             if not loop.over:
                 loop.job.coming += 1  # Spark starts its task again.
             for turn, share in enumerate(loop.owes.values()):
-                share.deaths += turn == 0  # It reads what it was dealt in turn.
+                share.deaths += turn == 0  # A loop reads its shares in turn: it died of the first.
                 if share.deaths < self._deaths_max:
                     self._again(share)
                 else:
-                    self._died.append(share.deal.shares)
+                    self._died.append(share.assignment.shares)
                     self._open -= 1
             self._changed.notify_all()
             return bool(loop.owes)
@@ -278,7 +281,7 @@ class Loops:
                 missing = wanted - len(there) - sum(job.coming for job in self._jobs.values())
                 for loop in self._spare(there, len(there) - wanted):
                     loop.over = True
-                    loop.deals.put(None)
+                    loop.assignments.put(None)
                 if missing > 0:
                     number += 1
                     self._jobs[number] = _Job(missing)
@@ -287,16 +290,16 @@ class Loops:
             time.sleep(LOOK_SECONDS)
 
     def _spare(self, there: list[_Loop], many: int) -> list[_Loop]:
-        """Those with nothing to do, of workers that have most."""
+        """Surplus idle loops, first from the workers with the most loops."""
         idle = [loop for loop in there if not loop.owes]
         crowd = {loop.worker: sum(other.worker == loop.worker for other in there) for loop in there}
         return sorted(idle, key=lambda loop: crowd[loop.worker])[-many:] if many > 0 else []
 
     def _run(self, number: int, tasks: int) -> None:
-        """A job of Spark, to its end: tasks that are gone are begun again by Spark, several times."""
+        """Run a Spark job to its end: Spark restarts lost tasks, several times."""
         try:
-            made = self._spark.sparkContext.parallelize(range(tasks), tasks)
-            made.mapPartitions(loops(self._place, number, self._works)).collect()
+            partitions = self._spark.sparkContext.parallelize(range(tasks), tasks)
+            partitions.mapPartitions(loops(self._place, number, self._works)).collect()
         except Exception as error:
             log.warning("a job of loops ended: %s", str(error)[:300])
             self._last_words = last_words(str(error))
@@ -305,7 +308,7 @@ class Loops:
 
 
 class _Door(fl.FlightServerBase):
-    """Flight server of the driver."""
+    """Flight server of the driver; loops connect to it."""
 
     def __init__(self, location: str, identity: Identity | None, loops: Loops) -> None:
         super().__init__(
@@ -314,7 +317,7 @@ class _Door(fl.FlightServerBase):
         self._loops = loops
 
     def do_exchange(self, context: object, descriptor: object, reader: object, writer: object) -> None:
-        """Deals one way, answers the other."""
+        """Send assignments, receive answers."""
         try:
             self._loops.serve(descriptor.command or b"", context, reader, writer)  # type: ignore[attr-defined]
         except Refusal as refused:

@@ -1,11 +1,11 @@
-"""Looks for the records of which tasks die: their shares are cut, until one record is left, or none dies any more.
+"""Searches for poison records, which kill their task: bisects the shares until a single record is left.
 
     a share has died three times -> its entries apart -> ranges of a file or partition -> parts of a split -> a record alone
-    three times its task dies, and each time one that reads the same and is not given the record lives: it is the record
-    spec.deadLetter.onCrash: stop: the job stops with the place of the first one; set-aside: the epoch goes on without it
+    three times its task dies, and each time a task that reads the same split without the record lives: it is the record
+    spec.deadLetter.onCrash: stop: the job stops with the place of the first record; set-aside: the epoch skips the record
 
-Parts are tried one after the other, so that a death has one cause. Records that are left out are committed with the epoch:
-whoever reads it again leaves out the same. Must never blame a record for a task that died of something else.
+Parts are tried in turn, so that a death has one cause. Skipped records are committed with the epoch: every retry of the
+epoch skips the same records. Must never blame a record for a task that died of another cause.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from ferry.spark.tasks.reading import read
 log = logging.getLogger("ferry.driver")
 
 POISON = "PoisonRecord"
-"""What the problem is called in the driver's status."""
+"""The name of the problem in the driver's status."""
 
 ASIDE_MAX = 100
-"""Records of an epoch that are set aside at most: of more the code is the cause, and no record."""
+"""Maximum number of records of an epoch that are set aside. If more records kill tasks, the code is the cause."""
 
 WORDS_SECONDS = 2.0
-"""So long after its end Spark may take to say why a task has failed."""
+"""Spark may report the reason of a failed task this long after its end."""
 
 PLACE_MAX = 160
-"""Characters of a split that its source cannot describe, and of a row that an operator fired."""
+"""Maximum characters of a split that its source cannot describe, and of a fired row."""
 
 ROUNDS_MAX = 12
-"""Tries of a record alone; without a verdict by then something else ends tasks, and the run is to be tried again."""
+"""Tries of a single record. Without a verdict after that, another cause ends tasks, and the run must be retried."""
 
 LOST_WEIGHT = 0.34
-"""Of a death while a worker was lost, where others weigh 1: of many in a row the record is the cause, and took it along."""
+"""Weight of a death during the loss of a worker; other deaths weigh 1. After many in a row, the record killed the worker."""
 
 
 Attempt = Callable[[Shares], list[Receipt] | None]
-"""Has one task read a share: its receipts, None when it has died of it."""
+"""Has one task read a share. Returns its receipts, or None if the task died."""
 
 
 class Poison:
-    """What is known of one epoch.
+    """The search in one epoch.
 
-    `losses` counts workers and instances that were lost; `crash` says of which signal a task has died since it was
-    asked last: empty of none, None: no task has died.
+    `losses` counts lost workers and instances. `crash` returns the signal of a task that died since the last call;
+    empty: it died without a signal; None: no task has died.
     """
 
     def __init__(
@@ -81,29 +81,29 @@ class Poison:
         self._crash = crash
         self._asking = threading.Lock()
         self._words = ""
-        """of the last task that has died in this epoch"""
+        """of the last task that died in this epoch"""
         self._crash_reported = False
-        """and nothing of a search since"""
+        """and no search since"""
         self._epoch = -1
         self._lost = self._runs = 0
-        """losses before the run under way; runs in a row that have failed with one"""
+        """losses before the current run; consecutive runs that failed during a loss"""
         self.aside: tuple[RecordPlace, ...] = ()
-        """Records that are left out."""
+        """Skipped records."""
 
     def begin(self, epoch: int, known: Iterable[RecordPlace]) -> None:
-        """An epoch; `known` are records that steps before have left out."""
+        """Begin a run of an epoch; `known`: records that earlier steps skip."""
         if epoch != self._epoch:
             self._epoch, self.aside, self._words = epoch, (), ""
         self.aside = tuple(dict.fromkeys((*self.aside, *known)))
         self._lost = self._losses()
 
     def over(self) -> None:
-        """No task dies any more."""
+        """A run succeeded: tasks no longer die."""
         self._runs = 0
         self._metrics.problems.mended(POISON)
 
     def died(self) -> None:
-        """Report the crash of a task, whose share is read again; none when it ended otherwise. Callable from any thread."""
+        """Report the crash of a task, whose share is read again, if a signal killed it. Callable from any thread."""
         until = time.monotonic() + WORDS_SECONDS
         with self._asking:
             while (words := self._crash()) is None and time.monotonic() < until:
@@ -111,48 +111,48 @@ class Poison:
             self._words = words or self._words
             if words and all(problem.reason != POISON for problem in self._metrics.problems.current):
                 self._crash_reported = True
-                again = "its share is read again; if tasks go on dying, the record that kills them is searched"
+                again = "its share is read again; if tasks keep dying, Ferry searches for the record that kills them"
                 self._metrics.problems.report(POISON, f"a task died: {words}; {again}")
 
     def failed(self, where: str, code: str) -> None:
-        """A run has failed, and is to be tried again. Says so when each one in a row has lost a worker."""
+        """A run failed and is retried. Reports a problem when each of several runs in a row lost a worker."""
         self._runs = self._runs + 1 if self._losses() != self._lost else 0
         if self._runs >= DEATHS_MAX:
             text = (
                 f"epoch {self._epoch} has been read {self._runs} times through {where}, and each time a worker was lost"
             )
-            self._metrics.problems.report(POISON, f"{text}: a record may take it along, as with its memory{_of(code)}")
+            self._metrics.problems.report(POISON, f"{text}: a record may kill it, e.g. by its use of memory{_of(code)}")
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
-        """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
+        """Receipts of these shares without their poison records. After a receipt with an error, the run must be retried.
 
-        `where` says who reads them, `code` which functions of the user's do. Raises Final with the place of a record that
-        kills, unless it may be set aside.
+        `where` names the reading task, `code` the user's functions in it. Raises Final with the place of a poison record,
+        unless it may be set aside.
         """
         receipts: list[Receipt] = []
         waiting = [(share, False) for share in reversed(died)]
-        """whether they are parts, which nobody has tried yet"""
+        """share, whether it is an untried part"""
         while waiting:
             share, is_part = waiting.pop()
             if self._is_unread(share):
                 continue
-            made = attempt(share) if is_part else None
-            if made is None:
+            results = attempt(share) if is_part else None
+            if results is None:
                 try:
                     self._report(share, where)
                     if smaller := self._divided(share):
-                        waiting += [(one, True) for one in reversed(smaller)]
+                        waiting += [(part, True) for part in reversed(smaller)]
                         continue
-                    made = self._judged(share, attempt, where, code, deaths=int(is_part))
-                except (Fault, OSError) as gone:  # of a file that has gone meanwhile
+                    results = self._judged(share, attempt, where, code, deaths=int(is_part))
+                except (Fault, OSError) as gone:  # a file was removed meanwhile
                     return [Receipt(error=f"{type(gone).__name__}: {gone}")]
-            if any(receipt.error for receipt in made):
-                return made
-            receipts += made
+            if any(receipt.error for receipt in results):
+                return results
+            receipts += results
         return receipts
 
     def _divided(self, share: Shares) -> list[Shares]:
-        """Parts of a share that together are the same; none when it is a single record, or cannot be cut."""
+        """Parts that together make up a share; empty when it is a single record, or cannot be cut."""
         if len(share) > 1:
             size = -(-len(share) // PARTS)
             return [share[i : i + size] for i in range(0, len(share), size)]
@@ -162,40 +162,40 @@ class Poison:
         source = self._sources.get(name)
         if isinstance(source, RangeSplits) and (alone := pieces(split)):
             if len(alone) > 1:
-                return self._divided([(name, one) for one in alone])
+                return self._divided([(name, piece) for piece in alone])
             if (smaller := source.divided(json.loads(split))) is not None:
-                return [[(name, json.dumps(one))] for one in smaller]
+                return [[(name, json.dumps(part))] for part in smaller]
         return [[(name, part)] for part in parts(split)]
 
     def _judged(self, share: Shares, attempt: Attempt, where: str, code: str, deaths: float) -> list[Receipt]:
-        """What is left of a share that cannot be cut: nothing but a dead letter, if it dies again and again."""
+        """Receipts of a share that cannot be cut. If its task dies repeatedly, its record becomes a dead letter."""
         ((name, split),) = share
         whole, number, _ = opened(split) if name else (split, 0, None)
         spared = [(name, cut(whole, number + 1, number + 1))] if name else share
         reading = starting = 0
         for _ in range(ROUNDS_MAX):
             losses = self._losses()
-            if name and (made := attempt(spared)) is not None:
-                if any(receipt.error for receipt in made) or (made := attempt(share)) is not None:
-                    return made
+            if name and (results := attempt(spared)) is not None:
+                if any(receipt.error for receipt in results) or (results := attempt(share)) is not None:
+                    return results
                 deaths += 1 if self._losses() == losses else LOST_WEIGHT
                 reading = 0
-            elif (made := attempt([("", TICK)])) is None:
+            elif (results := attempt([("", TICK)])) is None:
                 starting += self._losses() == losses
-            elif any(receipt.error for receipt in made):
-                return made
+            elif any(receipt.error for receipt in results):
+                return results
             else:
                 reading += self._losses() == losses
             if starting == DEATHS_MAX:
-                raise Final(f"{where} dies before it reads anything{_of(code)}")
+                raise Final(f"{where} dies before it reads a record{_of(code)}")
             if reading == DEATHS_MAX:
                 return self._left_out(name, whole, -1 - number, attempt, where, code)
             if deaths >= DEATHS_MAX:
                 return self._left_out(name, whole, number, attempt, where, code)
-        return [Receipt(error=f"{where} dies now and then, and of no record again and again")]
+        return [Receipt(error=f"{where} dies now and then, but no single record kills it repeatedly")]
 
     def _left_out(self, name: str, whole: str, number: int, attempt: Attempt, where: str, code: str) -> list[Receipt]:
-        """The dead letter of a record that kills; below 0 of what cannot be read. Raises Final, if there is to be none."""
+        """Set a poison record aside; a `number` below 0: a record that cannot be read. Raises Final if it must stay."""
         at = number if number >= 0 else -1 - number
         crash = f": {self._words}" if self._words else ""
         text = f"{where} dies of {self._place(name, whole, at, at + 1)}, {DEATHS_MAX} times alone{crash}"
@@ -203,7 +203,7 @@ class Poison:
         set_aside = "set spec.deadLetter.onCrash: set-aside, and start the job again"
         if name.startswith("@"):
             raise Final(
-                f"{text}: of rows that an operator fired none can be left out; mend {code or 'what reads them'}"
+                f"{text}: rows that an operator fired cannot be skipped; mend {code or 'the code that reads them'}"
             )
         if number < 0:
             text = f"{text}, while it is read from its source"
@@ -220,34 +220,34 @@ class Poison:
         log.warning("%s: it is set aside", text)
         self._metrics.note("malformed", f"{text}: it is set aside")
         for _ in range(DEATHS_MAX):
-            if (made := attempt([(name, aside_alone(whole, number))])) is not None:
-                return made
-        raise Final(f"{text}, also where it is only set aside: mend or remove it in its source")
+            if (results := attempt([(name, aside_alone(whole, number))])) is not None:
+                return results
+        raise Final(f"{text}, even when it is only set aside: mend or remove it in its source")
 
     def _is_unread(self, share: Shares) -> bool:
-        """Whether it lies behind what its source cannot read."""
+        """Whether a share lies behind a record that its source cannot read."""
         if len(share) > 1:
             return False
         ((name, split),) = share
         if name == "" or name.startswith("@"):
             return False
         whole, low, _ = opened(split)
-        return any((name, whole) == (of, one) and number < 0 and low >= -1 - number for of, one, number in self.aside)
+        return any((name, whole) == (source, split) and n < 0 and low >= -1 - n for source, split, n in self.aside)
 
     def _report(self, share: Shares, where: str) -> None:
         names = ", ".join(self._place(name, *opened(split)) for name, split in share[:3] if name)
         more = f" and {len(share) - 3} more" if len(share) > 3 else ""
-        with self._asking:  # Who has asked before reports it.
+        with self._asking:  # `died` may have read the signal already.
             self._words = self._crash() or self._words
         died = f"died: {self._words}" if self._words else "dies"
         text = f"{where} {died}: looking for the record that kills it in {names or 'its share'}{more}"
         reported, self._crash_reported = self._crash_reported, False
-        if reported:  # The problem is known: the timeline would not hear of the search.
+        if reported:  # The problem is known already, so the timeline would not show the search.
             self._metrics.note("degraded", text)
         self._metrics.problems.report(POISON, text)
 
     def _place(self, name: str, whole: str, low: int, high: int | None) -> str:
-        """Source, file or partition, and numbers of the records; of rows that an operator fired the operator."""
+        """Source, file or partition, and numbers of the records; for fired rows the operator."""
         single = high == low + 1
         if name.startswith("@"):
             operator = f"operator {self._operators[int(name[1:])].name!r}"
@@ -262,7 +262,7 @@ class Poison:
         return f"{where}{numbers}"
 
     def _row(self, split: str, number: int) -> str:
-        """A row that an operator fired, as an instance has it."""
+        """A fired row, read from its instance."""
         try:
             for records in read("", None, json.loads(cut(split, number, number + 1)), None):
                 if isinstance(records, pa.RecordBatch) and records.num_rows:

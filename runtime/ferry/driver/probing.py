@@ -1,8 +1,8 @@
-"""Rows of an operator in tasks that pass them through the functions before a sink, and keep nothing.
+"""Probes fired rows: tasks pass the rows through the user's functions before a sink, and drop the results.
 
-The driver calls these functions itself where rows are few, and dies with them. So a driver that begins with the sinks of an
-epoch, which the one before has not come to the end of, has tasks try them first: these die without it, and are searched
-like those of an ingest. Must never write anything.
+For few rows, the driver calls these functions itself, and a crash kills the driver. So a driver that repeats the sinks of
+an unfinished epoch runs the functions in tasks first: tasks die without the driver, and the poison record is searched as
+in an ingest. Must never write anything.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ferry.spark.tasks.reading import read
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """Of the sinks behind operators; `schemas`: of what each operator fires."""
+    """Probes rows before sinks behind operators; `schemas`: of the rows that each operator fires."""
 
     spark: SparkSession
     poison: Poison
     schemas: Mapping[int, pa.Schema]
 
     def of(self, operator: int, output: Output, splits: Sequence[dict[str, Any]]) -> None:
-        """Have tasks pass these rows on. Raises Final with the row of which they die, and whatever a function raises."""
+        """Have tasks pass these rows on. Raises Final with the row that kills tasks, and any error of a function."""
         code = code_of([output.input], {})
         if not code or not splits:
             return
@@ -58,13 +58,13 @@ class Probing:
                 died = any(job.collect())
             return None if died else [Receipt()]
         before, _ = emit.before_sql(output.input.steps)
-        made = emit.result(
+        frame = emit.result(
             self.spark, output, None, lambda: rows_frame(self.spark, splits, self.schemas[operator], before)
         )
-        assert isinstance(made, DataFrame)
+        assert isinstance(frame, DataFrame)
         try:
             with deaths(self.spark.sparkContext, 1):
-                made.write.format("noop").mode("append").save()
+                frame.write.format("noop").mode("append").save()
         except Exception as error:
             if not has_died(error):
                 raise
@@ -74,7 +74,7 @@ class Probing:
 
 def _passing(functions: Sequence[Batches]) -> Any:
     def task(shares: Iterable[list[dict[str, Any]]]) -> Iterator[bool]:
-        """Whether one before it has died."""
+        """Whether an earlier attempt of the task has died."""
         if died_before():
             yield True
             return

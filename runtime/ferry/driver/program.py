@@ -1,4 +1,4 @@
-"""What a driver has to run, and with what: a plan, what tasks do for it, and how epochs are run."""
+"""The program of a driver: the compiled pipeline, the work of its tasks, and the mode of epochs."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from ferry.system import flight_places
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Of a driver that runs, or of one that is not needed yet."""
+    """The program of a running or standby driver."""
 
     spark: SparkSession
     plan: CompiledPipeline
     works: dict[int, IngestWork]
-    """what tasks do, by operator"""
+    """the work of tasks, by operator"""
     mode: str
-    """how epochs are run, and why"""
+    """the mode of epochs, with its reason"""
     loops: Loops | None
-    """None: a job of Spark an ingest run"""
+    """None: each ingest run is a Spark job"""
 
 
-def prepared(settings: RunSettings, around: Environment, spark: SparkSession, plan: CompiledPipeline) -> Program:
-    """Its tasks take their places already. Raises SpecRefused for a mode of epochs that cannot be."""
-    if around.standalone:
-        (settings.path / SLOTS).unlink(missing_ok=True)  # as the life before has counted them
+def prepared(settings: RunSettings, env: Environment, spark: SparkSession, plan: CompiledPipeline) -> Program:
+    """Build the program and start its loops. Raises SpecRefused for an impossible mode of epochs."""
+    if env.standalone:
+        (settings.path / SLOTS).unlink(missing_ok=True)  # counted by the previous driver
     trusted = authority(settings.secret).decode() if settings.encrypted else None
-    # On other hosts they share with the driver only what is mounted on both.
-    shared = settings.dead_letter or (None if around.standalone else str(settings.path / DEAD_LETTER))
+    # Tasks on other hosts share only mounted folders with the driver.
+    shared = settings.dead_letter or (None if env.standalone else str(settings.path / DEAD_LETTER))
     with refused("the program"):
         works = works_of(plan, trusted, shared)
     mode = _mode(settings, plan, works)
-    loops = _loops(settings, around, spark, works, trusted) if mode == CONTINUOUS else None
+    loops = _loops(settings, env, spark, works, trusted) if mode == CONTINUOUS else None
     return Program(spark, plan, works, mode, loops)
 
 
 def _mode(settings: RunSettings, plan: CompiledPipeline, works: dict[int, IngestWork]) -> str:
-    asked, planned = settings.epoch_mode, why_planned(plan, works)
-    if asked == CONTINUOUS and planned:
-        raise SpecRefused(f"epoch.mode: continuous cannot be: {planned}; auto, or micro-batch")
-    if asked == MICRO_BATCH:
+    mode, planned = settings.epoch_mode, why_planned(plan, works)
+    if mode == CONTINUOUS and planned:
+        raise SpecRefused(f"epoch.mode: continuous is impossible: {planned}; choose auto or micro-batch")
+    if mode == MICRO_BATCH:
         return MICRO_BATCH
     return f"{MICRO_BATCH}: {planned}" if planned else CONTINUOUS
 
 
 def _loops(
-    settings: RunSettings, around: Environment, spark: SparkSession, works: dict[int, IngestWork], trusted: str | None
+    settings: RunSettings, env: Environment, spark: SparkSession, works: dict[int, IngestWork], trusted: str | None
 ) -> Loops:
-    """As many as there are cores for."""
-    if around.host:
-        place = flight_places.at_host(around.host, around.loops_port, settings.encrypted)
+    """One loop per core."""
+    if env.host:
+        place = flight_places.at_host(env.host, env.loops_port, settings.encrypted)
     else:
         place = flight_places.at_own_socket(settings.path, "loops", settings.redis)
     identity = issue(settings.secret) if place.tls else None
 
     def wanted() -> int:
-        return slots(settings.path) if around.standalone else settings.cores
+        return slots(settings.path) if env.standalone else settings.cores
 
     return Loops(spark, works, place, identity, trusted, Right.root(settings.secret), wanted)

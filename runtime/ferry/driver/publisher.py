@@ -1,7 +1,7 @@
-"""Fired rows of a committed step on their way to the sinks, and dead letters with them.
+"""Publishes fired rows of a committed step to the sinks, together with dead letters.
 
-Reading may fail because an instance is gone: the coordinator then names other readers. Writing may fail because the sink
-does: it is tried again, degraded, for as long as the job may wait. Must never decide which attempt counts.
+A read fails if an instance is lost: the coordinator then names other readers. A write fails if the sink fails: it is
+retried within the patience of the job, and the job is degraded. Must never decide which attempt counts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.probing import Probing
-from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit
@@ -50,19 +50,19 @@ from ferry.spark.tasks import flight
 log = logging.getLogger("ferry.driver")
 
 DRIVERS_MAX = 2
-"""Deaths of drivers in a row, beside the first one, while a sink of the user's writes the same epoch."""
+"""After the first death, how many more drivers in a row may die while a user's sink writes the same epoch."""
 
 
 def has_fired(rows: core.FiredRows) -> bool:
-    """Whether there may be any: what leaders count before they fire is never less than nothing of something."""
+    """Whether rows may exist: the leaders' count before firing is 0 only if there are no rows."""
     return rows.fired > 0
 
 
 class Publisher:
-    """Gives the rows of one epoch after another to the sinks."""
+    """Gives the rows of each epoch to the sinks."""
 
     _again = -1
-    """Epoch that a driver before this one may have died of."""
+    """The epoch that may have killed an earlier driver."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Publisher:
         loop: Loop,
         metrics: DriverMetrics,
         hook: Hook,
-        watch: EpochWatch,
+        watch: InstanceWatch,
         dead_letters: DeadLetters,
         poison: Poison,
     ) -> None:
@@ -84,7 +84,7 @@ class Publisher:
         self.hook = hook
         self._root = Right.root(settings.secret)
         self.authority = authority(settings.secret).decode() if settings.encrypted else None
-        """what tasks check instances against; None: TLS is off"""
+        """with it tasks verify the certificates of instances; None: TLS is off"""
         self._watch = watch
         self.dead_letters = dead_letters
         schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
@@ -100,18 +100,18 @@ class Publisher:
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
         self._row_bytes: dict[int, float] = {}
-        """By operator, of the rows that were fetched last; of those that were too many, what they have at least."""
+        """Bytes per row by operator, from the last fetch; a lower bound if the rows were too large to fetch."""
         self._outputs: dict[int | str, list[Output]] = {}
-        """By the operator or the source that they are behind."""
+        """By the operator or source before them."""
         for output in plan.outputs:
             self._outputs.setdefault(output.input.origin, []).append(output)
 
     def splits(self, rows: core.FiredRows) -> list[dict[str, Any]]:
-        """Where the fired rows are: one split an instance."""
+        """The splits that read the fired rows: one per instance."""
         step, attempt = rows.commit_id
-        made = []
+        splits = []
         for i, vnodes in rows.readers:
-            one = self.loop.members.registration(i)
+            member = self.loop.members.registration(i)
             ask = ReadTicket(
                 rows.generation,
                 step.epoch,
@@ -121,19 +121,18 @@ class Publisher:
                 rows.high,
                 tuple(vnodes),
             )
-            right = read_right(self._root, ask, i, one.incarnation if one else "", time.time())
-            # Of one that is lost: whoever reads finds nobody there, and says so.
-            made.append(
-                {"flight": one.flight if one else "", "ticket": right.dump().decode(), "authority": self.authority}
-            )
-        return made
+            right = read_right(self._root, ask, i, member.incarnation if member else "", time.time())
+            # A lost instance has no address: the read fails and reports it.
+            address = member.flight if member else ""
+            splits.append({"flight": address, "ticket": right.dump().decode(), "authority": self.authority})
+        return splits
 
     def publish(
         self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch, again: bool = False
     ) -> bool:
-        """Give the sinks the rows. False when they could not be read: the coordinator names other readers.
+        """Give the sinks the rows. False when the rows could not be read: the coordinator names other readers.
 
-        `again`: a driver before this one may have died of it.
+        `again`: the epoch may have killed an earlier driver.
         """
         epoch = order.step.epoch
         self._again = epoch if again else -1
@@ -148,7 +147,7 @@ class Publisher:
                     return False
                 record.fired += fired
         if not record.fired:
-            self.hook(epoch, "sink")  # A stage of every epoch, also where there is nothing to write.
+            self.hook(epoch, "sink")  # Every epoch has this stage, even without rows.
         for late in self.plan.late:
             if order.rows[late.operator].late and not self._publish_late(late, order.rows, batch):
                 self.loop.post(core.ReadFailed(order.step))
@@ -158,19 +157,19 @@ class Publisher:
         return True
 
     def _publish_records(self, batch: Batch, epoch: int) -> None:
-        """Give the sinks that are straight behind a source its records, again and again."""
+        """Give the records of a source to the sinks directly behind it, with retries."""
         for output in (output for source in self.plan.sources for output in self._outputs.get(source, ())):
             while True:
                 try:
-                    if (made := self._records(batch, output)) is not None:
-                        self._give(output.sink, epoch, self.loop.machine.generation, made)
+                    if (records := self._records(batch, output)) is not None:
+                        self._give(output.sink, epoch, self.loop.machine.generation, records)
                     self._succeeded()
                     break
                 except Exception as error:
                     self._sink_failed(f"sink of epoch {epoch}", error)
 
     def _records(self, batch: Batch, output: Output) -> pa.Table | DataFrame | RowParts | None:
-        """What a sink gets of an epoch's records; None: there are none."""
+        """The records of an epoch for a sink; None: no records."""
         parts = read_parts(self.spark, batch, self.plan, output)
         if parts is not None and not parts.shares:
             return None
@@ -183,16 +182,16 @@ class Publisher:
         return emit.result(self.spark, output, None, frame)
 
     def _publish_late(self, output: LateOutput, rows: Sequence[core.FiredRows], batch: Batch) -> bool:
-        """Give a sink the late records of an operator, again and again. False: fired rows among them could not be read."""
+        """Give a sink the late records of an operator, with retries. False: fired rows among them could not be read."""
         of = rows[output.operator]
         epoch = of.commit_id.step.epoch
-        read = {i: rows[i] for one in output.inputs if isinstance(i := one.origin, int) and has_fired(rows[i])}
+        read = {i: rows[i] for side in output.inputs if isinstance(i := side.origin, int) and has_fired(rows[i])}
         while True:
             try:
-                with self._watch.on(i for one in read.values() for i, _ in one.readers):
-                    splits = {i: self.splits(one) for i, one in read.items()}
-                    made = late_frame(self.spark, batch.frame, self.plan, output, splits, of.low)
-                    self._give(output.sink, epoch, of.generation, made)
+                with self._watch.on(i for fired in read.values() for i, _ in fired.readers):
+                    splits = {i: self.splits(fired) for i, fired in read.items()}
+                    frame = late_frame(self.spark, batch.frame, self.plan, output, splits, of.low)
+                    self._give(output.sink, epoch, of.generation, frame)
                 self._succeeded()
                 return True
             except Exception as error:
@@ -202,7 +201,7 @@ class Publisher:
                 self._sink_failed(f"late records of epoch {epoch}", error)
 
     def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
-        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
+        """Give the rows to the sinks of their operator, with retries. Returns their number; None: they could not be read."""
         probed = epoch == self._again
         while True:
             table = None
@@ -231,7 +230,7 @@ class Publisher:
                 probed = has_died(error)
 
     def _probe(self, rows: core.FiredRows, epoch: int) -> bool:
-        """Have tasks pass rows through the functions before sinks, again and again; False: they could not be read."""
+        """Have tasks pass rows through the functions before sinks, with retries. False: the rows could not be read."""
         operator = rows.commit_id.step.operator
         for output in self._outputs[operator]:
             while True:
@@ -247,12 +246,12 @@ class Publisher:
         return True
 
     def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
-        """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
+        """Have a sink write rows. Raises UserCodeFailed for an error of a user's sink."""
         if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
             try:
                 with self._answers.awaited(lambda: f"sink {sink!r} of epoch {epoch}"):
                     return sink.write(epoch, generation, rows)
-            except OSError as error:  # a full disk does not say which
+            except OSError as error:  # the error of a full disk has no path
                 if error.errno is not None and error.filename is None:
                     error.filename = str(getattr(sink, "directory", sink))
                 raise
@@ -263,15 +262,15 @@ class Publisher:
 
     @contextmanager
     def _counted(self, sink: Sink, epoch: int) -> Iterator[None]:
-        """Around what the driver before may have died of. Raises Final, if several have."""
+        """Around a write that may have killed the previous driver. Raises Final if it killed several drivers."""
         registry = self.loop.registry
         code: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
-        what = f"sink {function_name(code)}"
+        name = f"sink {function_name(code)}"
         with suppress(Unreachable):
-            if (before := registry.enter(f"{what}, epoch {epoch}")) >= DRIVERS_MAX:
+            if (before := registry.enter(f"{name}, epoch {epoch}")) >= DRIVERS_MAX:
                 registry.leave()
                 of = f" ({at})" if (at := place_of(code)) else ""
-                raise Final(f"{USER_CODE}{before + 1} drivers have died in {what}{of}, with the rows of epoch {epoch}")
+                raise Final(f"{USER_CODE}{before + 1} drivers have died in {name}{of}, with the rows of epoch {epoch}")
         try:
             yield
         finally:
@@ -282,30 +281,30 @@ class Publisher:
         self._sinking.succeeded()
         self._tries.succeeded()
 
-    def _sink_failed(self, what: str, error: Exception) -> None:
-        """Wait before the next try. Raises what no other try would mend."""
+    def _sink_failed(self, name: str, error: Exception) -> None:
+        """Wait before the next try. Raises an error that a retry cannot fix."""
         if not isinstance(error, UserCodeFailed) and is_final(error):
             if not isinstance(error, FerryError):
-                refuse_final(error)  # of a task: PySpark's own error ends a driver as a crash does
+                refuse_final(error)  # from a task: PySpark's own error would end the driver like a crash
             raise error
         code = code_of([output.input for output in self.plan.outputs], {})
-        if (users := user_error(error, what) or death(error, f"{what}: {code}" if code else what)) is not None:
+        if (users := user_error(error, name) or death(error, f"{name}: {code}" if code else name)) is not None:
             return self._tries.failed(users)
         if place := where(error):
-            log.warning("%s fails at %s", what, place)
-        self._sinking.failed(f"{what}: {type(error).__name__}: {text_of(error)}")
+            log.warning("%s fails at %s", name, place)
+        self._sinking.failed(f"{name}: {type(error).__name__}: {text_of(error)}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
-        """The rows, where the driver may hold them; None where tasks have to read them."""
+        """The rows, if the driver may hold them; None if tasks must read them."""
         with self._watch.on(i for i, _ in rows.readers):
-            # Looked up while they are watched: who is lost earlier has no address any more.
+            # Looked up under the watch: an instance that was lost earlier has no address.
             splits = self.splits(rows)
             schema, most = self._fired_schema(rows), self._local_bytes
             gone, connections = self._watch.gone, self._connections
             table = emit.fetch(self._readers, splits, schema, gone, self._local_rows, most, connections)
         operator = rows.commit_id.step.operator
         if table is None:
-            # So that epochs like this one do not begin in vain; smaller ones are fetched still.
+            # The next epochs of this size skip the fetch; smaller epochs are still fetched.
             self._row_bytes[operator] = max(self._row_bytes.get(operator, 0.0), most / rows.fired * 1.01)
         elif table.num_rows:
             self._row_bytes[operator] = table.nbytes / table.num_rows
@@ -315,7 +314,7 @@ class Publisher:
         return fired_schema(self.plan.operators[rows.commit_id.step.operator].descriptor)
 
     def _read_failed(self, rows: core.FiredRows, error: Exception) -> None:
-        """Wait a little, before other readers are asked for."""
+        """Wait a little before the coordinator names other readers."""
         refuse_final(error)
         self._reading.failed(f"rows of epoch {rows.commit_id.step.epoch} could not be read: {str(error)[:300]}")
 
@@ -330,13 +329,13 @@ class Publisher:
                 self.metrics.problems.running(text) if code else nullcontext(),
                 self._watch.on(i for i, _ in rows.readers if table is None),
             ):
-                made: pa.Table | DataFrame | RowParts
+                result: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
-                    made = emit.parts(self.spark, output, self.splits(rows))
+                    result = emit.parts(self.spark, output, self.splits(rows))
                 else:
                     frame = partial(self._rows_frame, rows, schema, output)
-                    made = emit.result(self.spark, output, table, frame)
-                self._give(output.sink, epoch, rows.generation, made)
+                    result = emit.result(self.spark, output, table, frame)
+                self._give(output.sink, epoch, rows.generation, result)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:
         return rows_frame(self.spark, self.splits(rows), schema, emit.before_sql(output.input.steps)[0])

@@ -1,4 +1,4 @@
-"""The query of a job: the driver's own, or, where Spark has sources of its own, a streaming query of Spark."""
+"""The query of a job: the driver's own query, or a Spark streaming query if the job has Spark's own sources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Query(Protocol):
 
 
 def query_of(life: Life, ticks: Callable[[], int]) -> Callable[[Run], Query]:
-    """The query of a job, which its caller starts. `ticks`: a number that grows with every tick."""
+    """A function that starts the query of a job. `ticks`: a number that grows with every tick."""
     sources = life.program.plan.sources
     splits = {name: source for name, source in sources.items() if isinstance(source, Splits)}
     frames = {name: source for name, source in sources.items() if isinstance(source, DataFrame)}
@@ -58,7 +58,7 @@ def _own_query(life: Life, splits: dict[str, Splits], ticks: Callable[[], int]) 
 def _sparks_query(life: Life, splits: dict[str, Splits], frames: dict[str, DataFrame]) -> Callable[[Run], Query]:
     settings, spark = life.settings, life.program.spark
     rows, interval = settings.epoch_max_rows, settings.epoch_interval_ms
-    # Spark's own sources wait for no other source: initial states are whole in the first epoch.
+    # Spark's own sources do not wait for other sources, so the first epoch reads initial states completely.
     first = dict.fromkeys(life.program.plan.first, WHOLE)
     spark.dataSource.register(splits_source(splits, rows, settings.cores, settings.path, first, settings.slow_ms))
     raw = spark.readStream.format("ferry").load()

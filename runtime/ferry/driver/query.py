@@ -1,8 +1,8 @@
-"""The driver's own query: plans epochs over Ferry's splits, and runs one after the other.
+"""The driver's own query: plans epochs over Ferry's splits, and runs them in turn.
 
-It stands in for a streaming query of Spark where all sources are Ferry's: nothing is planned by Spark, and no process of its
-own is needed to ask the sources. It keeps its offsets where Spark would (`driver/checkpoint.py`). Must never plan an epoch
-anew that it has planned before.
+It replaces Spark's streaming query if all sources are Ferry's: Spark plans nothing, and no separate process polls the
+sources. It keeps its offsets in Spark's place (`driver/checkpoint.py`). Must never replan an epoch that it has planned
+before.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ log = logging.getLogger("ferry.driver")
 T = TypeVar("T")
 
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
-"""Between two looks for new records; longer and longer while there are none, or the interval of epochs."""
+"""Interval between two polls for new records. It grows while none arrive, up to the maximum or the epoch interval."""
 
 
 ANSWER_SECONDS = 10.0
-"""A source that takes longer to say what is new is said not to answer."""
+"""A source that takes longer for its latest offsets is reported as not answering."""
 
 
 class OwnQuery:
-    """Runs epochs until one fails. `run(batch, epoch)` returns when the sinks have it."""
+    """Runs epochs until an epoch fails. `run(batch, epoch)` returns when the sinks have written the epoch."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OwnQuery:
         tell_notice: Callable[[str], None] = lambda text: None,
         tries: UserCodeTries | None = None,
     ) -> None:
-        """`patience`: for sources that cannot be read, wholly or in part; `tries`: for a user's own that fail.
+        """`patience`: for sources that cannot be read, fully or partly; `tries`: for the user's own sources that fail.
 
         None: the first failure ends the query.
         """
@@ -64,7 +64,7 @@ class OwnQuery:
         self._tell_notice = tell_notice
         self._tries = tries
         self._away: list[str] = []
-        """What could not be read when a tick was asked for."""
+        """Problems of sources that could not be read at the last tick."""
         self._failed: Exception | None = None
         self._answers = None if patience is None else Answers(patience, ANSWER_SECONDS)
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
@@ -75,11 +75,11 @@ class OwnQuery:
         return self._thread.is_alive()
 
     def exception(self) -> Exception | None:
-        """Why there are no more."""
+        """The error that ended the query."""
         return self._failed
 
     def start(self) -> OwnQuery:
-        """Begin with the epoch that was planned last and not seen to its end, if there is one."""
+        """Start the query. It first repeats the last planned epoch if its end was not seen."""
         self._thread.start()
         return self
 
@@ -105,7 +105,7 @@ class OwnQuery:
         return self._asked(self._reader.initial_offset)
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """What the sources answer, as soon as they can be read."""
+        """The answer of the sources, once they can be read."""
         while True:
             try:
                 answer = self._awaited(ask)
@@ -132,7 +132,7 @@ class OwnQuery:
             return ask()
 
     def _later(self, offset: Any, due: float) -> Any:
-        """The next offset, when it is time for an epoch and there is something for it."""
+        """The next offset, once an epoch is due and has records or a tick."""
         wait = LOOK_SECONDS
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))
@@ -140,14 +140,14 @@ class OwnQuery:
             if later != offset:
                 later = _as_kept(later)
             self._tell_notice(self._reader.notice())
-            self._tell_lags(self._asked(partial(self._reader.lags, later)))  # what is about to be read does not wait
+            self._tell_lags(self._asked(partial(self._reader.lags, later)))  # records of the next epoch are no lag
             if later != offset:
                 return later
             time.sleep(wait)
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
 
     def _latest(self, offset: Any) -> Any:
-        """Also while a source cannot be read, groups change and timers go off."""
+        """The latest offset. If a source cannot be read, ticks still count: groups change and timers fire."""
         self._away = []
         try:
             return self._reader.latest_offset(offset)
@@ -170,7 +170,7 @@ class OwnQuery:
 
 
 def _as_kept(offset: Any) -> Any:
-    """An offset as whoever goes on with it will find it. Raises SpecRefused for a position that is no JSON."""
+    """An offset after a round trip through JSON, as the next query reads it. Raises SpecRefused if it is no JSON."""
     try:
         return json.loads(json.dumps(offset))
     except (TypeError, ValueError) as error:

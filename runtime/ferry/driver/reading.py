@@ -1,6 +1,6 @@
-"""One run of an ingest: by loops, or by jobs of Spark; all of what an epoch has for an operator, or one share of it.
+"""One ingest run, by loops or by Spark jobs: reads all input of an operator in an epoch, or one share.
 
-A share whose tasks have died is given back, whatever way it was read. Must never decide what becomes of it.
+A share whose tasks died is returned to the caller. Must never decide what happens to such a share.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ferry.spark.tasks.ingest import IngestWork
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of one operator in one run."""
+    """The reading of one operator in one run."""
 
     spark: SparkSession
     plan: CompiledPipeline
@@ -47,12 +47,12 @@ class Reading:
 
     @property
     def _reads_sources(self) -> bool:
-        """Whether it is given anything but rows that operators fired."""
+        """Whether the operator reads more than rows that operators fired."""
         named = (name.split("#")[0] for name in self.work.feeds)
         return self.operator.descriptor.index == 0 or any(name in self.plan.sources for name in named)
 
     def all(self, batch: Batch) -> tuple[list[Receipt], list[Shares]]:
-        """(Receipts, shares of which tasks have died)."""
+        """(Receipts, shares whose tasks died)."""
         if self.loops is not None:
             return self.loops.ingest(self.run, shares_of(batch, self.operator, self.plan, self.work, self.rows))
         try:
@@ -63,8 +63,8 @@ class Reading:
             foreign = [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]
             if foreign and self._reads_sources:
                 raise Final(
-                    f"tasks of operator {self.operator.descriptor.name!r} die again and again; of which record is not known "
-                    f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator.inputs, self.plan.sources)}"
+                    f"tasks of operator {self.operator.descriptor.name!r} die repeatedly; the record is not known because "
+                    f"source {foreign[0]!r} is Spark's own. {code_of(self.operator.inputs, self.plan.sources)}"
                 ) from error
             return [], shares_of(batch, self.operator, self.plan, self.work, self.rows)
         if not any(receipt.died for receipt in receipts):
@@ -74,7 +74,7 @@ class Reading:
         return [r for _, r in pairs if not r.died], [share for share, r in pairs if r.died]
 
     def one(self, share: Shares) -> list[Receipt] | None:
-        """Receipts of one share; None: its task has died of it."""
+        """Receipts of one share; None: its task died."""
         if self.loops is not None:
             receipts, died = self.loops.ingest(self.run, [share], 1)
             return None if died else receipts
@@ -84,14 +84,16 @@ class Reading:
         return None if any(receipt.died for receipt in receipts) else receipts
 
     def left_out(self, aside: Iterable[RecordPlace]) -> list[Receipt]:
-        """Receipts of records that are set aside where records pass through Spark's SQL, which counts no malformed ones."""
+        """Receipts of records that are set aside, if records pass through Spark SQL, which does not count malformed ones."""
         if self.loops is not None or not self._in_spark:
             return []
-        reads = {name for name, feeds in self.work.feeds.items() if any(one.counted and one.splits for one in feeds)}
+        reads = {name for name, feeds in self.work.feeds.items() if any(feed.counted and feed.splits for feed in feeds)}
         shares: list[Shares] = [[(name, aside_alone(split, n))] for name, split, n in aside if name not in reads]
         work = counting(self.work, self.plan, self.operator)
-        return [Receipt.load(one) for one in run_shares(self.spark, shares, work, self.run)]
+        return [Receipt.load(receipt) for receipt in run_shares(self.spark, shares, work, self.run)]
 
     def _job(self, batch: Batch, rows: Rows, most: int | None) -> list[Receipt]:
-        made = run_ingest(self.spark, batch, self.operator, self.plan, self.work, self.run, rows, self.planned, most)
-        return [Receipt.load(receipt) for receipt in made]
+        receipts = run_ingest(
+            self.spark, batch, self.operator, self.plan, self.work, self.run, rows, self.planned, most
+        )
+        return [Receipt.load(receipt) for receipt in receipts]

@@ -1,11 +1,11 @@
-"""The begin of a life of a job: from nothing, from what the journal says, or from a durable checkpoint.
+"""Chooses the start of a run: without state, from the journal, or from a durable checkpoint.
 
     no journal, restoreFrom      manifest --> pin --> rewound --> a first table with an origin
-    no journal, no restoreFrom   from nothing; where checkpoints of its name lie, the user is asked first
-    a journal with an origin     the driver before did not come to its end: the same again
+    no journal, no restoreFrom   without state; if checkpoints of the job's name exist, the user must decide first
+    a journal with an origin     the previous driver did not complete the restore: the same again
     a journal, and state lost    the newest manifest --> the journal gets a first table --> the next driver
 
-Must never choose another checkpoint than the one that was asked for, or the newest.
+Must never choose another checkpoint than the requested one, or the newest.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.coordinator.loop import Loop
-from ferry.driver.ends import BeginsAgain, Halted
+from ferry.driver.errors import BeginsAgain, Halted
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.protocol.coordinator import groups as g
 
 log = logging.getLogger("ferry.driver")
 
 RENEW_SECONDS = 60.0
-"""Between two signs that the checkpoint is still read."""
+"""Interval between two renewals of the pin that protects the checkpoint while it is read."""
 
 
 class Restoring:
-    """What a driver begins with. `rewind(manifest, loop)` puts back what is outside of the state: offsets and sinks."""
+    """The restore at the begin of a driver. `rewind(manifest, loop)` rolls back offsets and sinks."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class Restoring:
         self._rewind = rewind
         self._pins = ExitStack()
         self.manifest: Manifest | None = None
-        """That this life begins with."""
-        self.by_itself = False
-        """A driver before has chosen it."""
+        """The checkpoint that this life begins with."""
+        self.is_automatic = False
+        """The previous driver chose the checkpoint, not the user."""
 
     def begin(self, journaled: Table | None, initial: Table) -> tuple[Table, m.Commit | None]:
         """The first table of a new job, and the Commit that a table with an origin begins with."""
         if journaled is not None and journaled.restoring:
-            url, self.by_itself = journaled.origin.rpartition("#")[0], True
+            url, self.is_automatic = journaled.origin.rpartition("#")[0], True
             return initial, self._from(CheckpointCatalog.at(url), url)
         if journaled is not None or self._settings.restore_from == NOTHING:
             return initial, None
         if self._settings.restore_from is None:
-            self._ask()
+            self._require_decision()
             return initial, None
         shelf, manifest = self._chosen(self._settings.restore_from)
         self._refuse(manifest, initial.virtual_nodes)
@@ -80,15 +80,15 @@ class Restoring:
             shelf = self._shelf
         else:
             raise SpecRefused(
-                f"restoreFrom: {which!r} is looked for in state.checkpoint.location, and there is none; give that, or the "
-                "URL of a manifest"
+                f"restoreFrom: {which!r} names a checkpoint in state.checkpoint.location, which is not set; set it, or give "
+                "the URL of a manifest"
             )
         manifest = shelf.find(which)
         shelf.check(manifest)
         return shelf, manifest
 
-    def _ask(self) -> None:
-        """Nobody has said where this job begins. Where no checkpoint has its name, it begins from nothing; else it asks."""
+    def _require_decision(self) -> None:
+        """Without restoreFrom a job begins without state, unless checkpoints of its name exist: then raise SpecRefused."""
         if self._shelf is None or (last := self._shelf.next_number() - 1) == 0:
             return
         raise SpecRefused(
@@ -97,21 +97,21 @@ class Restoring:
         )
 
     def _refuse(self, manifest: Manifest, virtual_nodes: int) -> None:
-        """What the state of this checkpoint cannot be taken over by."""
+        """Raise SpecRefused if this job cannot take over the state of the checkpoint."""
         if manifest.virtual_nodes != virtual_nodes:
             raise SpecRefused(
                 f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
                 f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
             )
-        if found := differences(manifest.operators, self._operators):
+        if differing := differences(manifest.operators, self._operators):
             raise SpecRefused(
-                f"restoreFrom: {'; '.join(found)}: the operators of this pipeline are not those of checkpoint "
-                f"{manifest.number}, and cannot take over its state. Put them back as they were, or take restoreFrom away"
+                f"restoreFrom: {'; '.join(differing)}: checkpoint {manifest.number} has other operators than this pipeline, "
+                "which cannot take over its state. Restore the operators as they were, or remove restoreFrom"
             )
 
     def _again(self, shelf: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
-        """The URL to begin with. In its own place a checkpoint gets another number for that, the newest: what came after it
-        is of a life that is over."""
+        """The URL to begin with. In the job's own location the checkpoint is published again as the newest, because the
+        checkpoints after it belong to an ended life."""
         if self._shelf is None or self._shelf.location.text != shelf.location.text:
             return shelf.url(manifest)
         again = replace(
@@ -138,40 +138,40 @@ class Restoring:
                 try:
                     pin.renew()
                 except FerryError as error:
-                    log.warning("checkpoint %d is read, and that cannot be said: %s", manifest.number, error)
+                    log.warning("the pin of checkpoint %d cannot be renewed: %s", manifest.number, error)
 
         threading.Thread(target=renew, name="pin", daemon=True).start()
         return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
 
     def rewind(self, loop: Loop) -> bool:
-        """Put back what is outside of the state, once no older driver can write any more; False: the job is to stop."""
+        """Roll back offsets and sinks, once no older driver can write; False: the job must stop."""
         assert self.manifest is not None
         return self._rewind(self.manifest, loop)
 
     def over(self) -> None:
-        """The job has a checkpoint of its own, or ends: nobody reads that one any more."""
+        """Release the pin: the job has its own checkpoint, or ends."""
         try:
             self._pins.close()
         except FerryError as error:
             log.warning("a pin stays until it expires: %s", error)
 
     def begin_again(self, loop: Loop, why: FerryError) -> FerryError:
-        """All copies of something are lost: have the next driver begin with the newest checkpoint, if there is one; without
-        the instances that cannot go on, if that is why.
+        """After the loss of all copies of some state: have the next driver restore the newest checkpoint, if one exists.
+        Failing instances get no state if they are the cause.
 
-        Returns what this driver ends with.
+        Returns the error that this driver ends with.
         """
         machine = loop.machine
-        if (found := self._newest(machine.table.origin)) is None:
+        if (newest := self._newest(machine.table.origin)) is None:
             return why
-        shelf, manifest = found
+        shelf, manifest = newest
         kind = why.kind if isinstance(why, Halted) else ""
         failing = machine.members.failing if kind == "failed" else {}
         there = [i for i in {**machine.alive, **machine.members.answers} if i not in failing]
         if kind in ("away", "failed") and not there:
-            return why  # Nobody is left who could load it.
+            return why  # No instance is left that could load it.
         if failing and shelf.url(manifest) == machine.table.origin.rpartition("#")[0]:
-            return why  # There was no checkpoint since the last time: it would be the same again.
+            return why  # No newer checkpoint exists since the last restore: the same failure would follow.
         shelf.check(manifest)
         self._refuse(manifest, machine.table.virtual_nodes)
         url = self._again(shelf, manifest, machine.generation)
@@ -184,15 +184,15 @@ class Restoring:
         version = g.next_version(machine.table, machine.generation)
         loop.swap(Table(version, groups, initial=True, origin=f"{url}#{machine.generation}"))
         return BeginsAgain(
-            f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, for {why}"
+            f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, because {why}"
         )
 
     def _newest(self, origin: str) -> tuple[CheckpointCatalog, Manifest] | None:
-        """The newest of this run; before the first one, that which it began with. Raises Refusal for one that is damaged."""
+        """The newest checkpoint of this run, or the checkpoint that it began with. Raises Refusal for a damaged one."""
         if (shelf := self._shelf) is not None:
-            mine = [one for one in shelf.manifests() if one.run == self._settings.run]
+            mine = [manifest for manifest in shelf.manifests() if manifest.run == self._settings.run]
             if mine:
-                # One that cannot be read may be newer: an older one is taken by nobody but its user.
+                # An unreadable manifest may be newer. Only the user may choose an older checkpoint.
                 newest = shelf.find(LATEST)
                 return shelf, newest if newest.run == self._settings.run else mine[0]
         if origin:

@@ -33,14 +33,14 @@ OURS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "ferry.spark.daemon",
-    # Over TCP every job waits 40 ms for an acknowledgement that is delayed.
+    # Over TCP, every job waits 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Columns of times of the day pass through like others.
+    # So that columns of type TIME pass through like others.
     "spark.sql.timeType.enabled": "true",
-    # A batch is a few splits: nothing to gain from adaptive planning or wide shuffles.
+    # A batch is a few splits: adaptive planning and wide shuffles gain nothing.
     "spark.sql.adaptive.enabled": "false",
-    # Each task is one of an input alone, and stages one fragment: partitions of several inputs must not become one.
+    # Each task reads one input and stages one fragment: partitions of several inputs must not be merged.
     "spark.sql.unionOutputPartitioning": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -51,76 +51,76 @@ OURS = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
     "spark.locality.wait": "0s",
-    # Of a task that dies of a signal the exception has Python's stack.
+    # The exception of a task that a signal killed then has Python's stack.
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # A shortened traceback has no error from which another came.
+    # A simplified traceback lacks the cause of an error.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-    # Without Hadoop's native library Spark starts a `chmod` process for every checkpoint file and for its .crc file, four
-    # of them an epoch. This file system and this manager set no permissions and rename just as atomically.
+    # Without Hadoop's native library Spark starts a `chmod` process for every checkpoint file and for its .crc file: four
+    # per epoch. This file system and this manager set no permissions, and their renames are just as atomic.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Without data for `jstat`: Java stands still when the disk is slow to take that file.
+    # No data for `jstat`: Java stalls when the disk is slow to write its file.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData -Djava.security.egd=file:/dev/urandom",
 }
 
 
 SOCKETS = "spark.python.unix.domain.socket.dir"
-"""They ask for no secret. On other hosts it is the container's own folder for temporary files."""
+"""The sockets need no secret. On other hosts they are in the container's own temporary folder."""
 
 LOCAL_AUTHENTICATION = {"spark.authenticate": "true"}
-"""Other users of the machine reach Spark's ports, too. Spark makes the secret itself, and its JVM alone knows it."""
+"""Other users of the machine can reach Spark's ports. Spark generates the secret, which stays in its JVM."""
 
 EXITS = "-XX:+ExitOnOutOfMemoryError"
-"""Without memory Spark loses threads that nobody misses, and hangs: another process goes on."""
+"""Out of memory, Spark silently loses threads and hangs. With this option the JVM exits, and a new process recovers."""
 
 ANSWER_SECONDS = 60
-"""A JVM that gives no answer for so long counts as gone: a collection of a full heap takes less."""
+"""A JVM that does not answer for this long counts as dead: a full garbage collection takes less."""
 
 CLASSES = Path(pyspark.__file__).with_name("classes.jsa")
-"""Archive of Spark's classes, where set-up has made one (`scripts/setup`): Java starts a driver sooner then."""
+"""Archive of Spark's classes, if set-up wrote one (`scripts/setup`). With it, Java starts a driver faster."""
 
 
 def shared_classes(archive: Path) -> str:
-    """Java's options for an archive of classes. What does not fit is passed over by Java, and in silence."""
+    """Java's options for an archive of classes. Java silently ignores an archive that does not match."""
     if not archive.exists():
         return ""
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def temporary_files(folder: str) -> str:
-    """Java's option for their folder: it does not know TMPDIR, and what Spark leaves in the machine's folder stays there."""
+    """Java's option for the temporary folder: Java ignores TMPDIR, and Spark leaves files behind."""
     return f'"-Djava.io.tmpdir={folder}"'
 
 
 _begun: list[Future[None]] = []
-"""The start of Spark, if it goes on beside what this process does."""
+"""The start of Spark in the background."""
 
 
-def begin(settings: RunSettings, surroundings: Environment) -> None:
-    """Have Spark's JVM start beside what this process imports before it calls `start`: each takes a second."""
-    if not surroundings.spark_kept:
-        _begun.append(ThreadPoolExecutor(1, "spark").submit(_launch, settings, surroundings))
+def begin(settings: RunSettings, env: Environment) -> None:
+    """Start Spark's JVM in the background while this process imports its modules: each takes a second."""
+    if not env.spark_kept:
+        _begun.append(ThreadPoolExecutor(1, "spark").submit(_launch, settings, env))
 
 
-def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
-    """A session with `slots` task slots in this process, or one with as many in every executor that comes.
+def start(settings: RunSettings, env: Environment, announce: Callable[[str], None]) -> SparkSession:
+    """A session with `slots` task slots in this process, or in every executor that joins.
 
-    `announce` is told the URL of Spark's master as early as possible: workers take seconds to start. Tasks are tried
-    again several times: a helper may be restarting.
+    `announce` gets the URL of Spark's master as early as possible, because workers take seconds to start. Tasks are
+    retried several times, because a helper may be restarting.
     """
-    if surroundings.spark_kept:
+    if env.spark_kept:
         kept = _kept()
-        if surroundings.standalone:
+        if env.standalone:
             announce(kept.sparkContext.master)
         return kept
     if _begun:
         _begun.pop().result()
-    conf = _conf(settings, surroundings)
-    if surroundings.standalone:
-        conf["spark.master"] = standalone.start_master(settings, surroundings, conf)
+    conf = _conf(settings, env)
+    if env.standalone:
+        conf["spark.master"] = standalone.start_master(settings, env, conf)
         announce(conf["spark.master"])
     builder = SparkSession.builder
     for key, value in conf.items():
@@ -131,7 +131,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
 
 
 def tried(folder: str) -> SparkSession:
-    """A session in which a pipeline is tried: it runs nothing. All its files are in `folder`."""
+    """A session that only builds a pipeline and runs nothing. All its files are in `folder`."""
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     conf = {
         **OURS,
@@ -149,7 +149,7 @@ def tried(folder: str) -> SparkSession:
     return started
 
 
-def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
+def _conf(settings: RunSettings, env: Environment) -> dict[str, str]:
     conf = {
         **OURS,
         "spark.app.name": f"ferry-{settings.job}",
@@ -160,41 +160,41 @@ def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
         "spark.local.dir": str(settings.path / "spark-local"),
         "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
     }
-    if surroundings.standalone:
-        return conf | {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, surroundings)}
+    if env.standalone:
+        return conf | {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, env)}
     sockets = str(flight_places.socket_folder(settings.path / "spark-sockets"))
     master = {"spark.master": f"local[{settings.slots},8]", **LOCAL_AUTHENTICATION}
     return conf | {SOCKETS: sockets, **settings.spark, **master}
 
 
-def _launch(settings: RunSettings, surroundings: Environment) -> None:
-    """The JVM, and all of Spark that needs no address of a master."""
+def _launch(settings: RunSettings, env: Environment) -> None:
+    """Start the JVM, and the parts of Spark that need no address of a master."""
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
-    if settings.program is not None and not surroundings.standalone:
+    if settings.program is not None and not env.standalone:
         environment.give({names.PROGRAM: settings.program})
-    conf = _conf(settings, surroundings)
-    if surroundings.standalone:
+    conf = _conf(settings, env)
+    if env.standalone:
         standalone.start_jvm(conf)
     else:
         SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
 
 
 STOP_SECONDS = 10
-"""What a query of the driver before has to end; one that does not ends this process, and with it Spark."""
+"""Time for a query of the previous driver to end. A query that does not end makes this process exit, and Spark with it."""
 
 
 def keep() -> None:
-    """Let Spark outlive the program that this process runs, for the next one that it runs (`start`)."""
+    """Let Spark outlive the program of this process, for the next program of this process (`start`)."""
     gateway = private.gateway()
     if not isinstance(gateway.proc, _Kept):
-        os.set_inheritable(gateway.proc.stdin.fileno(), True)  # Spark ends with it.
+        os.set_inheritable(gateway.proc.stdin.fileno(), True)  # Spark ends when it closes.
     at = gateway.gateway_parameters
     environment.give({names.GATEWAY_PORT: str(at.port), names.GATEWAY_SECRET: at.auth_token, names.BEGUN: "yes"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A JVM that the program before has started: a child of this process all the same."""
+    """A JVM that the previous program of this process started: it is still a child process."""
 
     pid: int
 
@@ -208,7 +208,7 @@ class _Kept:
 
 
 def _kept() -> SparkSession:
-    """The session that the program before has left: no query runs in it."""
+    """The session of the previous program, with its queries stopped."""
     private.launch()
     environment.forget(names.GATEWAY_PORT, names.GATEWAY_SECRET)
     private.gateway().proc = _Kept(int(private.jvm().java.lang.ProcessHandle.current().pid()))
@@ -221,31 +221,31 @@ def _kept() -> SparkSession:
 
 
 def watch_over(spark: SparkSession) -> None:
-    """End this process when Spark's JVM stands still: everything here would wait for it for ever, and nobody would know."""
+    """End this process when Spark's JVM hangs: all threads here would silently wait for ever."""
 
     def end() -> None:
         kill()
         print(f"Spark's JVM has given no answer for {ANSWER_SECONDS} s", file=sys.stderr)
         os._exit(1)
 
-    asked = private.jvm(spark).java.lang.System.nanoTime
-    threading.Thread(target=await_silence, args=(asked, end), name="jvm", daemon=True).start()
+    call = private.jvm(spark).java.lang.System.nanoTime
+    threading.Thread(target=await_silence, args=(call, end), name="jvm", daemon=True).start()
 
 
 def await_silence(ask: Callable[[], object], end: Callable[[], None], second: float = 1.0) -> None:
-    """Call `end` when `ask`, which is asked again and again, has not returned for ANSWER_SECONDS."""
+    """Call `ask` repeatedly, and `end` when a call has not returned for ANSWER_SECONDS."""
     answered, over = threading.Event(), threading.Event()
 
     def asks() -> None:
         while not over.wait(second):
-            with suppress(Exception):  # of a JVM that has ended, which its query tells
+            with suppress(Exception):  # the JVM has ended: its query reports that
                 ask()
                 answered.set()
 
     threading.Thread(target=asks, name="jvm-asked", daemon=True).start()
     silent = 0
     while silent < ANSWER_SECONDS:
-        time.sleep(second)  # Counted, not measured: a process that stood still itself blames nobody.
+        time.sleep(second)  # Counted, not measured: this process may have been stopped itself.
         silent = 0 if answered.is_set() else silent + 1
         answered.clear()
     over.set()
@@ -253,9 +253,9 @@ def await_silence(ask: Callable[[], object], end: Callable[[], None], second: fl
 
 
 def kill() -> None:
-    """End Spark's JVM at once, if there is one. It would complain of a driver that is gone, after its last words."""
+    """Kill Spark's JVM, if it runs: it would log the loss of the driver after the driver's last words."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    wait(_begun, ANSWER_SECONDS)  # What it says while it starts would be the last word, too.
+    wait(_begun, ANSWER_SECONDS)  # A JVM that is still starting would log, too.
     gateway = private.gateway()
     if gateway is not None:
         gateway.proc.kill()

@@ -1,6 +1,6 @@
-"""What Python said last in a process of Spark's that crashed: the signal, and the statement of the user's that ran then.
+"""The last output of a crashed Python process of Spark: the signal, and the user's statement that ran then.
 
-Spark passes it on with the failed task, and keeps failed tasks for its user interface, whether that is shown or not.
+Spark attaches it to the failed task. Spark keeps failed tasks for its user interface, even if that is off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = logging.getLogger("ferry.driver")
 
 
 class Crashes:
-    """Of the tasks of one session."""
+    """Crashes of the tasks of one session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -24,11 +24,11 @@ class Crashes:
         """the last failed task"""
 
     def fresh(self) -> str | None:
-        """Signal and statement of the last task that has failed since the last call, empty: no signal; None: none has."""
+        """Signal and statement of the last task that failed since the last call; empty: no signal; None: no task failed."""
         try:
             number, error = private.last_failed_task(self._spark)
         except Exception as failed:
-            log.info("Spark does not say of what a task died: %s", str(failed)[:200])
+            log.info("Spark does not report the cause of a task's death: %s", str(failed)[:200])
             return None
         if number <= self._known:
             return None

@@ -1,4 +1,4 @@
-"""Tells the supervisor that the run has come to a point where it wants to act, and waits until it has."""
+"""Tells the supervisor that the run has reached a stage at which the supervisor wants to act, and waits for its action."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ log = logging.getLogger("ferry.driver")
 
 
 class StageHook:
-    """To be called at each stage of each epoch."""
+    """Called at each stage of each epoch."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
 
     def __call__(self, epoch: int, stage: str) -> None:
-        """Wait for the supervisor where it wants to be asked; one that does not answer is not waited for."""
+        """Wait for the supervisor at the stages of its choice; do not wait for a supervisor that fails to answer."""
         if (epoch, stage) not in self._settings.stops or not self._settings.supervisor:
             return
-        import httpx  # Most runs need none of it.
+        import httpx  # Most runs do not need it.
 
         try:
             self._client.post(f"{self._settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})

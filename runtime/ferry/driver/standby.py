@@ -1,8 +1,8 @@
-"""A driver that is ready before it is needed: Spark runs, its workers have their kernels, and nobody knows of it yet.
+"""A standby driver: Spark runs and its workers have loaded their kernels, but the driver is not announced yet.
 
-Whoever started it says on its standard input when the driver before has ended; it claims its generation then, as any driver
-does, so that one that was told too early takes nothing from one that still works but its next generation. Must never tell
-the registry or the journal anything while it waits.
+The supervisor writes a line to its standard input when the previous driver has ended. Then the standby claims its
+generation, as any driver does; a line that comes too early only costs the running driver its generation. Must never write
+to the registry or the journal while it waits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ferry.contract import variables
 log = logging.getLogger("ferry.driver")
 
 WARM_SECONDS, AGAIN_SECONDS = 30.0, 1.0
-"""Spark ends Python workers that had nothing to do for a minute; one that is not ready looks again soon."""
+"""Spark ends Python workers that are idle for a minute. A standby that is not ready tries again soon."""
 
 
 def await_turn(warm: Callable[[], None], line: TextIO = sys.stdin) -> bool:
-    """Wait for the line. False: whoever would write it is gone. `warm` is called now and again, and may fail.
+    """Wait for the line. False: the supervisor is gone. `warm` is called now and again, and may fail.
 
-    It must not take long, for nobody hears the line meanwhile: where Spark is gone, another driver has to be started.
+    `warm` must be short, because the line is not read meanwhile. If Spark is gone, another driver must be started.
     """
     ready = False
     while True:

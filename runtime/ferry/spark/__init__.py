@@ -1,4 +1,4 @@
-"""The guest inside Spark: a pipeline compiled for DataFrames and tasks, the input of an epoch, and the way of its rows.
+"""Ferry inside Spark: compiles a pipeline to DataFrames and tasks, plans the input of an epoch, and emits its rows.
 
-Must never decide anything about epochs, terms or groups. Private parts of Spark are used in `private.py` alone.
+Must never decide anything about epochs, terms or groups. Only `private.py` uses private parts of Spark.
 """

@@ -1,7 +1,7 @@
-"""How often a task of an ingest job may die before its share is given back: Spark counts attempts, and knows no reason.
+"""Limits how often a task of an ingest job may die before its share is returned. Spark counts attempts, without reasons.
 
-A task that has died so often ends with a receipt that says so, in place of a failed job: the driver then looks for the
-record that kills it. Must never end a task of any other job so: what it leaves out would be missing in silence.
+After this number of deaths, the task returns a receipt that says so, and the job does not fail: the driver then searches
+for the record that kills the task. Must never end a task of another kind of job: its results would silently be missing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from pyspark import SparkContext, TaskContext
 
 DEATHS = "ferry.deaths"
-"""Local property of a job."""
+"""Local property of a job: the limit."""
 
 DIED = "Python worker exited unexpectedly"
-"""In the text of a failed Spark job: a process of a task has died under it."""
+"""In the text of a failed Spark job: the process of a task died."""
 
 DEATHS_MAX = 3
-"""Deaths of a share before anybody looks closer: of one of them something else may be the cause."""
+"""Deaths of a share before the driver searches for a record: a single death may have another cause."""
 
 
 @contextmanager
 def deaths(context: SparkContext, most: int | None) -> Iterator[None]:
-    """Jobs of this thread have tasks that die so often at most; None: as often as Spark tries them."""
+    """Within the body, tasks of this thread's jobs may die `most` times; None: as often as Spark retries them."""
     try:
         context.setLocalProperty(DEATHS, None if most is None else str(most))
         yield
@@ -32,13 +32,13 @@ def deaths(context: SparkContext, most: int | None) -> Iterator[None]:
 
 
 def died_before() -> bool:
-    """In a task: whether attempts before this one have failed as often as they may."""
+    """In a task: whether earlier attempts have reached the limit."""
     context = TaskContext.get()
     most = None if context is None else context.getLocalProperty(DEATHS)
     return context is not None and most is not None and int(context.attemptNumber()) >= int(most)
 
 
 def refuse_dead() -> None:
-    """In a task of a job without receipts: raise RuntimeError, if attempts before this one have died."""
+    """In a task of a job without receipts: raise RuntimeError if earlier attempts have reached the limit."""
     if died_before():
         raise RuntimeError(DIED)

@@ -1,4 +1,4 @@
-"""From the user's module to a plan: sources, operators, outputs; everything wrong is refused here, before any epoch runs.
+"""Compiles the user's module to a plan of sources, operators and outputs, and refuses errors before the first epoch.
 
 The module declares `sources(spark, args) -> {name: Splits | streaming DataFrame}` and
 `pipeline(streams, args) -> Output` (or a list of them).
@@ -57,37 +57,41 @@ class CompiledPipeline:
     outputs: tuple[Output, ...]
     late: tuple[LateOutput, ...] = ()
     created: Mapping[str, str] = field(default_factory=dict)
-    """By source: the column that says when a record was created, where there is one."""
+    """The column with the creation time of a record, by source."""
 
     @property
     def first(self) -> list[str]:
-        """Sources from which the states of operators begin: all others wait for their ends."""
-        inputs = (one for operator in self.operators for one in operator.inputs)
-        return sorted({one.origin for one in inputs if one.initial and isinstance(one.origin, str)})
+        """Sources of initial states: all other sources wait until these have ended."""
+        inputs = (side for operator in self.operators for side in operator.inputs)
+        return sorted({side.origin for side in inputs if side.initial and isinstance(side.origin, str)})
 
     @property
     def sinks(self) -> list[sinks.Sink]:
-        """All that rows or records go to."""
-        return [*(one.sink for one in self.outputs), *(one.sink for one in self.late)]
+        """All sinks of rows and of late records."""
+        return [*(output.sink for output in self.outputs), *(output.sink for output in self.late)]
 
 
 def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:
-    """The user's module; functions of a file go to tasks by their value. `program`: folder of the copy to be read."""
-    made = user_module.load(module, file, program)
+    """The user's module; functions of a file are pickled by value. `program`: folder with the copy to read."""
+    loaded = user_module.load(module, file, program)
     if module is None:
-        cloudpickle.register_pickle_by_value(made)
-    return made
+        cloudpickle.register_pickle_by_value(loaded)
+    return loaded
 
 
 def build(
-    spark: SparkSession, module: ModuleType, given: dict[str, Any], output: str | None = None, events: int | None = None
+    spark: SparkSession,
+    module: ModuleType,
+    values: dict[str, Any],
+    output: str | None = None,
+    events: int | None = None,
 ) -> CompiledPipeline:
-    """Call the module's functions and check what they declare; `output` replaces the directory of file sinks.
+    """Call the module's functions and check their declarations; `output` replaces the directory of file sinks.
 
-    `events` is one more argument, which `sources` has to heed. Raises SpecRefused for whatever goes wrong in it.
+    `events` is an additional argument, which `sources` must read. Raises SpecRefused for any error of the module.
     """
     try:
-        return _built(spark, module, given, output, events)
+        return _built(spark, module, values, output, events)
     except (FerryError, Py4JError, OSError):
         raise
     except BaseException as error:
@@ -95,9 +99,9 @@ def build(
 
 
 def _built(
-    spark: SparkSession, module: ModuleType, given: dict[str, Any], output: str | None, events: int | None
+    spark: SparkSession, module: ModuleType, values: dict[str, Any], output: str | None, events: int | None
 ) -> CompiledPipeline:
-    args = Arguments(given, events)
+    args = Arguments(values, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
         raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {shown(sources)}")
@@ -109,12 +113,12 @@ def _built(
     created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
     building = Build(lambda function, schema, where: schema_after(spark, function, schema, where), created=created)
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
-    made = _call(module, "pipeline", _Streams(streams), args)
-    outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
-    for one in outputs:
-        if not isinstance(one, Output):
+    returned = _call(module, "pipeline", _Streams(streams), args)
+    outputs = tuple(returned) if isinstance(returned, list | tuple) else (returned,)
+    for result in outputs:
+        if not isinstance(result, Output):
             raise SpecRefused(
-                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(one)} "
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {shown(result)} "
                 f"({place_of(module.pipeline)})"
             )
     with _placed(module.pipeline):
@@ -132,7 +136,7 @@ def _built(
 
 @contextmanager
 def _placed(pipeline: Any) -> Iterator[None]:
-    """A refusal of a whole pipeline that names no line gets the line of its function."""
+    """Append the line of the pipeline's function to a refusal that names no line."""
     try:
         yield
     except SpecRefused as refused:
@@ -142,79 +146,79 @@ def _placed(pipeline: Any) -> Iterator[None]:
 
 
 def _refuse_names(sources: Iterable[Any]) -> None:
-    """A source's name stands in names of columns and feeds."""
+    """Names of sources become parts of the names of columns and feeds."""
     for name in sources:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,62}", str(name)):
             raise SpecRefused(f"source {name!r}: use letters, digits, _ and - in its name, starting with a letter")
 
 
 def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator]) -> None:
-    """Ingest tasks know the flows of their source; behind Spark's SQL a column alone can say them."""
+    """Refuse a wrong `flow`: ingest tasks know the flows of their source, but behind Spark SQL only a column has them."""
     for source in (i for operator in operators for i in operator.inputs):
-        made = sources.get(source.origin) if isinstance(source.origin, str) else None
-        if not has_flows(made):
+        origin = sources.get(source.origin) if isinstance(source.origin, str) else None
+        if not has_flows(origin):
             continue
         transforms = [at(step.function) for step in source.steps if isinstance(step, Transform)]
         if source.flow is not None and not transforms:
             raise SpecRefused(
-                f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
-                "leave one of both out"
+                f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows already; "
+                "remove one of both"
             )
         if source.flow is None and source.time is not None and transforms:
             raise SpecRefused(
-                f"transform on source {source.origin!r}: of which flow a record is would not be known behind it; name a "
-                'column that says it, such as .event_time(..., flow="partition") of ferry.kafka(..., beside=["partition"]), '
+                f"transform on source {source.origin!r}: the flow of a record would not be known behind it; name a column "
+                'of flows, such as .event_time(..., flow="partition") of ferry.kafka(..., beside=["partition"]), '
                 f"use .map_batches(...), or make the source one flow{transforms[0]}"
             )
 
 
 def _refuse_types(outputs: Sequence[Output]) -> None:
-    """What a sink gets as a DataFrame, at least of an epoch with many rows, has to have types of Spark."""
-    for one in outputs:
-        from_source = isinstance(one.input.origin, str)
-        if from_source or not is_parted(one):
-            where = f"source {one.input.origin!r}" if from_source else "an operator"
-            require_types(one.input.schema, f"sink {shown(one.sink)} on {where}")
-        if getattr(one.sink, "needs_frame", False):
-            require_names(one.input.schema, f"sink {shown(one.sink)}")
+    """Refuse columns without a Spark type before sinks that may get a DataFrame, at least in an epoch with many rows."""
+    for output in outputs:
+        from_source = isinstance(output.input.origin, str)
+        if from_source or not is_parted(output):
+            where = f"source {output.input.origin!r}" if from_source else "an operator"
+            require_types(output.input.schema, f"sink {shown(output.sink)} on {where}")
+        if getattr(output.sink, "needs_frame", False):
+            require_names(output.input.schema, f"sink {shown(output.sink)}")
 
 
 def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> None:
-    """Ages are counted where records leave Spark's SQL: when they were created has to be known there."""
+    """Refuse to drop the creation time in Spark SQL: the ages of records are counted behind it."""
     for source in (i for operator in operators for i in operator.inputs):
         column = created.get(source.origin) if isinstance(source.origin, str) else None
         if column is None or not any(isinstance(step, Transform) for step in source.steps):
             continue
         if column not in source.schema.names:
             raise SpecRefused(
-                f"transform on source {source.origin!r} leaves out {column!r}, which says when a record was created; "
+                f"transform on source {source.origin!r} drops {column!r}, the creation time of a record; "
                 "keep it, or do not call .created_at(...)"
             )
 
 
 def _refuse_unsendable(plan: CompiledPipeline) -> None:
-    """Sources and functions go to tasks as pickles."""
+    """Refuse sources and functions that cannot be pickled for tasks."""
     splits = {f"source {n!r}": s for n, s in plan.sources.items() if isinstance(s, Splits)}
-    own: dict[str, Any] = {what: s.function if isinstance(s, PollSplits) else s for what, s in splits.items()}
-    inputs = (*(one for o in plan.operators for one in o.inputs), *(one.input for one in plan.outputs))
-    late = (one for output in plan.late for one in output.inputs)
-    for function in (step.function for one in (*inputs, *late) for step in one.steps):
+    own: dict[str, Any] = {name: s.function if isinstance(s, PollSplits) else s for name, s in splits.items()}
+    inputs = (*(i for operator in plan.operators for i in operator.inputs), *(output.input for output in plan.outputs))
+    late = (i for output in plan.late for i in output.inputs)
+    for function in (step.function for i in (*inputs, *late) for step in i.steps):
         if isinstance(function, UserBatches):
             own[f"{function_name(function.function)} in {function.where}"] = function.function
-    for what, value in own.items():
+    for name, value in own.items():
         if is_ferrys(value):
             continue
         try:
             cloudpickle.loads(cloudpickle.dumps(value))
         except BaseException as error:
             raise SpecRefused(
-                f"{what}{at(value)} cannot be sent to tasks: {reason(error)}; what cannot be pickled has to be made where "
-                "it is used, such as a connection"
+                f"{name}{at(value)} cannot be sent to tasks: {reason(error)}; create an object that cannot be pickled, such "
+                "as a connection, where it is used"
             ) from error
 
 
 class _Streams(dict[str, Stream]):
-    """Streams by name; an unknown name is refused with the ones there are."""
+    """Streams by name; the refusal of an unknown name lists the known names."""
 
     def __missing__(self, name: str) -> Stream:
         raise SpecRefused(f"pipeline: no source {name!r}; there are {', '.join(self)}")
@@ -227,7 +231,7 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
-        raise SpecRefused(f"{_named(module)}: write {wanted}; as it is ({place_of(function)}), {error}") from error
+        raise SpecRefused(f"{_named(module)}: write {wanted}: {error} ({place_of(function)})") from error
     try:
         return function(*args)
     except SpecRefused as refused:
@@ -240,13 +244,13 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
 
 
 def _named(module: ModuleType) -> str:
-    """How the user knows it: a file is loaded under a name that nobody has seen."""
+    """The name that the user knows: a file is loaded under a generated module name."""
     own = module.__name__.startswith(PREFIX) and module.__file__
     return Path(own).name if own else module.__name__
 
 
 def source_schema(name: str, source: Any) -> pa.Schema:
-    """The columns of a source. Raises SpecRefused for what is none."""
+    """The columns of a source. Raises SpecRefused for an object that is no source."""
     if isinstance(source, DataFrame):
         if not source.isStreaming:
             raise SpecRefused(f"source {name!r}: a batch DataFrame; use spark.readStream, or one of Ferry's splits")

@@ -1,10 +1,10 @@
-"""Rows without a source, in which the driver tells tasks something about an epoch."""
+"""Control rows: rows without a source, which carry facts about an epoch from the driver to tasks."""
 
 TICK = "tick"
-"""An epoch without records, which the coordinator asks for."""
+"""An epoch without records, requested by the coordinator."""
 
 FLUSH = "flush"
-"""Every source is finite and has ended: everything fires."""
+"""All sources are finite and have ended: all windows and timers fire."""
 
 FLOWS = "flows "
-"""The row goes on with (source, its flows) as JSON."""
+"""Prefix of a row with (source, its flows) as JSON."""

@@ -1,7 +1,7 @@
-"""The process of which Spark's Python workers are forks: it has loaded what their tasks need, so that they need not.
+"""The parent process of Spark's Python workers. It loads the modules of their tasks once, before it forks workers.
 
-Arrow, Numba and the compiled kernels take a second of processor in each worker otherwise, some at every start of a driver.
-Must never have a thread: a fork takes over what a thread has locked, and not the thread.
+Otherwise Arrow, Numba and the compiled kernels cost each worker a second of processor time, also when a driver starts.
+Must never have a thread: a fork inherits the locks of a thread, but not the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ferry.system.parent import children_end_with_it
 
 
 def load() -> None:
-    """Import what tasks import, and have the kernels of an aggregate compiled, or read."""
+    """Import the modules of tasks, and compile the kernels of an aggregate or read them from the cache."""
     environment.give(environment.NO_THREADS)  # A task has one core anyway.
     children_end_with_it()
     from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window

@@ -1,4 +1,4 @@
-"""A compiled pipeline as people are shown it: sources, operators and outputs, with what each reads."""
+"""Describes a compiled pipeline for people: sources, operators and outputs, with their inputs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ferry.spark.compile import CompiledPipeline, source_schema
 from ferry.spark.feeds import why_planned, works_of
 
 BOUNDS = ("size_ms", "slide_ms")
-"""What processes call the size and the slide of their windows."""
+"""The names that processes use for the size and the slide of their windows."""
 
 SHOWN = (int, str, list)
-"""Of what a process was given."""
+"""Types of a process's arguments that are shown."""
 
 
 def described(plan: CompiledPipeline) -> dict[str, Any]:
@@ -37,10 +37,10 @@ def described(plan: CompiledPipeline) -> dict[str, Any]:
         "sources": [_source(name, source) for name, source in plan.sources.items()],
         "operators": [_operator(operator, names) for operator in named],
         "outputs": [
-            *({"sink": _shown(one.sink), "reads": _reads([one.input], names)} for one in plan.outputs),
+            *({"sink": _shown(output.sink), "reads": _reads([output.input], names)} for output in plan.outputs),
             *(
-                {"sink": _shown(one.sink), "reads": _reads(one.inputs, names), "late": names[one.operator]}
-                for one in plan.late
+                {"sink": _shown(late.sink), "reads": _reads(late.inputs, names), "late": names[late.operator]}
+                for late in plan.late
             ),
         ],
         "planned": why_planned(plan, works_of(plan, None, None)),
@@ -53,7 +53,7 @@ def _source(name: str, source: Any) -> dict[str, Any]:
 
 
 def _shown(thing: object) -> str:
-    """A source or a sink, as its class shows it, else by the name of its class."""
+    """The `repr` of a source or a sink, or else the name of its class."""
     return repr(thing) if type(thing).__repr__ is not object.__repr__ else type(thing).__name__
 
 
@@ -77,19 +77,19 @@ def _operator(operator: Operator, names: dict[int, str]) -> dict[str, Any]:
 
 
 def _computes(shape: OperatorDescriptor) -> list[str]:
-    """Its aggregates, or the name of its class; of Ferry's own classes with what it was given, and their aggregates."""
+    """The aggregates of an operator, or the name of its class; for Ferry's own classes with arguments and aggregates."""
     if shape.process is None:
-        return [_call(one.name, asdict(one)) for one in shape.aggregates]
-    name, given = shape.process.made_of.partition(":")[2], _given(shape)
-    functions = given.get("aggregator", {}).get("arguments", {}).get("aggregates", {})
+        return [_call(aggregate.name, asdict(aggregate)) for aggregate in shape.aggregates]
+    name, arguments = shape.process.made_of.partition(":")[2], _arguments(shape)
+    functions = arguments.get("aggregator", {}).get("arguments", {}).get("aggregates", {})
     plain = [
         f"{key}={value}"
-        for key, value in given.items()
+        for key, value in arguments.items()
         if key not in BOUNDS and value != [] and isinstance(value, SHOWN)
     ]
     return [
         f"{name}({', '.join(plain)})" if plain else name,
-        *(_call(out, one["arguments"]) for out, one in functions.items()),
+        *(_call(out, function["arguments"]) for out, function in functions.items()),
     ]
 
 
@@ -98,33 +98,33 @@ def _call(out: str, aggregate: Mapping[str, Any]) -> str:
     return f"{out}={aggregate['function']}({columns})"
 
 
-def _given(shape: OperatorDescriptor) -> dict[str, Any]:
-    """What a class of Ferry's was given; nothing of a user's."""
+def _arguments(shape: OperatorDescriptor) -> dict[str, Any]:
+    """The arguments of a class of Ferry's; empty for a user's class."""
     process = shape.shape
     return {} if is_users_class(process.made_of) else dict(json.loads(process.arguments))
 
 
 def _window(shape: OperatorDescriptor) -> dict[str, int] | None:
-    """Milliseconds; None: it has none, or a process of the user's keeps its own."""
+    """The window in milliseconds; None: the operator has no window, or a user's process keeps its own."""
     if shape.kind == "process":
-        given = _given(shape)
-        return {key: given[key] for key in BOUNDS} if given.keys() >= {*BOUNDS} else None
+        arguments = _arguments(shape)
+        return {key: arguments[key] for key in BOUNDS} if arguments.keys() >= {*BOUNDS} else None
     return {"size_ms": shape.window.size_ms, "slide_ms": shape.window.slide_ms} if shape.windowed else None
 
 
 def _reads(inputs: Iterable[Input], names: dict[int, str]) -> list[dict[str, Any]]:
     return [
         {
-            "from": one.origin if isinstance(one.origin, str) else names[one.origin],
-            "steps": [_step(step) for step in one.steps if not isinstance(step.function, WindowBounds)],
-            "time": one.time,
-            "delay_ms": one.delay_ms if one.time is not None else None,
+            "from": side.origin if isinstance(side.origin, str) else names[side.origin],
+            "steps": [_step(step) for step in side.steps if not isinstance(step.function, WindowBounds)],
+            "time": side.time,
+            "delay_ms": side.delay_ms if side.time is not None else None,
         }
-        for one in inputs
+        for side in inputs
     ]
 
 
 def _step(step: MapBatches | Transform) -> str:
-    """Its word, and the name of the user's function."""
+    """The method of a step, and the name of the user's function."""
     word = "map_batches" if isinstance(step, MapBatches) else "transform"
     return f"{word} {function_name(getattr(step.function, 'function', step.function))}"

@@ -1,4 +1,4 @@
-"""Fired rows on their way to the sinks: fetched by the driver when they are few, read by Spark tasks when they are many."""
+"""Emits fired rows to the sinks: the driver fetches few rows itself, Spark tasks read many rows."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def fetch(
     bytes_max: int,
     connections: flight.Connections | None = None,
 ) -> pa.Table | None:
-    """All rows of an epoch as one table; None when they are more than `rows_max`, or `bytes_max`: nothing is kept then.
+    """All rows of an epoch as one table; None when they exceed `rows_max` or `bytes_max`.
 
-    Raises a Flight error when an instance does not have them, or when `gone` is set meanwhile: one of them was lost.
+    Raises a Flight error when an instance does not have its rows, or when `gone` is set because an instance was lost.
     """
     lock, room = Lock(), {"rows": rows_max, "bytes": bytes_max}
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
-        found = []
+        batches = []
         for batch in flight.read_rows(split, connections):
             with lock:
                 room["rows"] -= batch.num_rows
                 room["bytes"] -= batch.nbytes
             if min(room.values()) < 0:
                 return []
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
     parts = [pool.submit(read, split) for split in splits]
     while wait(parts, LOOK_SECONDS, FIRST_EXCEPTION).not_done:
@@ -63,51 +63,51 @@ def fetch(
 
 
 def is_direct(output: Output) -> bool:
-    """Whether Spark has nothing to do between the operator and the sink."""
+    """Whether rows go from the operator to the sink without Spark."""
     batches_only = all(isinstance(step, MapBatches) for step in output.input.steps)
     return batches_only and not getattr(output.sink, "needs_frame", False)
 
 
 def is_parted(output: Output) -> bool:
-    """Whether tasks may read rows of it, and write them, where they are too many for the driver."""
+    """Whether tasks may read and write the rows when they are too many for the driver."""
     return is_direct(output) and output.sink.takes_parts
 
 
 def parts(spark: SparkSession, output: Output, splits: list[dict[str, Any]]) -> FiredParts:
-    """What is left to do for an operator's rows, as tasks do it."""
+    """An operator's rows, which tasks read and pass through the functions of an output."""
     return FiredParts(spark, tuple(splits), functions_of(output))
 
 
 def functions_of(output: Output) -> tuple[Batches, ...]:
-    """Functions of batches before a sink that Spark has nothing to do for."""
+    """The batch functions before a sink that needs no Spark."""
     return tuple(step.function for step in output.input.steps if isinstance(step, MapBatches))
 
 
 @dataclass(frozen=True, slots=True)
 class FiredParts(RowParts):
-    """Fired rows where they are: a task for each instance reads them, and they pass through no other process."""
+    """Fired rows on their instances: one task per instance reads its rows, which pass through no other process."""
 
     spark: SparkSession
     splits: tuple[dict[str, Any], ...]
     functions: tuple[Batches, ...]
 
     def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
-        """What `write` says of the rows of each task that has any."""
+        """The results of `write` for the rows of each task."""
         functions = self.functions
 
         def task(splits: Iterable[dict[str, Any]]) -> Iterator[Part]:
             for split in splits:
                 yield from write(mapped(functions, flight.read_rows(split)))
 
-        made: list[Part] = (
+        written: list[Part] = (
             self.spark.sparkContext.parallelize(self.splits, len(self.splits)).mapPartitions(task).collect()
         )
-        return made
+        return written
 
 
 @dataclass(frozen=True, slots=True)
 class ReadParts(RowParts):
-    """Records of a source on their way to a sink: tasks read their shares. Who counts them has set malformed ones aside."""
+    """Records of a source for a sink: tasks read their shares. The ingest that counts records sets malformed ones aside."""
 
     spark: SparkSession
     shares: tuple[tuple[str, ...], ...]
@@ -117,11 +117,11 @@ class ReadParts(RowParts):
     source: Splits
 
     def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
-        """What `write` says of the records of each task that has any."""
-        return self._made(write)
+        """The results of `write` for the records of each task."""
+        return self._collected(write)
 
     def table(self, bytes_max: int) -> pa.Table | None:
-        """All records, in the order of the shares; None when a task has more than these bytes."""
+        """All records, in the order of the shares; None when a task has more than `bytes_max`."""
 
         def taken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | None]:
             held, size = [], 0
@@ -133,37 +133,38 @@ class ReadParts(RowParts):
                 held.append(batch)
             yield from held
 
-        batches = self._made(taken)
+        batches = self._collected(taken)
         if any(batch is None for batch in batches):
             return None
         return pa.Table.from_batches(batches) if batches else pa.table({})
 
-    def _made(self, function: Callable[[Iterable[pa.RecordBatch]], Iterable[Any]]) -> list[Any]:
+    def _collected(self, function: Callable[[Iterable[pa.RecordBatch]], Iterable[Any]]) -> list[Any]:
         name, source, functions = self.name, self.source, self.functions
 
         def task(shares: Iterable[tuple[str, ...]]) -> Iterator[Any]:
             for share in shares:
                 read = chain.from_iterable(reading.read(name, source, json.loads(split), None) for split in share)
-                yield from function(mapped(functions, (one for one in read if isinstance(one, pa.RecordBatch))))
+                batches = (records for records in read if isinstance(records, pa.RecordBatch))
+                yield from function(mapped(functions, batches))
 
         return list(self.spark.sparkContext.parallelize(self.shares, len(self.shares)).mapPartitions(task).collect())
 
 
 def before_sql(steps: Sequence[Transform | MapBatches]) -> tuple[list[Batches], Sequence[Transform | MapBatches]]:
-    """Functions of batches that see rows as they are, before Spark has them, and the steps behind them."""
+    """The batch functions before the first step in Spark SQL, and the remaining steps."""
     functions = [step.function for step in takewhile(lambda step: isinstance(step, MapBatches), steps)]
     return functions, steps[len(functions) :]
 
 
 def mapped(functions: Sequence[Batches], batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Batches through one function after the other."""
+    """Batches after all functions, applied in turn."""
     for function in functions:
         batches = chain.from_iterable(map(batches_of, map(function, batches)))
     return batches
 
 
 def schema_after(functions: Sequence[Batches], schema: pa.Schema) -> pa.Schema:
-    """Of what the functions make of such batches."""
+    """The schema of batches after the functions."""
     for function in functions:
         schema = function(pa.RecordBatch.from_pylist([], schema=schema)).schema
     return schema
@@ -172,23 +173,23 @@ def schema_after(functions: Sequence[Batches], schema: pa.Schema) -> pa.Schema:
 def result(
     spark: SparkSession, output: Output, table: pa.Table | None, frame: Callable[[], DataFrame]
 ) -> pa.Table | DataFrame:
-    """The steps between an operator and its sink, applied to all rows of the epoch; those `before_sql` are in the frame."""
+    """All rows of the epoch after the steps between operator and sink; `frame` has the steps `before_sql` already."""
     functions, steps = before_sql(output.input.steps)
     if table is not None and functions:
         table = pa.Table.from_batches(mapped(functions, table.to_batches()))
     if table is not None and is_direct(output):
         return table
-    made = frame_of(spark, table) if table is not None else frame()
+    rows = frame_of(spark, table) if table is not None else frame()
     for step in steps:
         if isinstance(step, Transform):
-            made = transformed(step, made)
+            rows = transformed(step, rows)
         else:
-            made = map_frame(made, step.function)
-    return made
+            rows = map_frame(rows, step.function)
+    return rows
 
 
 def map_frame(frame: DataFrame, function: Batches) -> DataFrame:
-    """A batch function on a DataFrame."""
+    """Apply a batch function to a DataFrame."""
     empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(frame.schema))
 
     def task(batches: Any) -> Any:

@@ -1,7 +1,7 @@
-"""From an operator's inputs to the one ingest job of an epoch.
+"""Builds the ingest job of an epoch from an operator's inputs.
 
-Fast path: no transform upstream, so the tasks get their shares of splits and expand them themselves. Otherwise each input
-is expanded, transformed by Spark, and fed to the same task function as struct columns.
+Fast path: without a transform upstream, tasks get shares of splits and read them. Otherwise Spark reads and transforms
+each input, and feeds the records to the same task function as struct columns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from ferry.spark.tasks.process_rows import condensing
 from ferry.spark.transforms import transformed
 
 _CONTROL = ("",)
-"""Ticks and the flush have no source."""
+"""The source name of ticks and the flush."""
 
 Rows = dict[int, list[dict[str, Any]]]
-"""By operator, where its fired rows of an epoch are: one split an instance."""
+"""The fired rows of an epoch by operator: one split per instance."""
 
 
 def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed, ...]]:
-    """Inputs by what they read, as the tasks see them."""
+    """The feeds of tasks, by the source or operator that they read."""
     feeds: dict[str, list[Feed]] = {}
     readers = first_readers(plan.sources, plan.operators)
     uncounted = [name for name, reader in readers.items() if reader == operator.descriptor.index]
@@ -56,7 +56,7 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
         key = name
         if in_spark(source):
             key, splits = f"{name}#{number}", None
-        # What an operator has fired was judged as records; generators do not follow the clock.
+        # Fired rows come from records that were judged before; generators do not follow the clock.
         free = origin is None or getattr(origin, "own_clock", False)
         counted = name in uncounted and not (in_spark(source) and sets_aside(origin))
         created = plan.created.get(name) if counted else None
@@ -89,32 +89,32 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
 
 
 def name_of(source: Input) -> str:
-    """How tasks know what an input reads: the name of a source, or the number of an operator."""
+    """The name of an input in tasks: the name of a source, or the number of an operator."""
     return source.origin if isinstance(source.origin, str) else f"@{source.origin}"
 
 
 def _counts_only(name: str, origin: Splits | DataFrame, created: str | None) -> Feed:
-    """Of a source that the operator does not read as it is, but whose records it counts, and sets aside if malformed."""
+    """A feed that only counts the records of a source, and sets malformed ones aside."""
     splits = origin if isinstance(origin, Splits) else None
     columns = (created or schema_of(name, splits).names[0],) if splits else None
     return Feed(NO_SIDE, (), (), None, splits, columns, None, True, created=created)
 
 
 def schema_of(name: str, source: Splits) -> pa.Schema:
-    """Columns of a source. Raises UserCodeFailed when a user's own fails."""
+    """Columns of a source. Raises UserCodeFailed when a user's source fails."""
     with source_code(f"schema() of source {name!r}", source):
         return source.schema()
 
 
 def in_spark(source: Input) -> bool:
-    """Whether its records pass through Spark's SQL."""
+    """Whether the records of an input pass through Spark SQL."""
     return any(isinstance(s, Transform) for s in source.steps)
 
 
 def _planned(operator: Operator, source: Input) -> tuple[tuple[Batches, ...], tuple[str, ...] | None, tuple[str, ...]]:
-    """What tasks do to the records of an input, the columns that they read, and which of these may be dictionaries.
+    """The functions that tasks apply to an input, the columns that they read, and the columns that may be dictionaries.
 
-    None: all columns, for something else than the operator looks at them.
+    None: all columns, because user code also reads them.
     """
     if in_spark(source):
         return (), None, ()
@@ -128,7 +128,7 @@ def _planned(operator: Operator, source: Input) -> tuple[tuple[Batches, ...], tu
 def planned_once(
     spark: SparkSession, plan: CompiledPipeline, works: Mapping[int, IngestWork]
 ) -> dict[int, PlannedOnce]:
-    """The ingest jobs through Spark's SQL that no source of Spark's own takes part in, by operator."""
+    """The ingest jobs through Spark SQL, by operator; empty if the plan has Spark's own sources."""
     if any(isinstance(source, DataFrame) for source in plan.sources.values()):
         return {}
 
@@ -136,7 +136,8 @@ def planned_once(
         work = works[operator.descriptor.index]
         return PlannedOnce(spark, lambda leaf: _frame(spark, leaf, operator, plan, work, current_run))
 
-    return {one.descriptor.index: build(one) for one in plan.operators if any(map(in_spark, one.inputs))}
+    operators = (operator for operator in plan.operators if any(map(in_spark, operator.inputs)))
+    return {operator.descriptor.index: build(operator) for operator in operators}
 
 
 def run_ingest(
@@ -150,7 +151,7 @@ def run_ingest(
     planned: Mapping[int, PlannedOnce],
     most: int | None = None,
 ) -> list[str]:
-    """Run the ingest job: the receipt of every task. One that dies more often than `most` times says that it has."""
+    """Run the ingest job. Returns the receipt of every task. After `most` deaths of a task, its receipt says so."""
     with deaths(spark.sparkContext, most):
         once = planned.get(operator.descriptor.index)
         shares = shares_of(batch, operator, plan, work, rows) if once or not through_spark(operator, plan, work) else []
@@ -164,8 +165,8 @@ def run_ingest(
 
 
 def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run: IngestRun) -> list[str]:
-    """Receipts of shares that a task each reads. No record passes through Spark: there is nothing to plan, and no Python
-    worker is needed to hand out the splits."""
+    """Receipts of shares, each read by one task. No record passes through Spark: Spark plans nothing, and no Python worker
+    hands out splits."""
     if not shares:
         return []
     job = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work, run))
@@ -173,32 +174,32 @@ def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run:
 
 
 def counting(work: IngestWork, plan: CompiledPipeline, operator: Operator) -> IngestWork:
-    """What tasks do that only set records aside for an operator: those of the sources that it is the first to read."""
+    """Work of tasks that only set records aside for an operator, from the sources that no earlier operator reads."""
     mine = [n for n, first in first_readers(plan.sources, plan.operators).items() if first == operator.descriptor.index]
     return replace(work, feeds={n: (replace(_counts_only(n, plan.sources[n], None), columns=None),) for n in mine})
 
 
 def works_of(plan: CompiledPipeline, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
-    """What tasks do, by operator."""
+    """The work of tasks, by operator."""
     return {
-        one.descriptor.index: IngestWork(
-            one.descriptor, feeds_of(one, plan), authority, dead_letter, condensing(one.descriptor)
+        operator.descriptor.index: IngestWork(
+            operator.descriptor, feeds_of(operator, plan), authority, dead_letter, condensing(operator.descriptor)
         )
-        for one in plan.operators
+        for operator in plan.operators
     }
 
 
 def why_planned(plan: CompiledPipeline, works: Mapping[int, IngestWork]) -> str:
-    """Why epochs have to be planned by Spark; empty: they need not."""
+    """The reason why Spark must plan epochs; empty: it need not."""
     foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
     if foreign:
         return f"source {foreign[0]!r} is Spark's own"
-    planned = [one.descriptor.name for one in plan.operators if through_spark(one, plan, works[one.descriptor.index])]
+    planned = [op.descriptor.name for op in plan.operators if through_spark(op, plan, works[op.descriptor.index])]
     return f"operator {planned[0]!r} has .transform before it" if planned else ""
 
 
 def through_spark(operator: Operator, plan: CompiledPipeline, work: IngestWork) -> bool:
-    """Whether records pass through Spark's SQL on their way to the operator, so that an epoch has to be planned by it."""
+    """Whether records pass through Spark before the operator, so that Spark must plan the epoch."""
     if any(in_spark(source) for source in operator.inputs):
         return True
     foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
@@ -206,7 +207,7 @@ def through_spark(operator: Operator, plan: CompiledPipeline, work: IngestWork) 
 
 
 def shares_of(batch: Batch, operator: Operator, plan: CompiledPipeline, work: IngestWork, rows: Rows) -> list[Shares]:
-    """What the tasks of an epoch read for an operator to which no record passes through Spark."""
+    """The shares of an epoch's tasks, for an operator whose records do not pass through Spark."""
     read = _read(work, plan)
     mine = _shares(batch, {*read, *_CONTROL}) if read or operator.descriptor.index == 0 else []
     return [*mine, *([share] for share in _shown(rows))]
@@ -218,12 +219,12 @@ def _read(work: IngestWork, plan: CompiledPipeline) -> list[str]:
 
 
 def _shown(rows: Rows) -> list[tuple[str, str]]:
-    """Fired rows as tasks are told of them: (what an input calls them, split as JSON)."""
+    """Fired rows as entries of shares: (name of the input, split as JSON)."""
     return [(f"@{origin}", json.dumps(split)) for origin, splits in rows.items() for split in splits]
 
 
 def read_parts(spark: SparkSession, batch: Batch, plan: CompiledPipeline, output: Output) -> ReadParts | None:
-    """What an epoch has for a sink that is straight behind a source. None: Spark has planned it for sources of its own."""
+    """The records of an epoch for a sink directly behind a source. None: Spark planned the epoch for its own sources."""
     if any(isinstance(source, DataFrame) for source in plan.sources.values()):
         return None
     name = name_of(output.input)
@@ -234,7 +235,7 @@ def read_parts(spark: SparkSession, batch: Batch, plan: CompiledPipeline, output
 
 
 def with_fired(spark: SparkSession, batch: DataFrame, rows: Rows) -> DataFrame:
-    """What the driver's query hands out, and these fired rows."""
+    """The batch of the driver's query, plus these fired rows."""
     if not (fired := _shown(rows)):
         return batch
     shown = spark.createDataFrame(fired, "source string, split string").repartition(len(fired))
@@ -242,7 +243,7 @@ def with_fired(spark: SparkSession, batch: DataFrame, rows: Rows) -> DataFrame:
 
 
 def _shares(batch: Batch, names: Collection[str]) -> list[Shares]:
-    """What the tasks of an epoch read of these sources."""
+    """The shares of an epoch's tasks, restricted to these sources."""
     mine = ([share for share in shares if share[0] in names] for shares in batch.shares())
     return [shares for shares in mine if shares]
 
@@ -255,7 +256,7 @@ def _frame(
     work: IngestWork,
     run: Callable[[], IngestRun],
 ) -> DataFrame:
-    """The frame of an ingest job through Spark's own operators: one receipt a task."""
+    """The DataFrame of an ingest job through Spark SQL: one receipt per task."""
     control = batch.filter("source = ''").select("source", "split")
     receipts = control.mapInArrow(ingest(work, run), RECEIPT)
     for name, feeds in work.feeds.items():
@@ -266,8 +267,8 @@ def _frame(
         name = name_of(source)
         mine = raw_of(batch, name, plan)
         if not in_spark(source):
-            one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.number == number)})
-            receipts = receipts.unionByName(mine.mapInArrow(ingest(one, run), RECEIPT))
+            single = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.number == number)})
+            receipts = receipts.unionByName(mine.mapInArrow(ingest(single, run), RECEIPT))
             continue
         frame = _records(spark, mine, name, plan, source, sets_aside(plan.sources.get(name)))
         for step in before_sql(source.steps)[1]:
@@ -279,15 +280,15 @@ def _frame(
 
 
 def raw_of(batch: DataFrame, name: str, plan: CompiledPipeline) -> DataFrame:
-    """What an epoch has of a source, or of fired rows, as the driver's query hands it out."""
+    """The rows of the driver's query for one source, or for fired rows, in an epoch."""
     column = f"s_{name}" if isinstance(plan.sources.get(name), DataFrame) else "split"
     return batch.filter(F.col("source") == name).select("source", column)
 
 
 def records_frame(spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, source: Input) -> DataFrame:
-    """The records of an input in an epoch, as a DataFrame, behind its steps before Spark's SQL.
+    """The records of an input in an epoch, as a DataFrame, after its steps before Spark SQL.
 
-    Malformed ones were set aside where the epoch was counted.
+    The ingest that counts the epoch has set malformed ones aside.
     """
     name = name_of(source)
     return _records(spark, raw_of(batch, name, plan), name, plan, source, judged=True)
@@ -296,7 +297,7 @@ def records_frame(spark: SparkSession, batch: DataFrame, plan: CompiledPipeline,
 def _records(
     spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipeline, source: Input, judged: bool
 ) -> DataFrame:
-    """The records of one input as a DataFrame, behind its steps before Spark's SQL. `judged`: others set malformed aside."""
+    """The records of one input as a DataFrame, after its steps before Spark SQL. `judged`: other tasks handle malformed."""
     origin, (functions, _) = plan.sources.get(name), before_sql(source.steps)
     if isinstance(origin, DataFrame):
         return reduce(map_frame, functions, mine.select(f"s_{name}.*"))
@@ -308,10 +309,10 @@ def _records(
             if not isinstance(records, Malformed):
                 yield from map(for_frame, mapped(functions, [records]))
             elif not judged:
-                # Rows alone go through Spark: nobody would count these, so they must not vanish.
+                # Only rows pass through Spark, so malformed records would vanish uncounted.
                 raise SpecRefused(
-                    f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}; a source that has "
-                    "any says so by an attribute `sets_aside` that is true"
+                    f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}; a source with "
+                    "malformed records needs an attribute `sets_aside` that is true"
                 )
 
     return mine.mapInArrow(expand, spark_schema(schema_after(functions, schema)))
@@ -320,7 +321,7 @@ def _records(
 def read_shares(
     name: str, splits: Splits | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch | Malformed]:
-    """What splits hold, in a task; `splits` is their source, None: they are of fired rows."""
+    """The records of splits, in a task; `splits`: their source, None for fired rows."""
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
@@ -337,7 +338,7 @@ def _fired(plan: CompiledPipeline, source: Input) -> pa.Schema:
 def rows_frame(
     spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Schema, functions: Sequence[Batches] = ()
 ) -> DataFrame:
-    """Fired rows, behind these functions, as a DataFrame whose partitions are read by tasks."""
+    """Fired rows after these functions, as a DataFrame whose partitions tasks read."""
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:

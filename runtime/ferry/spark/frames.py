@@ -1,4 +1,4 @@
-"""Schemas and rows between Arrow and Spark's DataFrames: timestamps in microseconds, of UTC where they have a zone."""
+"""Converts schemas and rows between Arrow and Spark's DataFrames: timestamps in microseconds, in UTC if they have a zone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ferry.kernels.frame_types import for_frame, frame_schema
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema of the batches that Spark gives out."""
+    """The Arrow schema of Spark's batches."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The schema of a DataFrame of such rows. Raises SpecRefused for a type that Spark has no counterpart for."""
+    """The schema of a DataFrame of such rows. Raises SpecRefused for a type without a Spark counterpart."""
     return from_arrow_schema(frame_schema(schema))
 
 

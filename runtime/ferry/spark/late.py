@@ -1,7 +1,7 @@
-"""Records that came too late for an operator, on their way to a sink of their own.
+"""Emits records that came too late for an operator to a sink of their own.
 
-They are read again when the epoch is given out, and only if the operator's commit counts any. Which they are follows from
-its watermark before the epoch, which is committed, too: an epoch that is run again gives out the same ones.
+They are read again when the epoch is emitted, and only if the operator's commit counts late records. The committed
+watermark before the epoch determines them, so a repeated epoch emits the same records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Late = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def late_frame(
     spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, output: LateOutput, rows: feeds.Rows, low: int
 ) -> DataFrame:
-    """The late records of an epoch; `low` is the operator's watermark before it, `rows` are what its inputs have fired."""
+    """The late records of an epoch; `low`: the operator's watermark before it, `rows`: the fired rows among its inputs."""
     batch = feeds.with_fired(spark, batch, rows)
     descriptor = plan.operators[output.operator].descriptor
     frames = []
@@ -46,43 +46,43 @@ def late_frame(
 def _behind_spark(
     spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, output: Output, late: Late
 ) -> DataFrame:
-    made = emit.result(spark, output, None, lambda: feeds.records_frame(spark, batch, plan, output.input))
-    assert isinstance(made, DataFrame)
-    return made.mapInArrow(late, made.schema)
+    frame = emit.result(spark, output, None, lambda: feeds.records_frame(spark, batch, plan, output.input))
+    assert isinstance(frame, DataFrame)
+    return frame.mapInArrow(late, frame.schema)
 
 
 def _in_tasks(batch: DataFrame, plan: CompiledPipeline, source: Input, late: Late) -> DataFrame:
-    """Records that are timely do not pass through Spark."""
+    """The late records of an input. Timely records do not pass through Spark."""
     origin = plan.sources.get(name := feeds.name_of(source))
     splits = origin if isinstance(origin, Splits) else None
     maps = [step.function for step in source.steps if isinstance(step, MapBatches)]
 
-    def made(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for records in feeds.read_shares(name, splits, shares):
             if not isinstance(records, Malformed):  # they were set aside when the operator read them
                 yield from emit.mapped(maps, [records])
 
     def task(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from map(for_frame, late(made(shares)))
+        yield from map(for_frame, late(read(shares)))
 
     return feeds.raw_of(batch, name, plan).mapInArrow(task, spark_schema(source.schema))
 
 
 def late_of(descriptor: OperatorDescriptor, source: Input, output: LateOutput, low: int) -> Late:
-    """What keeps the late ones of records of an input, in a task: as they came, without malformed ones."""
+    """The function that keeps an input's late records in a task: unchanged, without malformed ones."""
 
     def late(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fragmenter = Fragmenter(descriptor, source.side)
         for piece in (piece for batch in batches for piece in in_pieces(batch)):
             records, time = timed(piece, source.time, descriptor)
-            found = fragmenter.read(records, list(source.key), time)
+            keyed = fragmenter.read(records, list(source.key), time)
             fragmenter.malformed()
-            if found is None:
+            if keyed is None:
                 continue
-            chosen = panes.last_ends(output.window, columns.integers(found.times)) <= low
-            if descriptor.kind == "join" and found.nulls is not None:
-                chosen &= ~found.nulls  # they have no partner at any time
+            chosen = panes.last_ends(output.window, columns.integers(keyed.times)) <= low
+            if descriptor.kind == "join" and keyed.nulls is not None:
+                chosen &= ~keyed.nulls  # they never have a partner
             if chosen.any():
-                yield found.batch.select(piece.schema.names).filter(pa.array(chosen))
+                yield keyed.batch.select(piece.schema.names).filter(pa.array(chosen))
 
     return late

@@ -1,10 +1,10 @@
-"""Ingest jobs through Spark's SQL that are planned once, and run in every epoch.
+"""Ingest jobs through Spark SQL that Spark plans once and runs in every epoch.
 
     the first run: shares -> the user's DataFrames -> receipts, planned by Spark --> kept, if it is the same in every epoch
-    each run: what its tasks read, and what they are told of it, are local properties of the job --> the same plan again
+    each run: the shares and the run are local properties of the job --> the same plan again
 
-To plan anew costs an epoch twice what running it does. Must never keep a plan that holds anything of an epoch: results of a
-shuffle, a table that was read, a time or a number drawn when it was planned.
+Planning costs an epoch twice as much as execution. Must never keep a plan with data of an epoch: results of a shuffle, a
+table that was read, a time or a random number from the planning.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ RUN, SHARES = "ferry.run", "ferry.shares"
 """Local properties of a job: its run, and the share of each task."""
 
 KEPT_MAX = 16
-"""Plans of an operator: one for each number of shares."""
+"""Maximum number of plans of an operator: one for each number of shares."""
 
 NOW = re.compile(r"\b(current_timestamp|current_date|current_time|localtimestamp|now)\(", re.IGNORECASE)
-"""Functions that Spark computes when it plans."""
+"""Functions that Spark evaluates when it plans."""
 
 Build = Callable[[DataFrame], DataFrame]
-"""Receipts of what a DataFrame of (source, split) has."""
+"""Builds the DataFrame of receipts from a DataFrame of (source, split)."""
 
 
 class PlannedOnce:
-    """The plans of one operator. `build` makes the ingest job; its tasks ask `current_run` which run it is."""
+    """The plans of one operator. `build` makes the ingest job; its tasks get their run from `current_run`."""
 
     def __init__(self, spark: SparkSession, build: Build) -> None:
         self._spark = spark
@@ -46,7 +46,7 @@ class PlannedOnce:
         self._lasts: bool | None = None
 
     def receipts(self, run: IngestRun, shares: Sequence[Shares]) -> list[str] | None:
-        """Run it: the receipt of every task. None, if the job has to be planned anew in every epoch."""
+        """Run the job. Returns the receipt of every task; None if every epoch must be planned anew."""
         if self._lasts is False:
             return None
         frame = self._frames.get(len(shares))
@@ -70,12 +70,12 @@ class PlannedOnce:
 
 
 def current_run() -> IngestRun:
-    """In a task: the run that it is of."""
+    """In a task: its run."""
     return IngestRun.load(_local_property(RUN))
 
 
 def shares_leaf(spark: SparkSession, shares: int) -> DataFrame:
-    """A DataFrame of (source, split) with a partition for each share that its job is told of."""
+    """A DataFrame of (source, split) with a partition for each share; the shares are a property of the job."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = json.loads(_local_property(SHARES))
@@ -86,22 +86,22 @@ def shares_leaf(spark: SparkSession, shares: int) -> DataFrame:
 
 
 def is_the_same_again(frame: DataFrame) -> bool:
-    """Whether to run the plan of a DataFrame again is as good as to plan it again."""
+    """Whether a rerun of a DataFrame's plan gives the same result as a new plan."""
     execution = private.execution(frame)
     if not execution.analyzed().deterministic() or NOW.search(execution.analyzed().toString()):
         return False
     nodes = [execution.executedPlan()]
     for node in nodes:
         children = _items(node.children())
-        # Exchanges keep what they have, and leaves are tables, but for the range that shares are counted with.
+        # Exchanges keep their results, and leaves are tables, except the range that numbers the shares.
         if "Exchange" in node.nodeName() or _items(node.subqueries()) or not (children or node.nodeName() == "Range"):
             return False
         nodes += children
     return True
 
 
-def _items(found: Any) -> list[Any]:
-    return [found.apply(i) for i in range(found.size())]
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
 
 
 def _local_property(name: str) -> str:

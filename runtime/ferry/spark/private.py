@@ -1,7 +1,7 @@
-"""All private parts of Spark that Ferry uses, as PySpark 4.3 has them, and a check that they are there.
+"""All private parts of Spark that Ferry uses, for PySpark 4.3, and a check that they exist.
 
-Another version of Spark may lack a part: `check` says so when a job starts, and this file is the only place to change. Must
-never be imported by a process that has no Spark.
+Another version of Spark may lack a part: `check` reports it when a job starts, and only this file must change. Must never
+be imported by a process without Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ferry.contract.errors import SpecRefused
 _EXECUTOR_DATA = "org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$executorDataMap"
 
 STAGES, TASKS = 10, 100
-"""How many of the newest stages, and of the failed tasks of each, `last_failed_task` looks at."""
+"""Number of newest stages, and of failed tasks per stage, that `last_failed_task` reads."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "org.apache.spark.sql.classic.Dataset": ("queryExecution",),
@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 TRIED = "4.3.0"
-"""The version of PySpark in the tests of this release: it needs no check, so a job starts half a second sooner."""
+"""The PySpark version in the tests of this release. It needs no check, which saves half a second at each start."""
 
 
 def check(spark: SparkSession, parts: Mapping[str, tuple[str, ...]] = PARTS, tried: str = TRIED) -> None:
@@ -65,14 +65,14 @@ def _lacks(part: str) -> SpecRefused:
 
 
 def serve_workers() -> None:
-    """Be the daemon of Spark's Python workers, until Spark ends."""
+    """Run the daemon of Spark's Python workers until Spark ends."""
     from pyspark.daemon import manager  # reads the process's standard input
 
     manager()
 
 
 def load_worker() -> None:
-    """Import what each worker of Spark imports."""
+    """Import the modules of Spark's Python workers."""
     import pyspark.worker
 
     assert pyspark.worker
@@ -96,7 +96,7 @@ def jvm(spark: SparkSession | None = None) -> Any:
 
 
 def running_session() -> SparkSession:
-    """A session of the SparkContext that runs in the JVM already."""
+    """A session of the running SparkContext in the JVM."""
     packages = jvm()
     java = packages.JavaSparkContext.fromSparkContext(packages.org.apache.spark.SparkContext.getOrCreate())
     conf = SparkConf(_jconf=java.getConf())
@@ -114,7 +114,7 @@ def start_master(address: str, port: int, conf: Mapping[str, str]) -> str:
 
 
 def inlined_plan(frame: DataFrame) -> Any:
-    """The analyzed plan of a DataFrame, each common table expression in its place."""
+    """The analyzed plan of a DataFrame, with common table expressions inlined."""
     inline = jvm(frame.sparkSession).org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
     return inline.apply(frame._jdf.queryExecution().analyzed())
 
@@ -125,9 +125,9 @@ def execution(frame: DataFrame) -> Any:
 
 
 def planned_partitions(frame: DataFrame) -> list[Any]:
-    """The partitions of a DataFrame of a Python source, as its reader has planned them.
+    """The partitions of a DataFrame of a Python source, from the plan of its reader.
 
-    The bytes are Spark's own: its process on this machine has pickled them.
+    The pickled bytes come from Spark's own process on this machine.
     """
     partitions = execution(frame).toRdd().partitions()
     spark = CPickleSerializer()
@@ -135,7 +135,7 @@ def planned_partitions(frame: DataFrame) -> list[Any]:
 
 
 def last_failed_task(spark: SparkSession) -> tuple[int, str]:
-    """Number and error text of the task that has failed last; (-1, ""): no task has failed."""
+    """Number and error text of the last failed task; (-1, ""): no task has failed."""
     context: Any = spark.sparkContext
     java, store = context._jvm.java.util, context._jsc.sc().statusStore()
     status = context._jvm.org.apache.spark.status.api.v1
@@ -160,20 +160,20 @@ class Scheduler:
         self._backend: Any = spark.sparkContext._jsc.sc().schedulerBackend()
 
     def executors(self) -> frozenset[str]:
-        """Ids of the executors that are registered."""
+        """Ids of the registered executors."""
         ids = self._backend.getExecutorIds().mkString(",")
         return frozenset(ids.split(",")) if ids else frozenset()
 
     def attribute(self, executor: str, name: str) -> str | None:
-        """An attribute of an executor; None: it has none, or the executor is gone."""
+        """An attribute of an executor; None: the attribute or the executor is missing."""
         data = getattr(self._backend, _EXECUTOR_DATA)().get(executor)
         value = data.get().attributes().get(name) if data.isDefined() else data
         return str(value.get()) if value.isDefined() else None
 
     def remove(self, executor: str) -> None:
-        """Have the tasks of an executor run elsewhere at once. Should the executor come back, Spark ends it.
+        """Have the tasks of an executor run elsewhere at once. If the executor comes back, Spark ends it.
 
-        A request to the master alone would not do: the master passes it to a worker that does not answer.
+        A request to the master is not enough: the master forwards it to a worker that does not answer.
         """
         self._backend.killExecutors(self._jvm.PythonUtils.toSeq([executor]), False, False, True)
         nothing = self._jvm.scala.Option.empty()

@@ -1,6 +1,6 @@
-"""The input of an epoch: shares of splits, one for each task, and the control rows among them.
+"""The input of an epoch: one share of splits per task, with control rows among the splits.
 
-A tick is an epoch without records, which the coordinator asks for. The flush says that every source is finite and has ended.
+A tick marks an epoch without records, requested by the coordinator. The flush means that all sources are finite and ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = "source string, split string"
 
 
 class Batch:
-    """What an epoch has: shares for tasks that read them, or the rows of `ferry` for what passes through Spark."""
+    """The input of an epoch: shares for tasks that read them, or the `ferry` rows of a DataFrame for Spark SQL."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class Batch:
         shares: Sequence[Sequence[tuple[str, str]]],
         again: Callable[[str], Sequence[Sequence[tuple[str, str]]]] | None = None,
     ) -> None:
-        """Of shares that the driver has planned. `again`: plans them once more, when they could not be read."""
+        """`shares`: planned by the driver. `again`: plans them again when they could not be read."""
         self._spark = spark
         self._shares = [list(share) for share in shares]
         self._again = again
 
     def failed(self, reason: str) -> None:
-        """Tasks could not read it, for this reason: what was mended since is taken as it is now. Raises Fault."""
+        """Plan again after tasks failed to read, with `reason` as the cause: a file may have been fixed. Raises Fault."""
         if self._again is not None:
             self._shares = [list(share) for share in self._again(reason)]
             self.__dict__.pop("frame", None)
@@ -45,7 +45,7 @@ class Batch:
         return self._shares
 
     def without(self, records: Iterable[RecordPlace], sources: Mapping[str, Any]) -> Batch:
-        """The same, but for these records, which are set aside."""
+        """The batch without these records, which are set aside."""
         numbers: dict[str, dict[str, list[int]]] = {}
         for name, split, number in records:
             numbers.setdefault(name, {}).setdefault(split, []).append(number)
@@ -53,9 +53,9 @@ class Batch:
             return self
         shares = [
             [
-                (name, one)
+                (name, part)
                 for name, split in share
-                for one in (
+                for part in (
                     without(split, numbers[name], isinstance(sources.get(name), RangeSplits))
                     if name in numbers
                     else [split]
@@ -67,7 +67,7 @@ class Batch:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """The same as a DataFrame with a partition for each share, and a column for each of Spark's own sources."""
+        """The batch as a DataFrame, with a partition per share, and a column per Spark source."""
         return shares_frame(self._spark, self._shares)
 
 

@@ -1,4 +1,4 @@
-"""Ferry's sources as a data source of Spark, for jobs that have sources of Spark's own beside them."""
+"""Ferry's sources as a Spark data source, for jobs that also have Spark's own sources."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ferry.system.files import replacing
 T = TypeVar("T")
 
 WAIT_SECONDS = 1.0
-"""Between two tries to read what Spark cannot wait for."""
+"""Interval between two attempts to read a failing source."""
 
 PROBLEM = "problem"
-"""File of the run's directory: what the source's process waits for, where Spark plans the epochs."""
+"""File of the run's directory: what the source's process waits for, if Spark plans the epochs."""
 
 
 class Share(InputPartition):
-    """What one task reads: (source, split as JSON) rows; an empty source name carries a tick, the flush or flows."""
+    """The share of one task: (source, split as JSON) rows; with an empty source name, a tick, the flush or flows."""
 
     def __init__(self, rows: list[tuple[str, str]]) -> None:
         super().__init__(rows)
@@ -41,9 +41,9 @@ class Share(InputPartition):
 
 
 class WaitingReader(DataSourceStreamReader):
-    """Of a process of Spark's: what cannot be read is waited for, and a file says so, for an error would end the query.
+    """Runs in a process of Spark. It waits for a source that fails and reports it in a file: an error would end the query.
 
-    The file also says which call of a user's own source takes long.
+    The file also names a slow call of a user's source.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class WaitingReader(DataSourceStreamReader):
             watch.join()
 
     def initialOffset(self) -> dict[str, Any]:
-        """As soon as all sources say where they begin."""
+        """The offset before the first record, once all sources know it."""
         return self._waited(self._reader.initial_offset)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """The same offset, but for ticks, while a source cannot be read.
+        """The next offset; while a source cannot be read, the same offset with new ticks.
 
-        What states begin from is waited for here: Spark's own sources would go on without it.
+        Waits here for sources of initial states, because Spark's own sources would not wait.
         """
         ask = partial(self._reader.latest_offset, start)
         now = start["positions"]
@@ -94,7 +94,7 @@ class WaitingReader(DataSourceStreamReader):
         return later
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
-        """As soon as all sources can say what is between these offsets."""
+        """The shares between these offsets, once all sources can plan them."""
         return [Share(rows) for rows in self._waited(lambda: self._reader.shares(start, end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ class WaitingReader(DataSourceStreamReader):
         yield rows_of(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to clean."""
+        """Nothing to do."""
 
     def _waited(self, ask: Callable[[], T]) -> T:
         while True:
@@ -123,17 +123,17 @@ class WaitingReader(DataSourceStreamReader):
 
 
 class QueryBatch(Batch):
-    """Of a streaming query, which has Spark's own sources beside those of Ferry."""
+    """The batch of a Spark streaming query, with Spark's own sources and Ferry's sources."""
 
     def __init__(self, frame: DataFrame) -> None:
         super().__init__(frame.sparkSession, ())
         self.frame = frame
 
     def shares(self) -> list[list[tuple[str, str]]]:
-        """As Spark has planned them for a query of `ferry` rows alone.
+        """The shares that Spark has planned, for a query of `ferry` rows alone.
 
-        Reads the partitions of the plan instead of running it: every task would otherwise need a second Python worker, only
-        to be handed its own share. The bytes are Spark's own, of a `Share` that its process on this machine has planned.
+        Reads the partitions of the plan instead of a run of the plan, in which each task would need a second Python worker
+        just to get its share. The pickled `Share` objects come from Spark's own process on this machine.
         """
         return [share.rows for share in private.planned_partitions(self.frame)]
 
@@ -141,9 +141,9 @@ class QueryBatch(Batch):
 def splits_source(
     sources: dict[str, Splits], max_rows: int, tasks: int, directory: Path, first: Mapping[str, int], slow_ms: int
 ) -> type[DataSource]:
-    """A Spark data source named `ferry` for these sources, beside others that never end.
+    """A Spark data source named `ferry` for these sources, used together with sources that never end.
 
-    `first`: those that are read before any other, and how many rows of each an epoch has.
+    `first`: the sources that are read before all others, with their rows per epoch.
     """
 
     class FerrySplits(DataSource):

@@ -1,7 +1,7 @@
-"""Positions of Ferry's sources, and the splits between two of them, as each epoch has them.
+"""Offsets of Ferry's sources, and the splits of each epoch between two offsets.
 
-It hands out ranges; tasks read or make the records. Positions are kept by the driver's loop, or, beside Spark's own sources,
-by Spark in its offset log. Must never import PySpark.
+It plans ranges; tasks read or generate the records. The driver's query keeps the offsets, or Spark's offset log if the job
+has Spark's own sources. Must never import PySpark.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ferry.contract.user_code import at
 from ferry.spark.control_rows import FLOWS, FLUSH, TICK
 
 SLOTS = "slots"
-"""File of the run's directory: how many task slots there are, where executors come and go."""
+"""File of the run's directory: the number of task slots, if executors join and leave."""
 
 TICKS = "tick"
-"""File of the run's directory for the source's process."""
+"""File of the run's directory: the number of ticks, for the source's process."""
 
 TAKEN = "files"
-"""Folder beside Spark's offsets: which files of directories were taken."""
+"""Folder beside Spark's offsets: the processed files of directory sources."""
 
 
 class SplitsReader:
@@ -46,10 +46,10 @@ class SplitsReader:
         ticks: Callable[[], int] | None = None,
         running: Callable[[str], AbstractContextManager[None]] = lambda text: nullcontext(),
     ) -> None:
-        """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has.
+        """`first`: sources that are read to their ends before all others, with their rows per epoch.
 
-        `directory`: of the run. `ticks`: a number that grows with every tick; None: file `tick` in the directory holds it.
-        `running`: around each call of a source of the user's own.
+        `directory`: of the run. `ticks`: a number that grows with every tick; None: the file `tick` of the run holds it.
+        `running`: around each call of a user's source.
         """
         self._sources = sources
         self._first = first
@@ -60,17 +60,17 @@ class SplitsReader:
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
         self.asked = "a source"
-        """Which one was asked last, for people."""
+        """The source that was called last, for messages."""
         for name, source in self._folders():
             source.keep(directory / "checkpoint" / TAKEN, name)
 
     def initial_offset(self) -> dict[str, Any]:
-        """Before the first record."""
+        """The offset before the first record."""
         positions = {name: self._ask(name, "start") for name in self._sources}
         return {"positions": positions, "tick": 0, "flushed": False}
 
     def latest_offset(self, start: dict[str, Any]) -> dict[str, Any]:
-        """About max_rows further on; the same offset when there is nothing to do."""
+        """An offset about max_rows further on; the same offset when there are no records, no ticks and no flush."""
         now = start["positions"]
         later = self._later(now)
         if later != now:
@@ -80,11 +80,11 @@ class SplitsReader:
         return self.ticked(start)
 
     def ticked(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The same positions, if somebody has asked for an epoch without data; the same offset if nobody has."""
+        """The same positions with new ticks; the same offset if no tick was requested."""
         return {**start, "tick": max(start["tick"], self._ticks())}
 
     def _later(self, now: dict[str, Any]) -> dict[str, Any]:
-        """Positions further on: of what is read first, then of all that has something new, which shares max_rows evenly."""
+        """The next positions: of `first` sources until they end, then of all. Sources with records share max_rows evenly."""
         if first := [name for name in self._first if not self.ended(name, now)]:
             return now | {name: self._begun(name, now[name]) for name in first}
         groups: dict[Any, list[str]] = {}
@@ -110,35 +110,35 @@ class SplitsReader:
         return later
 
     def lags(self, offset: dict[str, Any]) -> dict[str, int]:
-        """How many records wait behind an offset, of sources that know."""
+        """The number of records behind an offset, for the sources that know it."""
         now = offset["positions"]
         known = [name for name, source in self._sources.items() if isinstance(source, LagSplits)]
         return {name: self._ask(name, "lag", now[name]) for name in known}
 
-    def _ask(self, name: str, method: str, *given: Any) -> Any:
-        """What a source answers; of a user's own, as JSON has it. Raises UserCodeFailed when that fails."""
+    def _ask(self, name: str, method: str, *arguments: Any) -> Any:
+        """The answer of a source; for a user's source after a round trip through JSON. Raises UserCodeFailed."""
         source = self._sources[name]
         self.asked = f"source {name!r}" + (f" ({source.directory})" if isinstance(source, DirectorySplits) else "")
         if is_ferrys(source) and not isinstance(source, PollSplits):
-            return getattr(source, method)(*given)
-        what = f"{method}() of source {name!r}"
-        with self._running(f"{what}{at(type(source))} has run for"), source_code(what, source):
-            return as_kept(getattr(source, method)(*given), method)
+            return getattr(source, method)(*arguments)
+        call = f"{method}() of source {name!r}"
+        with self._running(f"{call}{at(type(source))} has run for"), source_code(call, source):
+            return as_kept(getattr(source, method)(*arguments), method)
 
     def ended(self, name: str, now: Mapping[str, Any]) -> bool:
         """Whether a source has ended at these positions."""
         return bool(self._ask(name, "ended", now[name]))
 
     def problems(self) -> list[str]:
-        """What of folders could not be read at the last look, while the rest goes on."""
-        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.problems]
+        """Parts of folders that could not be read at the last listing; the other parts are read."""
+        return [f"source {name!r}: {problem}" for name, source in self._folders() for problem in source.problems]
 
     def notice(self) -> str:
-        """What of folders is no input; empty: nothing."""
+        """Contents of folders that are no input; empty: all of it is input."""
         return "; ".join(f"source {name!r}: {text}" for name, source in self._folders() if (text := source.notice()))
 
     def failed(self, end: dict[str, Any], reason: str) -> None:
-        """The epoch that ends here could not be read, for this reason: what it names may be mended."""
+        """The epoch with this end could not be read, with this reason: the named file may be fixed later."""
         for name, source in self._folders():
             source.failed(end["positions"][name], reason)
 
@@ -146,7 +146,7 @@ class SplitsReader:
         return [(name, source) for name, source in self._sources.items() if isinstance(source, DirectorySplits)]
 
     def shares(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[tuple[str, str]]]:
-        """The splits between two offsets, shared out to the tasks."""
+        """The splits between two offsets, distributed over the tasks."""
         tasks = slots(self._directory) or self._tasks
         shares: list[list[tuple[str, str]]] = [[] for _ in range(tasks)]
         for name, source in self._sources.items():
@@ -167,7 +167,7 @@ class SplitsReader:
 
 
 def slots(directory: Path) -> int:
-    """How many task slots there are where executors come and go; 0: nobody has said."""
+    """The number of task slots if executors join and leave; 0: not known."""
     try:
         return int((directory / SLOTS).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""`transform`: functions of users from DataFrame to DataFrame, and the plans of Spark that Ferry refuses for them."""
+"""`transform`: the user's functions from DataFrame to DataFrame, and the Spark plans that Ferry refuses for them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ STATEFUL = (
     "FlatMapGroupsWithState", "GlobalLimit", "Intersect", "LocalLimit", "MapGroups", "Offset", "TransformWithState",
     "TransformWithStateInPySpark", "UpdateEventTimeWatermarkColumn", "Window",
 )  # fmt: skip
-"""Classes of Spark's plan nodes that would keep or need state across records upstream of Ferry's operators."""
+"""Classes of Spark's plan nodes that keep or need state across records."""
 
 UNIONS = ("SequentialStreamingUnion", "Union")
-"""The only ones that may take in more than one stream: they look at no record."""
+"""The only plan nodes that may read several streams: they do not inspect records."""
 
 KEEP = {True: ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"), False: ("Inner", "Cross", "RightOuter")}
-"""Joins that keep no row of the table beside the stream for its own sake; True: the stream is on the left."""
+"""Joins that return no unmatched row of the table beside the stream; True: the stream is on the left."""
 
 RECORDS = "__ferry_records"
-"""Alias of what a transform is tried with, by which its plan shows what comes from the stream."""
+"""Alias of the empty DataFrame that a transform is tried with: it marks the stream in the plan."""
 
 
 def transformed(step: Transform, frame: DataFrame) -> DataFrame:
-    """The result of a step. Raises UserCodeFailed, also for columns that differ from those of the pipeline's build."""
+    """The result of a step. Raises UserCodeFailed, also for columns that differ from the build of the pipeline."""
     with calling(f"{function_name(step.function)} in {step.where}", step.function):
         result = step.function(frame)
         if not isinstance(result, DataFrame):
@@ -44,7 +44,7 @@ def transformed(step: Transform, frame: DataFrame) -> DataFrame:
 
 
 def _in_spark(schema: pa.Schema) -> str:
-    """Columns and types; nullability does not count."""
+    """Columns and types as text; nullability does not count."""
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(schema))
 
 
@@ -66,26 +66,26 @@ def schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where
 
 
 def refuse_stateful(frame: DataFrame, where: str) -> None:
-    """Refuse Spark operators whose result depends on more than one record; tables beside the stream may have any."""
+    """Refuse Spark operators whose result depends on several records of a stream; tables beside it may use any operator."""
     _streams(private.inlined_plan(frame), where)
 
 
-def _repeats(node: Any, name: str, found: list[bool]) -> bool:
-    """Whether rows come out that no record of the stream has asked for; `found`: which inputs have records of it."""
+def _repeats(node: Any, name: str, streaming: list[bool]) -> bool:
+    """Whether the node returns rows without a record of the stream; `streaming`: which inputs have its records."""
     beside = node.children().size()
-    if name in UNIONS or not any(found[:beside]):
-        return not all(found[:beside])
-    return name == "Join" and found[0] != found[1] and node.joinType().toString() not in KEEP[found[0]]
+    if name in UNIONS or not any(streaming[:beside]):
+        return not all(streaming[:beside])
+    return name == "Join" and streaming[0] != streaming[1] and node.joinType().toString() not in KEEP[streaming[0]]
 
 
 def _streams(node: Any, where: str) -> bool:
-    """Whether records of the stream come out of this plan node; refuses it when they would need state in it."""
-    inputs = [some.apply(i) for some in (node.children(), node.subqueries()) for i in range(some.size())]
-    found = [_streams(one, where) for one in inputs]
-    streams, name = found.count(True), node.getClass().getSimpleName()
-    if streams and _repeats(node, name, found):
+    """Whether this plan node returns records of the stream; raises SpecRefused when they need state in it."""
+    inputs = [nodes.apply(i) for nodes in (node.children(), node.subqueries()) for i in range(nodes.size())]
+    streaming = [_streams(child, where) for child in inputs]
+    streams, name = streaming.count(True), node.getClass().getSimpleName()
+    if streams and _repeats(node, name, streaming):
         raise SpecRefused(
-            f"{where}: Spark's {name} would give rows of the table beside the stream anew in every epoch; "
+            f"{where}: Spark's {name} would return rows of the table beside the stream again in every epoch; "
             "keep only the side of the stream, or do it behind the operator"
         )
     if streams > 1 and name not in (*STATEFUL, *UNIONS):
@@ -93,6 +93,6 @@ def _streams(node: Any, where: str) -> bool:
     elif not streams or name not in STATEFUL:
         return streams > 0 or node.isStreaming() or (name == "SubqueryAlias" and node.alias() == RECORDS)
     raise SpecRefused(
-        f"{where}: Spark's {name} is stateful and would be applied to each epoch apart; "
+        f"{where}: Spark's {name} is stateful and would be applied to each epoch separately; "
         "use Ferry's .window(...).aggregate(...) or .join(...), or move it behind the operator"
     )

@@ -30,7 +30,7 @@ TRACEBACK = """2026-11-27 00:58:31,123 sales-1 driver CRITICAL ends
 Traceback (most recent call last):
   File "/x/ferry/driver/__main__.py", line 90, in <module>
     code = main()
-RuntimeError: the query ended by itself: 'more'
+RuntimeError: the query ended unexpectedly: 'more'
 and a second line of the message
 26/11/27 00:58:32 WARN SparkEnv: Exception while deleting
 """
@@ -59,7 +59,7 @@ java.io.EOFException
     [
         (f"2026-11-27 00:58:31,123 s driver ERROR other\nends: refused: no file\n{USER}\n", "refused: no file"),
         (SPARK, USER),
-        (TRACEBACK, "RuntimeError: the query ended by itself: 'more'"),
+        (TRACEBACK, "RuntimeError: the query ended unexpectedly: 'more'"),
         ("2026-11-27 00:00:00,1 s driver INFO up\nrefused: no module 'x'\nTerminated\n", "refused: no module 'x'"),
         ("2026-11-27 00:00:00,1 s w0 ERROR no room\n2026-11-27 00:00:01,1 s w0 INFO bye\n", "no room"),
         ("2026-11-27 00:00:00,1 s w0 WARNING it is late\n", "it is late"),

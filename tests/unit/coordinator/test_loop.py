@@ -17,8 +17,8 @@ from ferry.contract.errors import Bug, Exhausted, Superseded
 from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
-from ferry.driver.ends import Stopped
-from ferry.driver.orders import next_order
+from ferry.driver.coordinator_orders import next_order
+from ferry.driver.errors import Stopped
 from ferry.protocol import coordinator as core
 from ferry.protocol.io import Tick
 from ferry.protocol.story import Story

@@ -65,7 +65,7 @@ MISTAKES = [
     (", ORDERS)", ', {"shop": str})', "give a pyarrow.schema", 9),
     ("import ferry\n", "import ferry\nimport polarz\n", "No module named 'polarz'", 4),
     ("def pipeline(streams, args):", "def pipeline(streams, args)", "expected ':'", 12),
-    ("def sources(spark, args)", "def sources(spark)", "write sources(spark, args); as it is", 8),
+    ("def sources(spark, args)", "def sources(spark)", "write sources(spark, args): too many", 8),
     ("return sales", 'return sales.sink(ferry.parquet("sales")), sales', "both write to", 12),
     ("    minutes =", "    {}['x']\n    minutes =", "KeyError: 'x'", 14),
     ('event_time("ts", delay="3s")', 'event_time("ts").distinct("shop", within=5)', 'within: 5 has no unit; write "5ms"', 13),

@@ -247,7 +247,7 @@ def test_too_many_offsets_for_the_notes_have_to_be_there(query: Query) -> None:
 
 def test_another_querys_checkpoint_is_not_rewound(query: Query) -> None:
     (query.folder / "metadata").write_text('{"id":"other"}')
-    with pytest.raises(StateUnavailable, match=r"metadata is not what.*another query's"):
+    with pytest.raises(StateUnavailable, match=r"metadata is not what.*another query"):
         query.checkpoint.rewind(3, query.notes[3])
     assert names(query.folder / "offsets") == set(range(8))
 

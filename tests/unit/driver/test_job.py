@@ -63,5 +63,5 @@ def test_what_cannot_be_written_again_ends_the_job(folder: Path) -> None:
     for log, text in (("offsets", 'v1\n{}\n{"a":9}'), ("commits", COMMIT)):
         (folder / log).mkdir(parents=True)
         (folder / log / "7").write_text(text)
-    with pytest.raises(StateUnavailable, match="was put back to another day"):
+    with pytest.raises(StateUnavailable, match="was rolled back to another day"):
         resumed(folder, notes)

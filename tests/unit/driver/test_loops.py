@@ -16,7 +16,7 @@ import pytest
 
 from ferry.contract.certificates import authority, issue
 from ferry.contract.errors import Exhausted, Refusal, SpecRefused
-from ferry.contract.ingest_runs import Deal, IngestRun
+from ferry.contract.ingest_runs import Assignment, IngestRun
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.notes import Receipt
@@ -79,7 +79,7 @@ class Rig:
     """What a share says happens to it."""
 
     def __init__(self, place: flight_places.FlightPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.dealt: list[int] = []
+        self.assigned: list[int] = []
         self.freed = threading.Event()
         self.wanted = 2
         self.spark = Spark()
@@ -98,8 +98,8 @@ class Rig:
         class Task:
             def run(self, inputs: list[Any]) -> str:
                 ((name, split),) = inputs[0]
-                rig.dealt.append(task)
-                if name == "dies once" and rig.dealt.count(task) == 1 and len(rig.dealt) == 1:
+                rig.assigned.append(task)
+                if name == "dies once" and rig.assigned.count(task) == 1 and len(rig.assigned) == 1:
                     raise SystemExit
                 if name == "dies":
                     raise SystemExit
@@ -107,9 +107,9 @@ class Rig:
                     return Receipt(task, error=f"{USER_CODE}KeyError: 'n' (job.py:3), map_batches").dump()
                 if name == "refuses":
                     raise SpecRefused("no column 'k'")
-                if name == "fails" or (name == "fails once" and len(rig.dealt) == 1):
+                if name == "fails" or (name == "fails once" and len(rig.assigned) == 1):
                     raise ValueError("a bug of the user's")
-                if name == "waits" or (name == "waits once" and len(rig.dealt) == 1):
+                if name == "waits" or (name == "waits once" and len(rig.assigned) == 1):
                     rig.freed.wait(20)
                 return Receipt(task, rows=int(split)).dump()
 
@@ -150,7 +150,7 @@ def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypa
     monkeypatch.setattr(driver_loops, "ATTACH_ALL_SECONDS", 0.1)
     rig.wanted = 3
     assert loading.wait(20)
-    with pytest.raises(Exhausted, match="2 tasks of Spark hold their place, 3 are wanted"):
+    with pytest.raises(Exhausted, match="2 loops have attached, 3 are wanted"):
         rig.loops.await_all()
     loaded.set()
     rig.await_loops(3)
@@ -161,19 +161,19 @@ def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
     for number in range(3):
         receipts, _ = rig.loops.ingest(run(number), [[("a", "1")], [("b", "20")], [("c", "300")]])
         assert sum(r.rows for r in receipts) == 321
-    assert sorted(rig.dealt) == list(range(1, 10)), "no number comes twice"
+    assert sorted(rig.assigned) == list(range(1, 10)), "no number comes twice"
     assert rig.loops.ingest(run(3), []) == ([], [])
 
 
 def test_a_share_that_fails_is_dealt_again_and_under_another_number(rig: Rig) -> None:
     ((receipt,), _) = rig.loops.ingest(run(1), [[("fails once", "7")]])
-    assert (receipt.task, receipt.rows, rig.dealt) == (2, 7, [1, 2])
+    assert (receipt.task, receipt.rows, rig.assigned) == (2, 7, [1, 2])
 
 
 def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
     with pytest.raises(RuntimeError, match="ValueError: a bug of the user's"):
         rig.loops.ingest(run(1), [[("fails", "7")]])
-    assert len(rig.dealt) == driver_loops.FAILURES_MAX
+    assert len(rig.assigned) == driver_loops.FAILURES_MAX
     assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "the loops are none the worse"
 
 
@@ -185,7 +185,7 @@ def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None
     rig.loops.on_death = lambda: heard.put(None)
     receipts, died = rig.loops.ingest(run(1), [[("dies", "7")], [("a", "20")]], deaths)
     assert [r.rows for r in receipts] == [20] and died == [[("dies", "7")]]
-    assert len(rig.dealt) == deaths + 1
+    assert len(rig.assigned) == deaths + 1
     for _ in range(deaths):
         heard.get(timeout=20)
     assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "other loops are there"
@@ -193,21 +193,21 @@ def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None
 
 def test_an_error_of_the_users_code_ends_the_run_at_once(rig: Rig) -> None:
     (receipt,), _ = rig.loops.ingest(run(1), [[("waits", "7")], [("users", "8")]])
-    assert "KeyError: 'n' (job.py:3)" in str(receipt.error) and rig.dealt.count(2) <= 1
+    assert "KeyError: 'n' (job.py:3)" in str(receipt.error) and rig.assigned.count(2) <= 1
     rig.freed.set()
 
 
 def test_what_no_other_try_would_mend_is_tried_once(rig: Rig) -> None:
     with pytest.raises(RuntimeError, match="no column 'k'"):
         rig.loops.ingest(run(1), [[("refuses", "7")]])
-    assert len(rig.dealt) == 1
+    assert len(rig.assigned) == 1
 
 
 def test_while_no_task_asks_the_last_error_of_tasks_is_shown(rig: Rig) -> None:
-    assert "machine is very slow" in rig.loops._nobody_asks()
+    assert "machine is very slow" in rig.loops._no_loop_attached()
     text = "Job aborted: Traceback (most recent call last):\n  File \"w.py\", line 1\nModuleNotFoundError: No module named 'polarz'\n\n\tat x"
     rig.loops._last_words = last_words(text)
-    assert rig.loops._nobody_asks().endswith("ended with ModuleNotFoundError: No module named 'polarz'")
+    assert rig.loops._no_loop_attached().endswith("ended with ModuleNotFoundError: No module named 'polarz'")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -259,7 +259,7 @@ def test_without_loops_a_run_is_to_be_tried_again(rig: Rig, monkeypatch: pytest.
     monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
     monkeypatch.setattr(rig.loops, "_hand_out", lambda: None)
     ((receipt,), _) = rig.loops.ingest(run(1), [[("a", "1")]])
-    assert "no task of Spark has asked" in str(receipt.error)
+    assert "no Spark task has requested" in str(receipt.error)
 
 
 def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,5 +295,5 @@ def test_nobody_else_is_dealt_anything(rig: Rig, whose: str) -> None:
 
 
 def test_a_deal_is_read_as_it_was_written() -> None:
-    deal = Deal(run(3), 9, 1, [("a", "{}"), ("", "tick")])
-    assert Deal.load(deal.dump()) == deal
+    assignment = Assignment(run(3), 9, 1, [("a", "{}"), ("", "tick")])
+    assert Assignment.load(assignment.dump()) == assignment

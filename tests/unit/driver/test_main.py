@@ -14,7 +14,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.settings import RunSettings
 from ferry.driver import __main__ as program
 from ferry.driver import job
-from ferry.driver.ends import BeginsAgain
+from ferry.driver.errors import BeginsAgain
 from tests.unit.driver.test_standalone import settings
 
 

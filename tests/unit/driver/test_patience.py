@@ -23,7 +23,7 @@ from ferry.contract.errors import (
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
-from ferry.driver.ends import Halted, Stopped, end_of
+from ferry.driver.errors import Halted, Stopped, end_of
 from ferry.protocol.coordinator import Halt
 
 

@@ -249,7 +249,7 @@ def test_no_record_is_blamed_while_faults_end_every_task(begin: int, long: int, 
         nonlocal tries
         tries += 1
         if begin < tries <= begin + long:
-            return [Receipt(error="no task of Spark has asked for its share")] if tries % 10 == 9 else None
+            return [Receipt(error="no Spark task has requested its share")] if tries % 10 == 9 else None
         return numbers.attempt(share)
 
     search = poison(numbers, tmp_path)
@@ -259,7 +259,7 @@ def test_no_record_is_blamed_while_faults_end_every_task(begin: int, long: int, 
         try:
             receipts = search.search(shares, attempt, "a task")
         except Final as final:
-            assert "before it reads anything" in str(final)
+            assert "before it reads a record" in str(final)
             return
         if not any(receipt.error for receipt in receipts):
             break
@@ -307,7 +307,7 @@ def window(share: Shares) -> tuple[int, int]:
 
 
 def test_a_task_that_dies_of_nothing_ends_the_job(tmp_path: Path) -> None:
-    with pytest.raises(Final, match=r"a task dies before it reads anything; look at price \(job.py:3\)"):
+    with pytest.raises(Final, match=r"a task dies before it reads a record; look at price \(job.py:3\)"):
         poison(Numbers(set()), tmp_path).search([[("", "tick")]], lambda share: None, "a task", "price (job.py:3)")
 
 

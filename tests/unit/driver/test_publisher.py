@@ -26,8 +26,8 @@ from ferry.contract.settings import RunSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
+from ferry.driver.errors import Halted
 from ferry.driver.patience import Answers
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed

@@ -91,7 +91,7 @@ def test_one_share_is_read_by_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 def test_a_source_of_sparks_own_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch, DIED, in_spark=True)
     monkeypatch.setattr(reading, "DataFrame", Mine)
-    with pytest.raises(Final, match=r"tasks of operator 'w' die again and again; .* source 'bids' is Spark's own"):
+    with pytest.raises(Final, match=r"tasks of operator 'w' die repeatedly; .* source 'bids' is Spark's own"):
         jobs.reading.all(BATCH)
     jobs = Jobs(monkeypatch, DIED, in_spark=True)
     behind = replace(jobs.operator, descriptor=replace(jobs.operator.descriptor, index=1))

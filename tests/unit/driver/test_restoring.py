@@ -16,7 +16,7 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import CheckpointSettings
-from ferry.driver.ends import Halted
+from ferry.driver.errors import Halted
 from ferry.driver.restoring import Restoring
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
@@ -110,7 +110,7 @@ def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None
     assert table.restoring and table.origin == f"{place.shelf.url(newest)}#{newest.generation}"
     assert table.version.generation + 1 == newest.generation > asked.generation, "that of this driver"
     assert commit is not None and (commit.commit_id, commit.meta) == (asked.commit_id, b"notes")
-    assert not driver.by_itself
+    assert not driver.is_automatic
     assert not place.rewound, "an older driver may still write"
     driver.rewind(NOBODY)
     assert place.rewound == [newest]
@@ -147,13 +147,13 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with pytest.raises(Refusal, match="there is no checkpoint 'latest'"):
         place.driver("latest").begin(None, INITIAL)
-    with pytest.raises(SpecRefused, match=r"looked for in state\.checkpoint\.location, and there is none"):
+    with pytest.raises(SpecRefused, match=r"names a checkpoint in state\.checkpoint\.location, which is not set"):
         place.driver("4", kept=False).begin(None, INITIAL)
     place.checkpoint(4, 17, virtual_nodes=2 * VNODES)
     with pytest.raises(SpecRefused, match=f"set state.virtualNodes: {2 * VNODES}"):
         place.driver("4").begin(None, INITIAL)
     place.checkpoint(5, 17, operators=tuple(OPERATORS[:1]))
-    with pytest.raises(SpecRefused, match="was added: the operators of this pipeline are not those of checkpoint 5"):
+    with pytest.raises(SpecRefused, match="was added: checkpoint 5 has other operators than this pipeline"):
         place.driver("5").begin(None, INITIAL)
     damaged = place.checkpoint(6, 17)
     place.shelf.location.remove(damaged.files[0].name)
@@ -182,7 +182,7 @@ def test_all_copies_are_lost(tmp_path: Path) -> None:
     following = place.driver()
     _, commit = following.begin(table, INITIAL)
     assert commit is not None and commit.commit_id == newest.commit_id
-    assert following.by_itself
+    assert following.is_automatic
     following.over()
 
 

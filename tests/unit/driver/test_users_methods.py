@@ -30,8 +30,8 @@ from ferry.spark.compile import build
 from ferry.spark.feeds import schema_of
 from ferry.spark.split_reader import SplitsReader
 from ferry.spark.tasks import reading
-from tests.unit.driver.test_opening import Driver
 from tests.unit.driver.test_publisher import publisher
+from tests.unit.driver.test_sink_startup import Driver
 from tests.unit.spark.test_user_functions import frame_of
 from tests.unit.store.test_process import descriptor_of, fragments, opened, table_of
 

@@ -104,7 +104,7 @@ LAST = "return counts.sink(ferry.console())"
         ('streams["a"]', "streams.a", '; streams stand in a dict by the names of their sources: streams["a"]'),
         (LAST, "return counts", "(or a list of them), not <stream of operator 'n': k int64, n int64> (job.py:10)"),
         (LAST, "pass", "(or a list of them), not None (job.py:10)"),
-        ("(streams, args)", "(streams)", "job.py: write pipeline(streams, args); as it is (job.py:10), too many"),
+        ("(streams, args)", "(streams)", "job.py: write pipeline(streams, args): too many"),
         ("def pipeline", "def pipe", "job.py has no function pipeline(streams, args)"),
         ("def pipeline", "typo X = int\n\ndef pipeline pipeline", 'SyntaxError: invalid syntax (job.py:10: "typo X = int"); this is P'),
         ('("k", pa.int64())', '("k", "long")', 'ValueError: No type alias for long (job.py:5: "ROWS = pa.schema'),
@@ -162,12 +162,10 @@ def test_sql_behind_a_source_of_flows_needs_a_column_that_says_them(
         f'json_files({str(tmp_path)!r}, ROWS, flow="{{flow}}/*")',
     )
     text = refused(tmp_path, flows, sql)
-    assert text.startswith(
-        "transform on source 'a': of which flow a record is would not be known behind it; name a column"
-    )
+    assert text.startswith("transform on source 'a': the flow of a record would not be known behind it; name a column")
     assert text.endswith("or make the source one flow (job.py:12)")
     compiled(tmp_path, flows, (sql[0], sql[1].replace('"ts")', '"ts", flow="k")')))
-    assert "leave one of both out" in refused(tmp_path, flows, ('event_time("ts")', 'event_time("ts", flow="k")'))
+    assert "remove one of both" in refused(tmp_path, flows, ('event_time("ts")', 'event_time("ts", flow="k")'))
 
 
 def test_a_sink_and_sql_may_be_straight_behind_records_that_may_be_malformed(

@@ -20,8 +20,8 @@ from ferry.api.pipeline import Input, MapBatches, Output, Transform
 from ferry.connectors.console.sink import console
 from ferry.connectors.files.parquet_sink import parquet
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.publisher import Publisher
-from ferry.driver.watch import EpochWatch
 from ferry.protocol.coordinator import FiredRows
 from ferry.spark import emit
 from ferry.spark.compile import CompiledPipeline
@@ -76,7 +76,7 @@ def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     publisher: Any = object.__new__(Publisher)
     publisher._connections = None
     publisher._local_rows, publisher._local_bytes, publisher._fired_schema = 1000, 1 << 20, lambda rows: SCHEMA
-    publisher._watch, publisher.splits = EpochWatch(lambda: None, lambda instance: True), lambda rows: [{}]
+    publisher._watch, publisher.splits = InstanceWatch(lambda: None, lambda instance: True), lambda rows: [{}]
     with ThreadPoolExecutor(1) as publisher._readers:
         try:
             with pytest.raises(fl.FlightUnavailableError):
@@ -91,7 +91,7 @@ def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
     publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, {}
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
     publisher._reading = publisher._sinking = publisher._tries = SimpleNamespace(succeeded=lambda: None)
-    publisher._watch, publisher._readers = EpochWatch(lambda: None, lambda instance: True), ThreadPoolExecutor(4)
+    publisher._watch, publisher._readers = InstanceWatch(lambda: None, lambda instance: True), ThreadPoolExecutor(4)
     publisher._fired_schema = lambda rows: SCHEMA
     publisher.splits = lambda rows: [{"batches": rows.fired // 10}]
     written: list[int | None] = []

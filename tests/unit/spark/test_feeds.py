@@ -125,7 +125,7 @@ def test_what_leaves_out_when_records_were_created_is_refused() -> None:
     for one in (stream.map_batches(without_times), kept, lost):
         one.key_by("auction").aggregate(f"n{len(build.operators)}", emit=ferry.changes(), n=ferry.count())
     _refuse_uncreated(build.created, build.operators[:2])
-    with pytest.raises(SpecRefused, match="transform on source 'bid' leaves out 'ts'"):
+    with pytest.raises(SpecRefused, match="transform on source 'bid' drops 'ts'"):
         _refuse_uncreated(build.created, build.operators)
 
 
@@ -174,6 +174,7 @@ def rows_for_sql(source: Any) -> list[Any]:
 def test_malformed_records_before_sql_are_passed_over_only_where_they_are_set_aside() -> None:
     assert rows_for_sql(Saying()) == [{"ts": 1, "auction": 2}]
     with pytest.raises(
-        SpecRefused, match="source 'own' before Spark's steps: 1 malformed: no number; a source that has any says so"
+        SpecRefused,
+        match="source 'own' before Spark's steps: 1 malformed: no number; a source with malformed records needs",
     ):
         rows_for_sql(Own())

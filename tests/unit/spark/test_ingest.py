@@ -17,7 +17,7 @@ import ferry
 from ferry.connectors.splits import Flow, Malformed
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import DataRefused, Fault, Final, Unreachable
-from ferry.contract.ingest_runs import Deal, IngestRun
+from ferry.contract.ingest_runs import Assignment, IngestRun
 from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
@@ -66,8 +66,8 @@ def task(dead_letter: str | None) -> IngestTask:
 
 
 def test_a_loop_is_told_all_that_a_task_of_a_job_would_be() -> None:
-    deal = Deal(RUN, 8, 1, [("bids", '{"from": 1}'), ("", "tick")])
-    assert Deal.load(deal.dump()) == deal
+    assignment = Assignment(RUN, 8, 1, [("bids", '{"from": 1}'), ("", "tick")])
+    assert Assignment.load(assignment.dump()) == assignment
 
 
 def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:

@@ -96,7 +96,7 @@ def test_reading_from_who_says_nothing_ends(silent: str) -> None:
 
 def test_the_address_of_an_instance_that_was_lost_is_told_in_words() -> None:
     for authority in (None, "a certificate"):
-        with pytest.raises(fl.FlightUnavailableError, match="it was lost, and has not come back yet"):
+        with pytest.raises(fl.FlightUnavailableError, match="was lost, and has not come back yet"):
             list(read_rows({"flight": "", "ticket": "x", "authority": authority}))
 
 

@@ -149,12 +149,12 @@ def test_records_that_pass_through_spark_keep_its_types() -> None:
     ("then", "words"),
     [
         (KeyError("offset"), "user code: KeyError: 'offset' (test_user_functions.py"),
-        ({"k": 1}, "read() gave dict; it has to give batches"),
-        (None, "read() gave NoneType; it has to give batches"),
-        (Malformed(1, [b"x"]), "read() gave a Malformed with what is no text"),  # type: ignore[list-item]
+        ({"k": 1}, "read() gave dict; it must give batches"),
+        (None, "read() gave NoneType; it must give batches"),
+        (Malformed(1, [b"x"]), "read() gave a Malformed with a value that is not a text"),  # type: ignore[list-item]
         (Malformed(-1), "whose count, records and reasons do not fit each other"),
         (Malformed(2, ["x", "y"], reasons=["no"]), "whose count, records and reasons do not fit each other"),
-        (Flow(3), "read() gave a Flow with what is no text"),  # type: ignore[arg-type]
+        (Flow(3), "read() gave a Flow with a value that is not a text"),  # type: ignore[arg-type]
         (batch("text"), "column 'k' is string; its schema() says int64"),
         (pa.record_batch({"t": [1]}), "column 'k' is missing"),
     ],

@@ -1,6 +1,6 @@
-"""Connections of tasks and of the driver to instances, and the rows that these have fired.
+"""Flight connections from tasks and the driver to instances, and reads of fired rows.
 
-Everything ends in time, whatever becomes of the other end. Must never decide which instance is asked.
+Every call has a timeout. Must never choose the instance.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ import pyarrow.flight as fl
 from ferry.contract.places import TLS_NAME
 
 REACH_SECONDS = 5.0
-"""An instance that does not answer within this time is passed over: the next helper is tried, or other readers."""
+"""An instance that does not answer within this time is skipped: the next helper is tried, or other readers."""
 
 CALL_SECONDS = 3600.0
-"""No stream of rows lasts longer, whatever has become of its other end."""
+"""Timeout of a stream of rows."""
 
 SILENCE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
-"""A connection whose bytes nobody acknowledges for 20 s is gone: TCP alone would wait for a quarter of an hour. The pings
-come seldom, for a server of gRPC refuses more than one in 300 s."""
+"""A connection without an acknowledgement for 20 s is lost: TCP alone would wait for a quarter of an hour. Pings are rare,
+because a gRPC server refuses more than one in 300 s."""
 
 
 def connect(uri: str, authority: str | None) -> fl.FlightClient:
-    """A client of an instance that belongs to the run.
+    """A client of an instance of the run.
 
-    With TLS, whoever else has put its own address where that of an instance should be gets no ticket and no record.
-    Raises a Flight error for an address that is none; that of an instance which was lost is empty.
+    With TLS, a server with a forged address gets neither tickets nor records. Raises a Flight error for an invalid address;
+    the address of a lost instance is empty.
     """
     if not uri:
-        raise fl.FlightUnavailableError(
-            "the instance that has the rows is away: it was lost, and has not come back yet"
-        )
+        raise fl.FlightUnavailableError("the instance that has the rows was lost, and has not come back yet")
     if authority is None or uri.startswith("grpc+unix:"):
         return fl.connect(uri, generic_options=SILENCE)
     if not uri.startswith("grpc+tls:"):
-        raise fl.FlightUnavailableError(f"{uri} is no address of an instance of this run: TLS is on")
+        raise fl.FlightUnavailableError(f"{uri} is not an address of an instance of this run: TLS is on")
     return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
 
 
 def read_rows(split: dict[str, Any], connections: Connections | None = None) -> Iterator[pa.RecordBatch]:
-    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there.
+    """Rows that an operator fired, from their leader. Raises a Flight error when the instance does not have them.
 
-    `connections`: those that are kept.
+    `connections`: reused connections; None: a connection of its own.
     """
     uri = split["flight"]
     with Connections(split["authority"]) if connections is None else nullcontext(connections) as kept:
@@ -58,10 +56,10 @@ def read_rows(split: dict[str, Any], connections: Connections | None = None) -> 
 
 
 def reached(uri: str, authority: str | None) -> fl.FlightClient:
-    """A connection to an instance that answers. Raises a Flight error when it does not within REACH_SECONDS."""
+    """A connection to an instance that answers. Raises a Flight error without an answer within REACH_SECONDS."""
     client = connect(uri, authority)
     try:
-        # It serves no list and says so; but it says it at once, unlike a call with data, which would only wait.
+        # The server refuses this call at once, while a call with data would wait.
         list(client.list_flights(options=fl.FlightCallOptions(timeout=REACH_SECONDS)))
     except NotImplementedError:
         return client
@@ -72,7 +70,7 @@ def reached(uri: str, authority: str | None) -> fl.FlightClient:
 
 
 class Connections:
-    """Connections that are kept from one run to the next; `forget` one that has failed."""
+    """Connections that are reused between runs; `forget` a failed connection."""
 
     def __init__(self, authority: str | None) -> None:
         self._authority = authority
@@ -86,12 +84,12 @@ class Connections:
             self.forget(uri)
 
     def to(self, uri: str) -> fl.FlightClient:
-        """One that answered when it was made. Raises a Flight error when it does not."""
+        """A connection that answered when it was opened. Raises a Flight error without an answer."""
         if uri not in self._kept:
             self._kept[uri] = reached(uri, self._authority)
         return self._kept[uri]
 
     def forget(self, uri: str) -> None:
-        """Make another one the next time."""
+        """Close a connection; the next call of `to` opens a new one."""
         if (client := self._kept.pop(uri, None)) is not None:
             client.close()

@@ -1,8 +1,7 @@
-"""What one ingest task contributes to an operator, whatever its kind; one file of this room for each kind.
+"""The contribution of an ingest task to an operator of any kind; each kind has its own file in this room.
 
-A new kind of operator is a class that keeps the protocol `Contribution`, and its branch in `open_contribution`. Runs inside
-the Spark task. Imports contract and kernels; never pyspark, never a socket. Nothing is routed here: the helper beside the
-task sorts by virtual node.
+A new kind of operator needs a class that implements the protocol `Contribution`, and a branch in `open_contribution`. It
+runs inside the Spark task. Must never import pyspark or open a socket. It routes nothing: the helper sorts by virtual node.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from ferry.spark.tasks.records import EVENT_TIME_MAX, KeyedRecords, RecordReader
 
 
 class Contribution(Protocol):
-    """What records of one input are to an operator: batches of its state's schema (`ferry.kernels.schemas`)."""
+    """Records of one input, converted to batches of the operator's fragment schema (`ferry.kernels.schemas`)."""
 
     @property
     def numbers(self) -> Sequence[str]:
-        """Columns of which integers are kept: they must have 64 bits, with a sign."""
+        """Columns whose integers are kept: they must fit into signed 64-bit integers."""
 
     def add(self, records: KeyedRecords) -> None:
-        """Take records. Raises SpecRefused for columns that do not fit."""
+        """Add records. Raises SpecRefused for columns of wrong types."""
 
     def take_full(self) -> list[pa.RecordBatch]:
-        """Batches that are complete."""
+        """Take the complete batches."""
 
     def drain(self) -> list[pa.RecordBatch]:
-        """All that is left; nothing is, afterwards."""
+        """Take all remaining batches; the contribution is empty afterwards."""
 
 
 def open_contribution(
     descriptor: OperatorDescriptor, side: int, groups_max: int, condense: Condense | None
 ) -> Contribution:
-    """An empty one, for one input of the operator."""
+    """An empty contribution, for one input of the operator."""
     assert 0 <= side < descriptor.inputs, (descriptor.kind, side)
     match descriptor.kind:
         case "aggregate":
@@ -63,17 +62,17 @@ class Fragmenter:
         groups_max: int = GROUPS_MAX,
         condense: Condense | None = None,
     ) -> None:
-        """`side` is the number of the input: 0, or 1 for the right one of a join; `condense` is what `condensing` makes."""
+        """`side`: number of the input, 1 for the right input of a join; `condense`: the result of `condensing`."""
         self._contribution = open_contribution(descriptor, side, groups_max, condense)
         self._reader = RecordReader(descriptor, descriptor.columns(side), self._contribution.numbers)
 
     def add(
         self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int = EVENT_TIME_MAX
     ) -> int:
-        """Take records; event time is int64 milliseconds or a timestamp, `latest` at most. Windows alone need one.
+        """Add records; event time is int64 milliseconds or a timestamp, at most `latest`. Only windows need an event time.
 
-        Returns the greatest event time of those that are taken, WATERMARK_NONE when none is. Raises SpecRefused for columns
-        that do not fit.
+        Returns the greatest event time of the added records, WATERMARK_NONE without records. Raises SpecRefused for columns
+        of wrong types.
         """
         records = self.read(batch, key_columns, time_column, latest)
         if records is None:
@@ -84,17 +83,17 @@ class Fragmenter:
     def read(
         self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int = EVENT_TIME_MAX
     ) -> KeyedRecords | None:
-        """The records that `add` would take; None: there are none. They are not taken."""
+        """The records that `add` would add, without adding them; None: no records."""
         return self._reader.read(batch, key_columns, time_column, latest)
 
     def take_full(self) -> list[pa.RecordBatch]:
-        """Output batches that are complete: call it after every `add`, for they are kept in memory until then."""
+        """Take the complete output batches. Call it after every `add`, because they stay in memory until then."""
         return self._contribution.take_full()
 
     def drain(self) -> list[pa.RecordBatch]:
-        """All remaining output; the fragmenter is empty afterwards."""
+        """Take all remaining output; the fragmenter is empty afterwards."""
         return self._contribution.drain()
 
     def malformed(self) -> list[tuple[pa.RecordBatch, str]]:
-        """Records refused since the last call, as they came, and why."""
+        """Unchanged records that were refused since the last call, with the reasons."""
         return self._reader.malformed()

@@ -1,8 +1,8 @@
-"""The ingest task: expand splits, run the stateless part, make fragments, stream them to a helper, return one receipt.
+"""The ingest task: reads splits, runs the stateless part, builds fragments, streams them to a helper, returns one receipt.
 
-A receipt is a JSON text; receipts reach the driver only from task attempts that Spark accepted. A helper that cannot be
-reached does not fail the task: it takes another one. If none can be, or one goes away under it, the receipt says so, and the
-driver runs the ingest again with the helpers alive then.
+A receipt is a JSON text; receipts reach the driver only from task attempts that Spark accepted. If a helper is unreachable,
+the task takes another helper. If all helpers are unreachable, or the chosen helper is lost, the receipt says so, and the
+driver repeats the ingest with the helpers that are alive then.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from ferry.spark.tasks.sender import Sender
 RECEIPT = "receipt string"
 
 DEAD_LETTERS_MAX = 100
-"""Malformed records that go with one receipt; more are counted only."""
+"""Maximum number of malformed records in one receipt; further records are only counted."""
 
 REASON_MAX = 300
-"""Characters of the reason that the first malformed record of a task is reported with."""
+"""Maximum characters of the reason of a task's first malformed record."""
 
 PIECE_BYTES = 256 * 1024 * 1024
-"""Records are taken into fragments in pieces of at most this size."""
+"""Maximum size of the pieces in which records are added to fragments."""
 
 
 EVENT_TIME = "_event_time"
-"""Column for the event time of fired rows, while they are judged."""
+"""Temporary column with the event time of fired rows."""
 
 KILLS = "a task dies of this record (spec.deadLetter.onCrash: set-aside)"
-"""Reason of a dead letter."""
+"""Reason of a dead letter for a poison record."""
 
 NO_SIDE = -1
-"""In place of an input: records are only counted."""
+"""In place of an input's number: records are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +71,27 @@ class Feed:
     maps: tuple[Batches, ...]
     key: tuple[str, ...]
     time: str | None
-    """None: rows that an operator fired, with window_end - 1 as their event time, or records that need none."""
+    """None: fired rows, whose event time is window_end - 1, or records that need no event time."""
     splits: Splits | None
     columns: tuple[str, ...] | None
     """Columns to read; None = all."""
     ahead_ms: int | None = None
-    """How far ahead of this worker's clock an event time may be; None: as far as it likes."""
+    """How far ahead of this worker's clock an event time may be; None: without a bound."""
     counted: bool = True
-    """Whether records are counted here: each source's once, however many read it."""
+    """Whether this feed counts the records: each source is counted once, even with several readers."""
     number: int = 0
-    """Of the input, where several are united on one side."""
+    """Number of the input, if one side unites several inputs."""
     initial: bool = False
-    """Records from which states begin have no event times, also where all others have."""
+    """Records of initial states: they have no event times, even if all other records have."""
     flow: str | None = None
-    """Column that says of which flow a record is."""
+    """Column with the flow of a record."""
     created: str | None = None
-    """Column that says when a record was created, of the feed that counts it."""
+    """Column with the creation time of a record, in the feed that counts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestWork:
-    """What tasks do for an operator, in every run."""
+    """The work of tasks for an operator, in every run."""
 
     descriptor: OperatorDescriptor
     feeds: dict[str, tuple[Feed, ...]]
@@ -99,15 +99,15 @@ class IngestWork:
     authority: str | None
     """certificate of the run; None: TLS is off"""
     dead_letter: str | None
-    """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
+    """Directory for malformed records, shared by tasks and driver; None: a receipt carries some of them."""
     condense: Condense | None = None
-    """for a process that has records condensed"""
+    """for a process whose records are condensed"""
 
 
 def ingest(
     work: IngestWork, run: Callable[[], IngestRun]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out. Tasks ask for the run."""
+    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out. Tasks call `run`."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"receipt": [_attempted(work, run(), batches)]})
@@ -116,7 +116,7 @@ def ingest(
 
 
 def ingest_shares(work: IngestWork, run: IngestRun) -> Callable[[Iterable[Shares]], Iterator[str]]:
-    """The same for mapPartitions, where no records pass through Spark: lists of (source, split) in, one receipt out."""
+    """The function for mapPartitions, if no records pass through Spark: lists of (source, split) in, one receipt out."""
 
     def task(partition: Iterable[Shares]) -> Iterator[str]:
         yield _attempted(work, run, partition)
@@ -134,7 +134,7 @@ def _attempted(work: IngestWork, run: IngestRun, inputs: Iterable[pa.RecordBatch
 
 
 class IngestTask:
-    """One task attempt of a run, or a share that was dealt to a loop; `turn` tells which helper is tried first."""
+    """One task attempt of a run, or an assigned share of a loop; `turn` selects the helper that is tried first."""
 
     def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
         self.work = work
@@ -153,24 +153,24 @@ class IngestTask:
         self.dead_letters: list[str] = []
         self._planned = run.planned
         self._part: dict[str, Any] = {}
-        """that is being read"""
+        """the split that is being read"""
         self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
-        """Records by how old they were when the epoch was planned."""
+        """Number of records by their age when the epoch was planned."""
         self.sender = Sender(work.descriptor, run, attempt, turn, connections)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
-        """The receipt."""
+        """Ingest the inputs; returns the receipt."""
         error, begun = None, clock.monotonic()
         try:
-            for one in inputs:
-                self._take(one)
+            for rows in inputs:
+                self._take(rows)
             for fragmenter in self.fragmenters.values():
                 self.sender.send(fragmenter.drain())
             self.sender.finish()
         except UserCodeFailed as failed:
             self.sender.fail()
             error = str(failed)
-        except (Final, SpecRefused) as refused:  # Another attempt is of no use, and no death.
+        except (Final, SpecRefused) as refused:  # A retry is useless, and the task has not died.
             self.sender.fail()
             kind = next(kind for kind in type(refused).__mro__ if kind.__module__ == Final.__module__)
             error = f"{kind.__module__}.{kind.__name__}: {refused}"
@@ -195,19 +195,19 @@ class IngestTask:
             busy=clock.monotonic() - begun,
         ).dump()
 
-    def _take(self, one: pa.RecordBatch | Shares) -> None:
-        if isinstance(one, list):
-            return self.read(one)
-        names = one.column(0).to_pylist()
-        if one.schema.names[1] == "split":
-            return self.read(zip(names, one.column(1).to_pylist(), strict=True))
+    def _take(self, rows: pa.RecordBatch | Shares) -> None:
+        if isinstance(rows, list):
+            return self.read(rows)
+        names = rows.column(0).to_pylist()
+        if rows.schema.names[1] == "split":
+            return self.read(zip(names, rows.column(1).to_pylist(), strict=True))
         for name in sorted(set(names)):
-            column = one.schema.get_field_index(f"s_{name}")
-            mine = one.filter(pa.array([n == name for n in names])).column(column)
+            column = rows.schema.get_field_index(f"s_{name}")
+            mine = rows.filter(pa.array([n == name for n in names])).column(column)
             self.add(name, pa.RecordBatch.from_struct_array(mine))
 
     def read(self, shares: Iterable[tuple[str, str]]) -> None:
-        """Take the records of these splits."""
+        """Ingest the records of these splits."""
         for name, split in shares:
             if name == "":
                 self._heed(split)
@@ -218,7 +218,7 @@ class IngestTask:
                         self._add(name, feed, records, flow)
 
     def _heed(self, control: str) -> None:
-        """What no source, but the one that plans the epoch has to say."""
+        """Process a control row, which comes from the planner of the epoch, not from a source."""
         self.flush |= control == FLUSH
         if control.startswith(FLOWS):
             name, flows = json.loads(control.removeprefix(FLOWS))
@@ -245,7 +245,7 @@ class IngestTask:
                 yield flow, records
 
     def add(self, name: str, records: pa.RecordBatch) -> None:
-        """Take these records of an input."""
+        """Ingest these records of an input."""
         for feed in self.work.feeds[name]:
             self._add(name, feed, records)
 
@@ -258,7 +258,7 @@ class IngestTask:
             return self._given(records.num_rows)
         batches = [records]
         for function in feed.maps:
-            batches = [made for batch in batches for made in batches_of(function(batch))]
+            batches = [result for batch in batches for result in batches_of(function(batch))]
         self._given(max(records.num_rows, sum(batch.num_rows for batch in batches)))
         for batch in batches:
             for piece in in_pieces(batch):
@@ -294,17 +294,17 @@ class IngestTask:
             letters.write(self.work.dead_letter, self._mine, lines)
 
 
-def batches_of(made: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
-    """What a batch function returned, as batches; never none, for they say what the columns are."""
-    if isinstance(made, pa.RecordBatch):
-        return [made]
-    return made.to_batches() or [pa.RecordBatch.from_pylist([], schema=made.schema)]
+def batches_of(result: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    """The result of a batch function as batches: at least one, because a batch carries the schema."""
+    if isinstance(result, pa.RecordBatch):
+        return [result]
+    return result.to_batches() or [pa.RecordBatch.from_pylist([], schema=result.schema)]
 
 
 def timed(
     records: pa.RecordBatch, time: str | None, descriptor: OperatorDescriptor
 ) -> tuple[pa.RecordBatch, str | None]:
-    """Records with their event time, and its column: of fired rows without one it is just before their window's end."""
+    """Records with their event time, and its column. Without one, fired rows get the end of their window minus 1."""
     if time is not None or not descriptor.timed:
         return records, time
     ends = records.column("window_end")
@@ -313,7 +313,7 @@ def timed(
 
 
 def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBatch]]:
-    """The records of each flow that this column names; a null is one, too, and so is an empty text."""
+    """The records of each flow in this column; null and the empty text are flows, too."""
     named = records.column(column)
     plain = named.dictionary_decode() if pa.types.is_dictionary(named.type) else named
     flows = pc.dictionary_encode(plain, null_encoding="encode")
@@ -325,7 +325,7 @@ def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBa
 
 
 def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch, cut until no piece is larger than PIECE_BYTES: texts are counted in 32 bits, and so is a message."""
+    """Pieces of the batch of at most PIECE_BYTES: offsets of texts and lengths of messages have 32 bits."""
     if batch.nbytes <= PIECE_BYTES or batch.num_rows < 2:
         yield batch
         return

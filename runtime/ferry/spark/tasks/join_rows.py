@@ -1,4 +1,4 @@
-"""What the records of a task are to a join: rows of one schema for both inputs; the columns of the other side are null."""
+"""Converts records of a task to rows of a join, with one schema for both inputs; columns of the other side are null."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class JoinRows:
     """Rows of one input of a join."""
 
     numbers: tuple[str, ...] = ()
-    """Values are kept as they are."""
+    """A join keeps all types of values."""
 
     def __init__(self, descriptor: OperatorDescriptor, side: int) -> None:
         """`side` is 0 or 1: left or right input."""
@@ -24,7 +24,7 @@ class JoinRows:
         self._full: list[pa.RecordBatch] = []
 
     def add(self, records: KeyedRecords) -> None:
-        """Each record is a row, but for those with a null in their key: it equals no other, as in SQL."""
+        """Each record becomes a row, except records with a null in their key: a null equals no other key, as in SQL."""
         d, rows = self._descriptor, records.batch.num_rows
         key = pa.array(records.keys) if d.int_key else columns.binary_array(records.offsets, records.data, pa.binary())
         out = [pa.array(records.slices), pa.array(records.hashes), key, pa.array(np.full(rows, self._side, np.int8))]
@@ -35,14 +35,14 @@ class JoinRows:
                     out.append(columns.cast(d, records.batch.column(source), arrow, f"{source} (as {name})"))
                 else:
                     out.append(pa.nulls(rows, arrow))
-        made = pa.RecordBatch.from_arrays(out, schema=schemas.rows_schema(d))
-        self._full.append(made if records.nulls is None else made.filter(pa.array(~records.nulls)))
+        batch = pa.RecordBatch.from_arrays(out, schema=schemas.rows_schema(d))
+        self._full.append(batch if records.nulls is None else batch.filter(pa.array(~records.nulls)))
 
     def take_full(self) -> list[pa.RecordBatch]:
-        """Rows since the last call."""
+        """Take the rows since the last call."""
         full, self._full = self._full, []
         return full
 
     def drain(self) -> list[pa.RecordBatch]:
-        """The same: nothing is held back."""
+        """Take the rows since the last call: no rows are held back."""
         return self.take_full()

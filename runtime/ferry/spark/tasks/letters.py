@@ -1,4 +1,4 @@
-"""Dead letters as a task writes them: lines of JSON in a hidden file of its attempt, which the driver makes visible."""
+"""Dead letters of a task: lines of JSON in a hidden file of its attempt, which the driver makes visible."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ferry.contract.notes import dead_letters_name
 
 
 def letters(records: Sequence[str], reasons: Sequence[str]) -> list[str]:
-    """A line for each record."""
+    """One line per record."""
     return [json.dumps({"reason": why, **_texts(record)}) for record, why in zip(records, reasons, strict=True)]
 
 
 def _texts(record: str) -> dict[str, str]:
-    """A record as text; its bytes, too, where they are no text."""
+    """A record as text; also its bytes if they are not UTF-8."""
     try:
         data = record.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # of a source of the user's
+    except UnicodeEncodeError:  # from a user's source
         return {"record": record}
     text = data.decode("utf-8", "replace")
     return {"record": text} if text == record else {"record": text, "base64": b64encode(data).decode()}
 
 
 def write(directory: str, fragment: Fragment, lines: Sequence[str]) -> None:
-    """Add lines to the file of an attempt. Raises Unreachable."""
+    """Append lines to the file of an attempt. Raises Unreachable."""
     folder = hidden_dead_letters(Path(directory), fragment.step.epoch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,5 +41,5 @@ def write(directory: str, fragment: Fragment, lines: Sequence[str]) -> None:
 
 
 def hidden_dead_letters(directory: Path, epoch: int) -> Path:
-    """Where the tasks of an epoch write what they set aside."""
+    """The folder in which the tasks of an epoch set records aside."""
     return directory / f".epoch={epoch}"

@@ -1,8 +1,8 @@
-"""Tasks of Spark that hold their place: each asks the driver for shares of one run after another, until it is told to end.
+"""Loops: long-running Spark tasks. Each loop requests shares of every ingest run from the driver, until the driver ends it.
 
-A job of Spark's an epoch costs tens of milliseconds; a deal costs one message and its answer. What a task does with a share
-is what a task of an ingest job does (`ingest`). Must never decide what a share is worth: the driver deals it again, under
-another number, when there is no answer.
+A Spark job per epoch costs tens of milliseconds; an assignment costs one message and its answer. A loop processes a share
+like a task of an ingest job (`ingest`). Must never decide whether a share counts: without an answer, the driver reassigns
+the share under another number.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 import pyarrow.flight as fl
 
 from ferry import environment
-from ferry.contract.ingest_runs import Deal
+from ferry.contract.ingest_runs import Assignment
 from ferry.contract.tickets import Right
 from ferry.spark.tasks import flight
 from ferry.spark.tasks.ingest import IngestTask, IngestWork
 from ferry.spark.tasks.warmup import load
 
 TEXT_MAX = 20_000
-"""Of what is said of a share that failed: what is behind its end says least."""
+"""Maximum characters of the traceback of a failed share; its end is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopsPlace:
-    """Where loops are dealt shares."""
+    """The address at which loops get their shares."""
 
     uri: str
     authority: str | None
@@ -36,25 +36,25 @@ class LoopsPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class DealAnswer:
-    """To a deal."""
+class AssignmentResult:
+    """The answer of a loop to an assignment."""
 
     receipt: str = ""
     failed: str = ""
-    """What went wrong that does so with these records, as in a function of the user's; empty: nothing."""
+    """The traceback of an error that these records cause, e.g. in a user's function; empty: no error."""
 
     def dump(self) -> bytes:
-        """As the driver is told."""
+        """JSON, for the driver."""
         return json.dumps([self.receipt, self.failed]).encode()
 
     @staticmethod
-    def load(data: bytes) -> DealAnswer:
+    def load(data: bytes) -> AssignmentResult:
         """Inverse of dump."""
-        return DealAnswer(*json.loads(data))
+        return AssignmentResult(*json.loads(data))
 
 
 def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Callable[[Iterable[int]], Iterator[int]]:
-    """The function for mapPartitions: a loop for each partition of job `job`; `works` by operator."""
+    """The function for mapPartitions: one loop per partition of job `job`; `works` by operator."""
 
     def task(partition: Iterable[int]) -> Iterator[int]:
         for number in partition:
@@ -65,27 +65,31 @@ def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Calla
 
 
 def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None:
-    """Be a loop until the driver ends it. Raises a Flight error when the driver is gone."""
-    load([(work.descriptor, work.condense) for work in works.values()])  # Before anything is dealt to it.
+    """Run a loop until the driver ends it. Raises a Flight error when the driver is gone."""
+    load([(work.descriptor, work.condense) for work in works.values()])  # Before the first assignment.
     ticket = place.right.narrowed({"job": job, "worker": environment.read().worker}).dump()
     with flight.connect(place.uri, place.authority) as client, flight.Connections(place.authority) as connections:
         writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))
         try:
             while True:
                 try:
-                    dealt = reader.read_chunk().app_metadata
+                    assigned = reader.read_chunk().app_metadata
                 except StopIteration:
                     writer.close()
                     return
-                deal = Deal.load(dealt.to_pybytes())
-                writer.write_metadata(_answer(works[deal.run.step.operator], deal, connections).dump())
+                assignment = Assignment.load(assigned.to_pybytes())
+                writer.write_metadata(_answer(works[assignment.run.step.operator], assignment, connections).dump())
         except BaseException:
-            reader.cancel()  # The driver is not to wait for an answer: this process may live on.
+            reader.cancel()  # So that the driver does not wait for an answer: this process may live on.
             raise
 
 
-def _answer(work: IngestWork, deal: Deal, connections: flight.Connections) -> DealAnswer:
+def _answer(work: IngestWork, assignment: Assignment, connections: flight.Connections) -> AssignmentResult:
     try:
-        return DealAnswer(receipt=IngestTask(work, deal.run, deal.task, deal.turn, connections).run([deal.shares]))
+        return AssignmentResult(
+            receipt=IngestTask(work, assignment.run, assignment.task, assignment.turn, connections).run(
+                [assignment.shares]
+            )
+        )
     except Exception:
-        return DealAnswer(failed=traceback.format_exc()[-TEXT_MAX:])
+        return AssignmentResult(failed=traceback.format_exc()[-TEXT_MAX:])

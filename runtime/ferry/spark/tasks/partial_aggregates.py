@@ -1,4 +1,4 @@
-"""What the records of a task are to an aggregate: partial state by (slice, key), merged in the task.
+"""Converts records of a task to partial aggregates by (slice, key), merged in the task.
 
 Memory is bounded: a full table becomes an output batch.
 """
@@ -41,7 +41,7 @@ class PartialAggregates:
 
     @property
     def numbers(self) -> list[str]:
-        """Columns whose values are kept."""
+        """Columns whose values the state keeps."""
         kept = (a for a in self._descriptor.aggregates if aggregates.reads_values(a))
         return [c for a in kept for c in (a.column, a.by) if c is not None]
 
@@ -60,12 +60,12 @@ class PartialAggregates:
             self._flush()
 
     def take_full(self) -> list[pa.RecordBatch]:
-        """Groups that became output."""
+        """Take the groups that became output."""
         full, self._full = self._full, []
         return full
 
     def drain(self) -> list[pa.RecordBatch]:
-        """All remaining groups."""
+        """Take all remaining groups."""
         self._flush()
         return self.take_full()
 

@@ -1,6 +1,6 @@
-"""What the records of a task are to a process: rows of one schema for all inputs; the columns of another side are null.
+"""Converts records of a task to rows of a process, with one schema for all inputs; columns of other sides are null.
 
-A process may have records condensed: some at a time are held, and become parts.
+A process may have its records condensed: the task buffers records, and condenses a buffer to parts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from ferry.process.shapes import process_of
 from ferry.spark.tasks.records import KeyedRecords
 
 FIRST = -(2**63)
-"""A record without a value in the order's column comes before all others of its key."""
+"""The order of a record with a null in the order column: before all other records of its key."""
 
 HELD_ROWS = 1 << 18
-"""Records that are condensed at a time."""
+"""Number of records that are condensed at a time."""
 
 HELD_BYTES = 64 * 1024 * 1024
-"""Bytes of them, about."""
+"""Approximate bytes of records that are condensed at a time."""
 
 
 class Condense(Protocol):
-    """What tasks do to rows of a process; `low` is its watermark before the epoch."""
+    """The function that condenses rows of a process; `low` is its watermark before the epoch."""
 
     def __call__(self, rows: SideRows, *, low: int = ...) -> SideRows: ...
 
 
 def condensing(descriptor: OperatorDescriptor, low: int = WATERMARK_END) -> Condense | None:
-    """What tasks do to records of an operator; None: nothing. Made where the classes of the pipeline are known.
+    """The function that condenses records of an operator; None: they are not condensed. Call it where the pipeline's
+    classes are known.
 
-    `low` is the operator's watermark before the epoch, or one beyond it: then less is condensed.
+    `low` is the operator's watermark before the epoch, or a higher one: then less is condensed.
     """
     if descriptor.kind != "process" or descriptor.shape.parts is None:
         return None
@@ -53,10 +54,10 @@ class ProcessRows:
     """Rows of one input of a process."""
 
     numbers: tuple[str, ...] = ()
-    """Values are kept as they are."""
+    """A process keeps all types of values."""
 
     def __init__(self, descriptor: OperatorDescriptor, side: int, condense: Condense | None = None) -> None:
-        """`side` is the number of the input, `condense` what `condensing` has made where the watermark is known."""
+        """`side`: number of the input; `condense`: the result of `condensing` with a known watermark."""
         self._descriptor = descriptor
         self._side = side
         self._condense = condense
@@ -66,7 +67,7 @@ class ProcessRows:
         self._held_rows = self._held_bytes = 0
 
     def add(self, records: KeyedRecords) -> None:
-        """Each record is a row."""
+        """Each record becomes a row."""
         d, rows = self._descriptor, records.batch.num_rows
         key = pa.array(records.keys) if d.int_key else columns.binary_array(records.offsets, records.data, pa.binary())
         times = pa.array(records.slices)
@@ -77,9 +78,9 @@ class ProcessRows:
                 mine = number == self._side
                 column = columns.cast(d, records.batch.column(field.name), field.type, field.name) if mine else None
                 out.append(column if column is not None else pa.nulls(rows, field.type))
-        self._full.append(made := pa.RecordBatch.from_arrays(out, schema=self._records))
+        self._full.append(batch := pa.RecordBatch.from_arrays(out, schema=self._records))
         self._held_rows += rows
-        self._held_bytes += made.nbytes
+        self._held_bytes += batch.nbytes
 
     def _order(self, records: KeyedRecords) -> pa.Array:
         order = self._descriptor.shape.order
@@ -93,12 +94,12 @@ class ProcessRows:
         return column.cast(pa.int64()).fill_null(FIRST)
 
     def take_full(self) -> list[pa.RecordBatch]:
-        """Rows since the last call; if they are condensed, only when they are many."""
+        """Take the rows since the last call; rows that are condensed stay until a buffer is full."""
         many = self._held_rows >= HELD_ROWS or self._held_bytes >= HELD_BYTES
         return self.drain() if many or self._descriptor.shape.parts is None else []
 
     def drain(self) -> list[pa.RecordBatch]:
-        """All that is left."""
+        """Take all remaining rows."""
         full, self._full = self._full, []
         self._held_rows = self._held_bytes = 0
         if self._descriptor.shape.parts is None or not full:
@@ -106,7 +107,7 @@ class ProcessRows:
         return [self._condensed(columns.concatenated(full))]
 
     def _condensed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Parts of records. Nothing is condensed across keys, so the first record of each key stands for its key."""
+        """Condense records to parts. A part has one key, so the first record of each key provides the key."""
         condense = self._condense or condensing(self._descriptor)
         assert condense is not None, self._descriptor.name
         hashes, key, _, time, _, *values = records.columns

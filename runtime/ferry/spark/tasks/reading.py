@@ -1,4 +1,4 @@
-"""The records of a split, or of a part of it, as a task reads them."""
+"""Reads the records of a split, or of a part of it, in a task."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _END = object()
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Records of a split that are set aside, for a task dies of each."""
+    """Records of a split that are set aside, because each kills a task."""
 
     records: pa.RecordBatch | None
-    """None: of those that cannot be read"""
+    """None: the records cannot be read"""
     split: str = ""
 
 
 def read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequence[str] | None) -> Iterator[Any]:
-    """What a split, or a part of it, has: batches, Malformed, Flow, Aside. `source`: None: of rows that an operator fired.
+    """The contents of a split, or of a part of it: batches, Malformed, Flow, Aside. `source`: None for fired rows.
 
-    Raises UserCodeFailed for a user's own source.
+    Raises UserCodeFailed for a user's source.
     """
     if CUT not in split:
         yield from _read(name, source, split, columns)
@@ -52,7 +52,7 @@ def read(name: str, source: Splits | None, split: dict[str, Any], columns: Seque
 
 
 def _part(records: pa.RecordBatch, at: int, low: int, high: int | None, aside: Sequence[int]) -> Iterator[Any]:
-    """Of the records from number `at` on: those from low to high, without some."""
+    """The records from low to high, without those aside; the first record of the batch has number `at`."""
     end = at + records.num_rows if high is None else min(high, at + records.num_rows)
     begin = max(low, at)
     for number in (*(n for n in sorted(set(aside)) if begin <= n < end), end):
@@ -70,13 +70,13 @@ def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequ
     if is_ferrys(source):
         yield from source.read(split, columns)
         return
-    what = f"source {name!r}"
-    with source_code(what, source):
+    place = f"source {name!r}"
+    with source_code(place, source):
         schema = source.schema()
-        wanted = [(one, schema.field(one).type) for one in (schema.names if columns is None else columns)]
+        wanted = [(column, schema.field(column).type) for column in (schema.names if columns is None else columns)]
         batches = iter(source.read(split, columns))
     while True:
-        with source_code(what, source):
+        with source_code(place, source):
             if (records := next(batches, _END)) is _END:
                 return
             taken = _taken(records, wanted)
@@ -84,29 +84,29 @@ def _read(name: str, source: Splits | None, split: dict[str, Any], columns: Sequ
 
 
 def _counts(malformed: Malformed) -> bool:
-    """Whether it has as many records as it says, or less, and a reason for each or none."""
+    """Whether the count covers the records, and the reasons are empty or one per record."""
     held, reasons = len(malformed.records), len(malformed.reasons)
     return isinstance(malformed.count, int) and malformed.count >= held and reasons in (0, held)
 
 
 def _taken(records: Any, wanted: list[tuple[str, pa.DataType]]) -> Any:
-    """These columns of a batch, in this order. Raises TypeError for other types but that of nothing but nulls."""
+    """These columns of a batch, in this order. Raises TypeError for a type other than declared or null."""
     if isinstance(records, Malformed | Flow):
         texts = [records.name] if isinstance(records, Flow) else [records.reason, *records.records, *records.reasons]
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"read() gave a {type(records).__name__} with what is no text: {records!r}")
+            raise TypeError(f"read() gave a {type(records).__name__} with a value that is not a text: {records!r}")
         if isinstance(records, Malformed) and not _counts(records):
             raise TypeError(
                 f"read() gave a Malformed whose count, records and reasons do not fit each other: {records!r}"
             )
         return records
     if not isinstance(records, pa.RecordBatch):
-        raise TypeError(f"read() gave {type(records).__name__}; it has to give batches (pyarrow.RecordBatch)")
+        raise TypeError(f"read() gave {type(records).__name__}; it must give batches (pyarrow.RecordBatch)")
     schema = records.schema
     for name, kind in wanted:
-        found = schema.field(name).type if name in schema.names else None
-        if found != kind and found != pa.null():
-            has = f"is {found}" if found is not None else "is missing"
+        actual = schema.field(name).type if name in schema.names else None
+        if actual != kind and actual != pa.null():
+            has = f"is {actual}" if actual is not None else "is missing"
             raise TypeError(f"read() gave a batch in which column {name!r} {has}; its schema() says {kind}")
     names = [name for name, _ in wanted]
     return records if names == schema.names else records.select(names)

@@ -1,6 +1,6 @@
-"""Records of one input of an operator, well formed: each with its key, the key's hash and the slice it belongs to.
+"""Well-formed records of one input of an operator: each with its key, the hash of the key, and its slice.
 
-What is malformed is set aside as it came. Must never know what kind of operator the records are for.
+Malformed records are set aside unchanged. Must never depend on the kind of the operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecords:
-    """Well-formed records as they came, and where they belong. By the type of the key `keys` are in use, or the bytes."""
+    """Unchanged well-formed records with their keys. An integer key is in `keys`, other keys in `offsets` and `data`."""
 
     batch: pa.RecordBatch
     times: pa.Array
@@ -41,12 +41,12 @@ class KeyedRecords:
     """int64[n + 1] into `data`"""
     data: Bytes
     greatest: int
-    """event time, of all that were read together"""
+    """the greatest event time of the batch that was read"""
     nulls: Flags | None
-    """which have a null in their key; None: none has"""
+    """the records with a null in their key; None: no record"""
 
     def slice(self, begin: int, count: int) -> KeyedRecords:
-        """So many of them from there on, without a copy."""
+        """`count` records from `begin` on, without a copy."""
         end = begin + count
         return KeyedRecords(
             self.batch.slice(begin, count),
@@ -62,10 +62,10 @@ class KeyedRecords:
 
 
 class RecordReader:
-    """Finds out where records belong, and which of them are malformed."""
+    """Computes keys and slices of records, and separates malformed records."""
 
     def __init__(self, descriptor: OperatorDescriptor, wanted: Sequence[str], numbers: Sequence[str]) -> None:
-        """`wanted` are columns that there have to be besides key and time; `numbers` those whose integers are kept."""
+        """`wanted`: required columns besides key and time; `numbers`: columns whose integers are kept."""
         self.descriptor = descriptor
         self._wanted = wanted
         self._numbers = numbers
@@ -74,7 +74,7 @@ class RecordReader:
     def read(
         self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int
     ) -> KeyedRecords | None:
-        """Those that are well formed; None: none is. Raises SpecRefused for columns that do not fit."""
+        """The well-formed records; None: no such record. Raises SpecRefused for columns of wrong types."""
         time_columns = [] if time_column is None else [time_column]
         self._check(batch, [*key_columns, *time_columns, *self._wanted])
         if len(key_columns) != len(self.descriptor.key):
@@ -93,21 +93,21 @@ class RecordReader:
         return self._keyed(batch, elements, times, time_column is not None) if batch.num_rows else None
 
     def malformed(self) -> list[tuple[pa.RecordBatch, str]]:
-        """Records refused since the last call, and why: a null event time, one out of bounds, an integer beyond 64 bits."""
+        """Records refused since the last call, with reasons: a null event time, one out of bounds, a too large integer."""
         refused, self._malformed = self._malformed, []
         return refused
 
     def _keyed(self, batch: pa.RecordBatch, elements: list[pa.Array], times: pa.Array, timed: bool) -> KeyedRecords:
         slices, greatest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
         if not self.descriptor.windowed:
-            slices[:] = 0  # also of times before 1970
+            slices[:] = 0  # times before 1970 have negative slices
         stored = keys.stored(self.descriptor, elements)
         return KeyedRecords(
             batch, times, slices, *stored, int(greatest) if timed else limits.WATERMARK_NONE, _nulls(elements)
         )
 
     def _without(self, batch: pa.RecordBatch, bad: Flags | None, reason: str) -> pa.RecordBatch:
-        """Set these records aside as malformed; the others."""
+        """Set bad records aside as malformed; returns the other records."""
         if bad is None or not bad.any():
             return batch
         self._malformed.append((batch.filter(pa.array(bad)), reason))
@@ -135,7 +135,7 @@ class RecordReader:
         if per_ms == 1:
             return raw
         if per_ms == 0:
-            # Seconds too great for milliseconds stay too great, so that they are refused below.
+            # Clipped seconds stay too great for an event time, so they are refused later.
             clipped = pc.min_element_wise(pc.max_element_wise(raw, -(2**53), skip_nulls=False), 2**53, skip_nulls=False)
             return pc.multiply(clipped, 1000)
         values = np.floor_divide(raw.fill_null(0).to_numpy(zero_copy_only=False), per_ms)
@@ -143,7 +143,7 @@ class RecordReader:
 
 
 def _too_great(batch: pa.RecordBatch, name: str) -> Flags | None:
-    """Which records have an unsigned integer in this column that no signed one can hold."""
+    """The records whose unsigned integer in this column exceeds a signed 64-bit integer; None: no record."""
     column = batch.column(name)
     if column.type != pa.uint64() or (pc.max(column).as_py() or 0) <= INT_MAX:
         return None
@@ -152,7 +152,7 @@ def _too_great(batch: pa.RecordBatch, name: str) -> Flags | None:
 
 
 def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether keys of one type may be cast to the other: then they are the same values, or nothing but nulls."""
+    """Whether keys may be cast to the other type: the values stay the same, or all are null."""
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
         return (kind.tz is None) == (wanted.tz is None)
     if pa.types.is_decimal(kind) and pa.types.is_decimal(wanted):
@@ -161,7 +161,7 @@ def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _nulls(elements: list[pa.Array]) -> Flags | None:
-    """Which records have a null in their key; None: none has."""
+    """The records with a null in their key; None: no record."""
     nulls: Flags | None = None
     for column in elements:
         if column.null_count:
@@ -171,7 +171,7 @@ def _nulls(elements: list[pa.Array]) -> Flags | None:
 
 
 def _bad(times: pa.Array, latest: int) -> Iterator[tuple[Flags, str]]:
-    """Which records have no time, which of the others one out of bounds; and what is to be said of them."""
+    """The records without a time, then the records whose time is out of bounds; each with the reason."""
     if times.null_count:
         yield times.is_null().to_numpy(zero_copy_only=False), "is null"
         times = times.drop_null()

@@ -1,4 +1,4 @@
-"""The way of a fragment from a task to a helper, and the choice of the helper."""
+"""Chooses a helper for a task, and sends the fragment of the task to it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ferry.spark.tasks.flight import Connections
 
 
 def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) -> list[Registration]:
-    """Helpers in the order in which to try them: those of the task's own worker first, each group as turns go."""
+    """Helpers in the order of tries: first the helpers of the task's worker, then the rest; each group rotates by `turn`."""
     near = [h for h in helpers if worker_of(InstanceId(h.instance)) == worker]
     far = [h for h in helpers if worker_of(InstanceId(h.instance)) != worker]
     return [group[(turn + i) % len(group)] for group in (near, far) for i in range(len(group))]
 
 
 class Sender:
-    """Streams one fragment to one helper; opened with the first batch."""
+    """Streams one fragment to one helper; the first batch opens the stream."""
 
     def __init__(
         self, operator: OperatorDescriptor, run: IngestRun, attempt: int, turn: int, connections: Connections
@@ -39,7 +39,7 @@ class Sender:
         self.helper: str | None = None
 
     def send(self, batches: list[pa.RecordBatch]) -> None:
-        """Send rows of the fragment. Raises a Flight error if no helper can be reached, or the helper goes away."""
+        """Send rows of the fragment. Raises a Flight error if no helper is reachable, or the helper is lost."""
         for batch in batches:
             if batch.num_rows:
                 if self._writer is None:
@@ -48,7 +48,7 @@ class Sender:
                 self._writer.write_batch(batch)
 
     def _open(self) -> None:
-        """Take the helper whose turn it is, or the next one that answers."""
+        """Open a stream to the first helper in turn that answers."""
         run, failed = self._run, []
         for helper in in_turn(run.helpers, self._turn + run.step.epoch, environment.read().worker):
             try:
@@ -63,14 +63,14 @@ class Sender:
                 self._connections.forget(helper.flight)
                 failed.append(f"{helper.instance} at {helper.flight} ({type(error).__name__}: {str(error)[:200]})")
         raise fl.FlightUnavailableError(
-            f"no helper can be reached from this task: {'; '.join(failed) or 'none is alive'}"
+            f"no helper can be reached from this task: {'; '.join(failed) or 'no helper is alive'}"
         )
 
     def finish(self) -> None:
-        """End the fragment: the helper has all of it when this returns."""
+        """End the fragment. When this returns, the helper has the whole fragment."""
         if self._writer is not None:
             self._writer.close()
 
     def fail(self) -> None:
-        """Something went wrong on the way to the helper, or with none at all."""
+        """Drop the connection after a failure, with or without a helper."""
         self._connections.forget(self._uri)

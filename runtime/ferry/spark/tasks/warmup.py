@@ -1,6 +1,6 @@
-"""Loads in Spark's Python workers what the first ingest will need, while the driver is still recovering.
+"""Warms up Spark's Python workers for the first ingest while the driver is still recovering.
 
-Python workers stay alive between jobs; importing Arrow and Numba and loading compiled kernels takes them seconds. Must
+Python workers stay alive between jobs. They need seconds to import Arrow and Numba, and to load compiled kernels. Must
 never touch state or a helper.
 """
 
@@ -24,11 +24,11 @@ from ferry.spark.tasks.process_rows import Condense, condensing
 TIME = "_event_time"
 
 Loaded = tuple[OperatorDescriptor, Condense | None]
-"""An operator, and how its tasks condense records."""
+"""An operator, and the function that condenses its records in tasks."""
 
 
 def warm_up(spark: SparkSession, descriptors: list[OperatorDescriptor], tasks: int) -> None:
-    """Run one small job on every task slot. A failure is not worth more than the time it would have saved."""
+    """Run a small job on every task slot. A failure only costs the time that the warm-up would save."""
     operators = [(descriptor, condensing(descriptor)) for descriptor in descriptors]
     spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(operators)).collect()
 
@@ -43,9 +43,9 @@ def _task(operators: list[Loaded]) -> Callable[[Iterable[int]], Iterator[int]]:
 
 
 def load(operators: list[Loaded]) -> None:
-    """Have this process compile the kernels that these operators need, or read them.
+    """Compile the kernels of these operators in this process, or read them from the cache.
 
-    An aggregator of the user's is not called: it may not stand records that nobody has sent.
+    A user's aggregator is not called, because it may fail on artificial records.
     """
     for descriptor, condense in operators:
         for side in range(descriptor.inputs):
@@ -56,7 +56,7 @@ def load(operators: list[Loaded]) -> None:
 
 
 def example(descriptor: OperatorDescriptor, side: int) -> pa.RecordBatch:
-    """Two records that fit the operator; all but their times is null, as that of any type may be."""
+    """Two records with the columns of the operator; all values except the times are null, which fits every type."""
     kinds = {**_types(descriptor, side), **{name: type_of(kind) for name, kind in descriptor.key}}
     return pa.RecordBatch.from_pydict({**{name: pa.nulls(2, kind) for name, kind in kinds.items()}, TIME: [1, 2]})
 
@@ -64,7 +64,7 @@ def example(descriptor: OperatorDescriptor, side: int) -> pa.RecordBatch:
 def _types(descriptor: OperatorDescriptor, side: int) -> dict[str, pa.DataType]:
     match descriptor.kind:
         case "aggregate":
-            # Of a column that one only counts and another one reads, the other one knows the type.
+            # If one aggregate counts a column and another one reads it, the reading one knows the type.
             read_last = sorted(descriptor.aggregates, key=reads_values)
             columns = [c for a in read_last for c in ((a.column, a.number), (a.by, a.by_number))]
             return {name: values.arrow_type(value) for name, value in columns if name is not None}

@@ -19,8 +19,8 @@ from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.settings import CheckpointSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.driver import keeper
-from ferry.driver.keeper import Keeper
+from ferry.driver import checkpoint_scheduler
+from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
@@ -31,7 +31,7 @@ SECONDS = 10.0
 
 
 class Job:
-    """A keeper, and the loop to which it posts."""
+    """A scheduler of checkpoints, and the loop to which it posts."""
 
     def __init__(self, directory: Path, every_ms: int | None = None, keep: int = 2) -> None:
         where = CheckpointSettings(str(directory / "store"), every_ms, keep)
@@ -44,15 +44,15 @@ class Job:
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
         shelf = CheckpointCatalog(Location(where.location, self.settings.job))
-        self.keeper = Keeper(self.settings, where, [], shelf, self.loop, self.metrics)
-        self.keeper.start()
+        self.scheduler = CheckpointScheduler(self.settings, where, [], shelf, self.loop, self.metrics)
+        self.scheduler.start()
 
     def heard(self) -> Any:
         return self.posted.get(timeout=SECONDS)
 
     def file(self) -> StoredFile:
         name = file_name(self.settings.run, time.time(), f"0.0-0-scan-{time.monotonic_ns()}")
-        writer = PartWriter(self.keeper.shelf.location, name, 0, "scan", 5, 8)
+        writer = PartWriter(self.scheduler.shelf.location, name, 0, "scan", 5, 8)
         writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
         return writer.finish()
 
@@ -66,7 +66,7 @@ class Job:
         return answer
 
     def numbers(self) -> list[int]:
-        return [one.number for one in self.keeper.shelf.manifests()]
+        return [one.number for one in self.scheduler.shelf.manifests()]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -78,58 +78,58 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    first = job.keeper.take("mine")
+    first = job.scheduler.take("mine")
     assert job.heard() == core.TakeCheckpoint(first, False)
     gone = job.file()
-    job.keeper.shelf.location.remove(gone.name)
+    job.scheduler.shelf.location.remove(gone.name)
     assert "is missing" in job.written(first, gone).reason and job.metrics.problems.is_late()
     assert job.numbers() == []
-    second = job.keeper.take("mine")
+    second = job.scheduler.take("mine")
     assert second > first and job.heard() == core.TakeCheckpoint(second, False, anew=True)
     assert job.written(second, job.file()).reason == ""
     until(lambda: not job.metrics.problems.is_late())
     assert job.numbers() == [second]
-    third = job.keeper.take("another")
+    third = job.scheduler.take("another")
     assert job.heard() == core.TakeCheckpoint(third, False)
     with pytest.raises(Refusal, match="named 'mine' already"):
-        job.keeper.take("mine")
+        job.scheduler.take("mine")
 
 
 def test_whoever_asks_again_for_the_last_one_hears_of_the_same(tmp_path: Path) -> None:
     """Else each would take the place of the one that is being written, and none would ever be complete."""
     job = Job(tmp_path)
-    number = job.keeper.suspend()
+    number = job.scheduler.suspend()
     assert job.heard() == core.TakeCheckpoint(number, True)
-    assert job.keeper.suspend() == number
-    time.sleep(2 * keeper.LOOK_SECONDS)
+    assert job.scheduler.suspend() == number
+    time.sleep(2 * checkpoint_scheduler.LOOK_SECONDS)
     assert job.posted.empty()
     assert job.written(number, job.file()).reason == ""
-    assert job.keeper.suspended.wait(SECONDS)
+    assert job.scheduler.suspended.wait(SECONDS)
 
 
 def test_the_last_one_has_the_name_of_the_one_whose_place_it_takes(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    named = job.keeper.take("mine")
+    named = job.scheduler.take("mine")
     assert job.heard() == core.TakeCheckpoint(named, False)
-    last = job.keeper.suspend()
+    last = job.scheduler.suspend()
     assert job.heard() == core.TakeCheckpoint(last, True)
     with pytest.raises(Refusal, match=f"suspended with checkpoint {last}"):
-        job.keeper.take("too late")
+        job.scheduler.take("too late")
     assert job.written(last, job.file()).reason == ""
-    assert job.keeper.suspended.wait(SECONDS)
-    assert [(one.number, one.name) for one in job.keeper.shelf.manifests()] == [(last, "mine")]
+    assert job.scheduler.suspended.wait(SECONDS)
+    assert [(one.number, one.name) for one in job.scheduler.shelf.manifests()] == [(last, "mine")]
 
 
 def test_the_last_one_is_written_until_it_is_whole(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    number = job.keeper.suspend()
+    number = job.scheduler.suspend()
     job.heard()
     gone = job.file()
-    job.keeper.shelf.location.remove(gone.name)
+    job.scheduler.shelf.location.remove(gone.name)
     assert job.written(number, gone).reason
-    assert not job.keeper.suspended.is_set()
+    assert not job.scheduler.suspended.is_set()
     assert job.written(number, job.file()).reason == ""
-    assert job.keeper.suspended.wait(SECONDS)
+    assert job.scheduler.suspended.wait(SECONDS)
 
 
 def test_one_of_which_nobody_knows_is_no_checkpoint(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_one_of_which_nobody_knows_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_away_is_waited_for_and_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(checkpoint_scheduler, "RETRY_SECONDS", 0.01)
     job = Job(tmp_path)
-    number = job.keeper.take(None)
+    number = job.scheduler.take(None)
     job.heard()
     file = job.file()
     manifests = tmp_path / "store" / "j" / "manifests"
@@ -161,12 +161,12 @@ def test_one_that_is_late_is_said_to_be_in_the_same_words_all_the_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a cluster other words are another event, and another status."""
-    monkeypatch.setattr(keeper, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_scheduler, "LATE_SECONDS", 0.0)
     job = Job(tmp_path)
-    number = job.keeper.take(None)
+    number = job.scheduler.take(None)
     until(lambda: bool(job.metrics.problems.lasting))
     (said,) = job.metrics.problems.lasting
-    assert f"checkpoint {number} is not complete" in said.text and "none is begun" in said.text
+    assert f"checkpoint {number} is not complete" in said.text and "it has not begun" in said.text
     time.sleep(1.2)
     assert job.metrics.problems.lasting == (said,)
     job.metrics.problems.delayed("CheckpointDelayed", f"{said.text}, after 3 ms")
@@ -183,18 +183,18 @@ def test_one_is_due_when_something_has_come_and_old_ones_go(tmp_path: Path) -> N
         assert isinstance(asked, core.TakeCheckpoint) and not asked.hold
         assert job.written(asked.number, job.file()).reason == ""
         last = asked.number
-        until(lambda: job.keeper._published_epoch == epoch)  # noqa: B023
-    time.sleep(2 * keeper.LOOK_SECONDS)
+        until(lambda: job.scheduler._published_epoch == epoch)  # noqa: B023
+    time.sleep(2 * checkpoint_scheduler.LOOK_SECONDS)
     assert job.posted.empty()
     until(lambda: job.numbers() == [last, last - 1])
 
 
 def test_the_next_driver_goes_on_with_the_numbers_and_the_lineage(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    number = job.keeper.take(None)
+    number = job.scheduler.take(None)
     job.heard()
     job.written(number, job.file())
     other = Job(tmp_path)
-    until(lambda: other.keeper._published_epoch == 5)
-    following = other.keeper.take(None)
+    until(lambda: other.scheduler._published_epoch == 5)
+    following = other.scheduler.take(None)
     assert following == number + 1 and other.heard() == core.TakeCheckpoint(following, False)

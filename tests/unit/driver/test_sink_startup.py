@@ -19,8 +19,8 @@ from ferry.connectors.files.parquet_sink import parquet
 from ferry.connectors.sink import Sink
 from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.driver import opening
-from ferry.driver.opening import OpeningSinks
+from ferry.driver import sink_startup
+from ferry.driver.sink_startup import SinkStartup
 
 
 class Away(Sink):
@@ -49,13 +49,13 @@ class Away(Sink):
 
 
 class Driver:
-    """What `OpeningSinks` needs of one. `claim` is looked at before a sink is cut."""
+    """What `SinkStartup` needs of one. `claim` is looked at before a sink is cut."""
 
     def __init__(self, path: Path, *declared: Sink, limit: int | None = None, keep: bool = False) -> None:
         self.file = path / "timeline.jsonl"
         settings: Any = SimpleNamespace(sink_patience_ms=limit, restore_sink="keep" if keep else "truncate")
         self.stop = threading.Event()
-        self.opening = OpeningSinks(declared, settings, self.stop)
+        self.sink_startup = SinkStartup(declared, settings, self.stop)
         self.claim: Callable[[], None] = lambda: None
         self.ending = threading.Event()
         self.loop: Any = SimpleNamespace(
@@ -64,10 +64,10 @@ class Driver:
         self.metrics = DriverMetrics("job", str(path))
 
     def open(self) -> bool:
-        return self.opening.open(7, self.loop, self.metrics)
+        return self.sink_startup.open(7, self.loop, self.metrics)
 
     def rewind(self) -> bool:
-        return self.opening.rewind(7, self.loop, self.metrics)
+        return self.sink_startup.rewind(7, self.loop, self.metrics)
 
     def told(self) -> list[str]:
         """In its timeline."""
@@ -108,7 +108,7 @@ def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(
             raise answer
 
     driver.claim = claim
-    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(sink_startup, "RETRY_SECONDS", 0.001)
     with pytest.raises(Superseded, match="generation 9"):
         driver.rewind()
     assert not away.done and away.then == [None]
@@ -125,8 +125,8 @@ def test_a_journal_that_is_away_is_nothing_of_the_sinks(tmp_path: Path, monkeypa
             raise answer
 
     driver.claim = claim
-    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(opening, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(sink_startup, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(sink_startup, "QUIET_SECONDS", 0.1)
     assert driver.rewind() and sink.done and driver.told() == ["degraded", "mended"]
     assert "stale handle" in driver.file.read_text(), "and not that it has not answered"
     answers.append(Unreachable("no journal"))
@@ -139,7 +139,7 @@ def test_what_a_sink_has_noticed_is_a_warning(tmp_path: Path) -> None:
     sink = parquet(str(tmp_path / "out"))
     sinks.identify([sink], "sales", "sales-a")
     driver = Driver(tmp_path, sink)
-    assert driver.opening.open(3, driver.loop, driver.metrics)
+    assert driver.sink_startup.open(3, driver.loop, driver.metrics)
     assert [one.reason for one in driver.metrics.problems.lasting] == ["OutputIsNew"]
     assert "has committed epoch 3: is it mounted?" in driver.metrics.problems.lasting[0].text
 
@@ -153,12 +153,12 @@ def test_where_the_output_is_and_what_is_printed_is_told(
     driver = Driver(tmp_path, printed, files)
     assert driver.open()
     printed.write(3, 1, pa.table({"n": [1, 2]}))
-    monkeypatch.setattr(opening, "PRINTED_MAX", 5)
+    monkeypatch.setattr(sink_startup, "PRINTED_MAX", 5)
     printed.write(4, 1, pa.table({"n": [3]}))
     output, first, cut = map(json.loads, driver.file.read_text().splitlines())
     assert (output["kind"], output["text"]) == ("output", str(tmp_path / "out"))
     assert (first["kind"], first["text"]) == ("printed", "-- epoch 3: 2 rows\n   n=1\n   n=2")
-    assert cut["text"] == "-- ep ... (all of it is in the log of the driver)"
+    assert cut["text"] == "-- ep ... (the full text is in the log of the driver)"
     assert capsys.readouterr().out == f"{first['text']}\n-- epoch 4: 1 rows\n   n=3\n"
 
 
@@ -171,7 +171,7 @@ def test_who_gives_a_file_for_the_output_is_told_what_to_do(tmp_path: Path) -> N
 
 
 def test_a_sink_that_hangs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(sink_startup, "QUIET_SECONDS", 0.01)
     said: list[str] = []
 
     class Hangs(Away):
@@ -200,7 +200,7 @@ def test_a_job_that_is_stopped_does_not_wait_for_its_sink(tmp_path: Path) -> Non
 
     class Asked(Away):
         def _try(self, what: str, epoch: int) -> None:
-            driver.opening.stop(driver.loop)
+            driver.sink_startup.stop(driver.loop)
             super()._try(what, epoch)
 
     driver = Driver(tmp_path, Asked(OSError("gone"), OSError("a second try")))
@@ -212,5 +212,5 @@ def test_a_job_that_is_stopped_does_not_wait_for_its_sink(tmp_path: Path) -> Non
 def test_a_stop_while_epochs_run_lets_the_one_under_way_end(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     assert driver.open()
-    driver.opening.stop(driver.loop)
+    driver.sink_startup.stop(driver.loop)
     assert driver.stop.is_set() and not driver.ending.is_set()

@@ -1,7 +1,7 @@
-"""The sinks of a job before its first epoch: put back to where a restore begins, then opened.
+"""Prepares the sinks of a job before its first epoch: rolls them back to the restored epoch, then opens them.
 
-Each again and again, as they are given rows: one that is away may come back. Must never cut a sink that may be another
-driver's by now.
+Each call is retried, as writes are, because a sink may recover. Must never truncate a sink that another driver may own by
+now.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown, text_of
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.driver.ends import Stopped
+from ferry.driver.coordinator_orders import sleep
+from ferry.driver.errors import Stopped
 from ferry.driver.failures import is_final, sink_code
-from ferry.driver.orders import sleep
 from ferry.driver.patience import QUIET_SECONDS, RETRY_SECONDS_MAX, ReportedPatience, UserCodeTries, watched
 
 log = logging.getLogger("ferry.driver")
 
 PRINTED_MAX = 1 << 16
-"""Characters of the rows of an epoch that the timeline takes."""
+"""Maximum characters of an epoch's printed rows in the timeline."""
 
 RETRY_SECONDS = 0.3
-"""Between two looks into a journal that is away."""
+"""Interval between two reads of an unavailable journal."""
 
 
-class OpeningSinks:
-    """What is done with all sinks of one job; `stop` is set when it is to end."""
+class SinkStartup:
+    """Rolls back and opens all sinks of one job; `stop` is set when the job must end."""
 
     def __init__(self, declared: Sequence[sinks.Sink], settings: RunSettings, stop: threading.Event) -> None:
         self._sinks = declared
@@ -44,19 +44,19 @@ class OpeningSinks:
         self._over = False
 
     def rewind(self, epoch: int, loop: Loop, metrics: DriverMetrics) -> bool:
-        """Put them back to the end of this epoch; False: the job is to stop. Raises Superseded when another driver has
-        taken over meanwhile."""
+        """Roll the sinks back to the end of this epoch; False: the job must stop. Raises Superseded when another driver
+        has taken over meanwhile."""
 
-        def put_back(sink: sinks.Sink) -> None:
+        def roll_back(sink: sinks.Sink) -> None:
             if self._settings.restore_sink == "keep":
                 sink.keep_after(epoch)
             else:
                 sink.truncate_after(epoch)
 
-        return self._each(put_back, f"be put back to epoch {epoch}", loop, metrics, lambda: _await_claim(loop))
+        return self._each(roll_back, f"be rolled back to epoch {epoch}", loop, metrics, lambda: _await_claim(loop))
 
     def open(self, committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
-        """False: the job is to stop."""
+        """Open the sinks; False: the job must stop."""
         self._announce(metrics)
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
@@ -65,13 +65,13 @@ class OpeningSinks:
         return opened
 
     def stop(self, loop: Loop) -> None:
-        """End after the epoch under way; before the first one at once, whatever is waited for."""
+        """End after the current epoch; before the first epoch, end at once."""
         self._stop.set()
         if not self._over:
             loop.stop()
 
     def _announce(self, metrics: DriverMetrics) -> None:
-        """Have `ferry run` know where the output is, and show what is printed."""
+        """Tell `ferry run` the output folders, and forward printed rows."""
         if folders := [str(where) for sink in self._sinks if (where := getattr(sink, "directory", ""))]:
             metrics.note("output", ", ".join(folders))
         for sink in self._sinks:
@@ -81,12 +81,12 @@ class OpeningSinks:
     def _each(
         self,
         step: Callable[[sinks.Sink], None],
-        what: str,
+        action: str,
         loop: Loop,
         metrics: DriverMetrics,
         await_turn: Callable[[], None] = lambda: None,
     ) -> bool:
-        """One after the other. `await_turn` is called before each try; what it takes is none of the sink's patience."""
+        """Call `step` on each sink in turn. `await_turn` is called before each try; its time does not use up patience."""
         ms, left = self._settings.sink_patience_ms, list(self._sinks)
         patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
         tries = UserCodeTries(loop, metrics)
@@ -95,7 +95,7 @@ class OpeningSinks:
                 began = time.monotonic()
                 await_turn()
                 patience.allow(time.monotonic() - began)
-                text = f"sink {shown(left[0])} is to {what}, and has not answered for {QUIET_SECONDS:g} s"
+                text = f"sink {shown(left[0])} is to {action}, and has not answered for {QUIET_SECONDS:g} s"
                 with watched(metrics, "SinkFailing", QUIET_SECONDS, text), sink_code(left[0]):
                     step(left[0])
                 patience.succeeded()
@@ -111,20 +111,20 @@ class OpeningSinks:
                     raise
                 with suppress(Stopped):
                     failed_with = f"{type(error).__name__}: {text_of(error)}{_advice(error)}"
-                    patience.failed(f"sink {shown(left[0])} cannot {what}: {failed_with}")
+                    patience.failed(f"sink {shown(left[0])} cannot {action}: {failed_with}")
         return not left
 
 
 def _print(metrics: DriverMetrics, text: str) -> None:
     print(text, flush=True)
     if len(text) > PRINTED_MAX:
-        text = f"{text[:PRINTED_MAX]} ... (all of it is in the log of the driver)"
+        text = f"{text[:PRINTED_MAX]} ... (the full text is in the log of the driver)"
     with suppress(OSError):  # on a full disk
         metrics.note("printed", text)
 
 
 def _advice(error: Exception) -> str:
-    """The advice for an error that lasts until somebody acts; empty: there is none."""
+    """Advice for an error that lasts until the user acts; empty for other errors."""
     if not isinstance(error, NotADirectoryError | FileExistsError):
         return ""
     again = f"It is tried again, at last every {RETRY_SECONDS_MAX:g} s"
@@ -132,7 +132,7 @@ def _advice(error: Exception) -> str:
 
 
 def _await_claim(loop: Loop) -> None:
-    """Be sure that no other driver has taken over; a journal that is away is waited for, as everywhere."""
+    """Check that no other driver has taken over. Waits for an unavailable journal."""
     while True:
         try:
             return loop.check_claim()

@@ -1,4 +1,4 @@
-"""How the life of a driver ends before its job does. Imports next to nothing: a driver knows these before it has loaded."""
+"""Errors that end a driver before its job ends. Imports little, because a driver needs them before it has loaded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Halted(FerryError):
 
 
 class Stopped(FerryError):
-    """Somebody stopped the job while an epoch could not come to its end."""
+    """The user stopped the job while an epoch could not complete."""
 
 
 class BeginsAgain(Unreachable):
-    """The journal says which checkpoint the next driver begins with; this one ends."""
+    """The journal names the checkpoint that the next driver restores; this driver ends."""
 
 
 def end_of(halt: core.Halt) -> FerryError:
-    """What a driver raises after this halt: of the user's code the line alone."""
+    """The error that a driver raises after this halt: for the user's code only its line."""
     return UserCodeFailed(halt.reason) if halt.kind == "user-code" else Halted(halt)

@@ -1,7 +1,7 @@
-"""Cuts short what waits for an instance that is gone: a frozen one would keep a task, and the epoch, for ever.
+"""Cancels work that waits for a lost instance: a frozen instance would block a task, and the epoch, for ever.
 
-A dead instance closes its sockets; one that is frozen, or behind a broken network, does not. The channels find that out
-(no heartbeat), and here it is passed on to Spark's jobs and to the driver's own reads. Must never decide what a loss means.
+A dead instance closes its sockets. A frozen or unreachable instance does not: the channels detect it by its missing
+heartbeat, and this module cancels Spark's jobs and the driver's reads. Must never decide what a loss means.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ log = logging.getLogger("ferry.driver")
 
 
 GRACE_SECONDS = 1.5
-"""Who waits for a dead instance fails by itself within this time; the rest is cancelled then."""
+"""Reads from a dead instance fail within this time. After it, remaining work is cancelled."""
 
 
-class EpochWatch:
-    """`gone` is set when one of the watched instances is lost; `cancel` is called when that alone has not helped."""
+class InstanceWatch:
+    """`gone` is set when a watched instance is lost; `cancel` is called if the work still waits after GRACE_SECONDS."""
 
     def __init__(self, cancel: Callable[[], None], connected: Callable[[InstanceId], bool]) -> None:
         self.gone = threading.Event()
@@ -31,11 +31,11 @@ class EpochWatch:
         self._number = 0
         self._lock = threading.Lock()
         self.losses = 0
-        """Instances that were lost so far, whoever watches them."""
+        """Number of lost instances so far, watched or not."""
 
     @contextmanager
     def on(self, instances: Iterable[InstanceId]) -> Iterator[None]:
-        """Watch these instances meanwhile; one that was lost since it was chosen is lost now."""
+        """Watch these instances within the body. An instance that is already disconnected counts as lost."""
         with self._lock:
             self._watched = watched = frozenset(instances)
             self._number += 1
@@ -51,7 +51,7 @@ class EpochWatch:
                 self._number += 1
 
     def lost(self, instance: InstanceId) -> None:
-        """An instance was lost; callable from any thread."""
+        """Report a lost instance; callable from any thread."""
         with self._lock:
             self.losses += 1
             if instance not in self._watched:
@@ -65,5 +65,5 @@ class EpochWatch:
         with self._lock:
             if number != self._number:
                 return
-        log.warning("%s was lost, and something still waits for it: cancelled", instance)
+        log.warning("%s was lost, and work still waits for it: cancelled", instance)
         self._cancel()

@@ -1,8 +1,8 @@
-"""Durable checkpoints of the job that runs: when the next one is due, its manifest, and which ones are kept.
+"""Schedules durable checkpoints: starts the next checkpoint, publishes its manifest, and removes old checkpoints.
 
-    due, or asked for --> TakeCheckpoint ... [the leaders write] ... Publish --> manifest --> Published --> collect
+    due, or requested --> TakeCheckpoint ... [the leaders write] ... Publish --> manifest --> Published --> collect
 
-On a thread of its own: epochs wait for none of it. Must never decide what a checkpoint holds: the coordinator does.
+It runs on its own thread, so that epochs do not wait. Must never decide the content of a checkpoint: the coordinator does.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from ferry.protocol import coordinator as core
 log = logging.getLogger("ferry.driver")
 
 LATE_SECONDS = 20.0
-"""A checkpoint that is not complete after this long, or after twice the time between two, is late, and said to be."""
+"""A checkpoint is reported as late after this time, or after two checkpoint intervals if these are longer."""
 
 FORGOTTEN_SECONDS = 24 * 3600.0
-"""A file of this run that no manifest has named by then never will be named."""
+"""After this time, a file of this run that no manifest names is garbage."""
 
 LOOK_SECONDS = 0.2
 RETRY_SECONDS = 2.0
-"""Between two attempts to write a manifest."""
+"""Interval between two attempts to write a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCheckpoint:
-    """A checkpoint that somebody asked for."""
+    """A checkpoint that is due, or that the user requested."""
 
     number: int
     name: str | None = None
     hold: bool = False
 
 
-class Keeper:
-    """Takes checkpoints until the driver ends. `suspended` is set when the last one is complete."""
+class CheckpointScheduler:
+    """Takes checkpoints until the driver ends. `suspended` is set when the last checkpoint is complete."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Keeper:
         metrics: DriverMetrics,
         on_published: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_published` is called after each checkpoint that is complete."""
+        """`on_published` is called after each complete checkpoint."""
         self._settings = settings
         self._where = where
         self._operators = tuple(operators)
@@ -72,38 +72,40 @@ class Keeper:
         self._orders: queue.SimpleQueue[RequestedCheckpoint | core.Publish] = queue.SimpleQueue()
         self._wanted: RequestedCheckpoint | None = None
         self._since = time.monotonic()
-        """when it was wanted, or the last one complete"""
+        """when the pending checkpoint was requested, or the last checkpoint completed"""
         self._damaged = False
-        """A file that leaders believe to be in the store is not there: the next checkpoint has all state."""
+        """A file that leaders believe to be in the store is missing: the next checkpoint is a full one."""
         self._published_epoch = -1
         self._published_rows = -1
         self._lineage = settings.run
         self._named: set[str] = set()
-        """Files that a manifest of this driver has named."""
+        """Files in manifests of this driver."""
         self._numbers = threading.Lock()
         self._number = 0
         self._last: RequestedCheckpoint | None = None
-        """That the job is suspended with."""
+        """The checkpoint that suspends the job."""
 
     def start(self) -> None:
-        """Begin to take checkpoints."""
+        """Start to take checkpoints."""
         self._metrics.checkpoint = CheckpointStatus()
         self._loop.on_publish = self._orders.put
         threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
 
-    # ---- what is asked for, on any thread
+    # ---- requests, on any thread
     def take(self, name: str | None) -> int:
-        """Ask for a checkpoint; its number. Raises Refusal when there is one of that name, or the last one was asked for."""
+        """Request a checkpoint; returns its number. Raises Refusal if the name is taken, or the job is being suspended."""
         if self._last is not None:
-            raise Refusal(f"the job is suspended with checkpoint {self._last.number}, and takes no other one")
+            raise Refusal(f"the job is suspended with checkpoint {self._last.number}, and takes no other checkpoint")
         if name is not None and any(m.name == name for m in self.shelf.manifests()):
-            raise Refusal(f"there is a checkpoint named {name!r} already; choose another name, or delete that one")
+            raise Refusal(
+                f"there is a checkpoint named {name!r} already; choose another name, or delete that checkpoint"
+            )
         wanted = RequestedCheckpoint(self._next(), name)
         self._orders.put(wanted)
         return wanted.number
 
     def suspend(self) -> int:
-        """Ask for the last checkpoint: no epoch begins after it. Whoever asks again hears of the same one."""
+        """Request the last checkpoint: no epoch begins after it. A repeated request returns the same number."""
         with self._numbers:
             if self._last is None:
                 self._last = RequestedCheckpoint(self._following(), hold=True)
@@ -140,7 +142,7 @@ class Keeper:
                 self._say_late()
 
     def _begin(self) -> None:
-        """Go on with what the driver before has left."""
+        """Continue from the newest checkpoint of the previous driver."""
         while True:
             try:
                 mine = [m for m in self.shelf.manifests() if m.run == self._settings.run]
@@ -163,22 +165,26 @@ class Keeper:
     def _ask(self, wanted: RequestedCheckpoint) -> None:
         if self._wanted is None or wanted.hold:
             if self._wanted is not None and wanted.name is None:
-                wanted = replace(wanted, name=self._wanted.name)  # whoever waits for that name finds it
+                wanted = replace(wanted, name=self._wanted.name)  # the request for that name must be fulfilled
             self._wanted, self._since = wanted, time.monotonic()
             self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold, self._damaged))
             if self._metrics.checkpoint is not None:
                 self._metrics.checkpoint = replace(self._metrics.checkpoint, under_way=True)
         else:
-            # One after the other: the leaders write one at a time.
+            # Leaders write one checkpoint at a time.
             threading.Timer(LOOK_SECONDS, self._orders.put, (wanted,)).start()
 
     def _say_late(self) -> None:
-        # Without its seconds, which others know: whatever differs from what was said before is told again.
+        # Without the seconds of delay: a changed text would be logged again.
         every = (self._where.every_ms or 0) / 1000
         if self._wanted is not None and time.monotonic() - self._since > max(LATE_SECONDS, 2 * every):
             under_way = self._loop.machine.checkpoints.under_way
-            who = f"instances {', '.join(sorted(under_way.waiting))} have not written" if under_way else "none is begun"
-            self._late(f"checkpoint {self._wanted.number} is not complete: {who}")
+            cause = (
+                f"instances {', '.join(sorted(under_way.waiting))} have not written"
+                if under_way
+                else "it has not begun"
+            )
+            self._late(f"checkpoint {self._wanted.number} is not complete: {cause}")
 
     def _late(self, why: str) -> None:
         self._metrics.problems.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
@@ -187,7 +193,7 @@ class Keeper:
     def _publish(self, order: core.Publish) -> None:
         wanted = self._wanted
         if wanted is None or wanted.number != order.number:
-            self._loop.post(core.Published(order.number, "nobody wants it any more"))
+            self._loop.post(core.Published(order.number, "the checkpoint is no longer wanted"))
             return
         manifest = self._manifest(order, wanted.name)
         while True:
@@ -195,12 +201,12 @@ class Keeper:
                 self.shelf.check(manifest)
                 self.shelf.publish(manifest)
                 break
-            except (Refusal, StateUnavailable) as error:  # Another attempt would find the same.
+            except (Refusal, StateUnavailable) as error:  # A retry would fail in the same way.
                 self._damaged = True
-                log.error("checkpoint %d is none: %s", order.number, error)
+                log.error("checkpoint %d is incomplete: %s", order.number, error)
                 self._late(str(error))
                 if wanted.hold:
-                    time.sleep(RETRY_SECONDS)  # No epoch follows: it is written again until it is one.
+                    time.sleep(RETRY_SECONDS)  # No epoch follows: the checkpoint is written again until it is complete.
                 self._end(order.number, str(error))
                 return
             except FerryError as error:
@@ -218,7 +224,7 @@ class Keeper:
         self._loop.post(core.Published(number, reason))
 
     def _manifest(self, order: core.Publish, name: str | None) -> Manifest:
-        chains: list[Chain] = [chain_from_wire(one) for text in order.chains for one in json.loads(text)]
+        chains: list[Chain] = [chain_from_wire(chain) for text in order.chains for chain in json.loads(text)]
         return Manifest(
             number=order.number,
             name=name,
@@ -236,7 +242,7 @@ class Keeper:
         )
 
     def _complete(self, manifest: Manifest) -> None:
-        """It is one: say so, and let go of those before it."""
+        """Report a complete checkpoint, and remove older ones."""
         fresh = sum(file.bytes for file in manifest.files if file.name not in self._named)
         self._named.update(file.name for file in manifest.files)
         self._published_epoch, self._published_rows = manifest.epoch, self._metrics.rows
@@ -259,5 +265,5 @@ class Keeper:
         )
 
     def _in_flight(self, name: str, age: float) -> bool:
-        """Whether a file may still become part of a checkpoint of this run; `age` in seconds."""
+        """Whether a file may still become part of a checkpoint of this run; `age` is in seconds."""
         return is_of_run(name, self._settings.run) and age < FORGOTTEN_SECONDS and name not in self._named
