@@ -33,7 +33,7 @@ REFUSED = {
     "arg_max: column None; give its name": lambda: ferry.arg_max("a", None),
     "records: column ['a']; give its name": lambda: ferry.records(["a"]),
     "records: column 4; give its name": lambda: ferry.records("a", order=4),
-    "window: rows(True, 1) needs numbers": lambda: ferry.rows(True),
+    "window: rows(True, 1) needs positive numbers": lambda: ferry.rows(True),
     "ferry.select: column 3; give its name": lambda: ferry.select(3),
 }
 
