@@ -111,7 +111,7 @@ LAST = "return counts.sink(ferry.console())"
         ("rows.key_by", "rows.map_batches(lambda b: (yield b)).key_by", "it returned generator; collect the records, and `return`"),
         ("rows.key_by", "rows.map_batches(lambda b: b.to_pylist()).key_by", "it returned list; pyarrow.Table.from_pylist(rows"),
         ("rows.key_by", "rows.map_batches(lambda b, lock=__import__('threading').Lock(): b).key_by", "cannot be sent to tasks: TypeError: cannot pickle"),
-        (SINK, "ferry.foreach_epoch(lambda rows: rows)", "<lambda> (job.py:13) is no function of (epoch, generation, rows): too many"),
+        (SINK, "ferry.foreach_epoch(lambda rows: rows)", "<lambda> (job.py:13) is not a function of (epoch, generation, rows): too many"),
     ],
     ids=lambda one: one[:40],
 )  # fmt: skip
