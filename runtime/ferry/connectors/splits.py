@@ -41,7 +41,7 @@ class Malformed:
         reason: the fault of the first record, and its place.
         reasons: the fault of each record, in order. Empty: `reason` applies to all records.
     Example:
-        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: no object").count
+        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: not a JSON object").count
         1
     """
 

@@ -167,7 +167,7 @@ def test_rows_take_the_place_of_those_with_their_key(server: PostgresServer, tab
     sink.write(0, 1, rows(("a", 1), ("b", 1)))
     sink.write(1, 1, rows(("a", 2), ("c", 3)))
     assert there(server, table) == [("a", 2), ("b", 1), ("c", 3)]
-    with pytest.raises(Final, match=r"name more columns in key=, or say with latest="):
+    with pytest.raises(Final, match=r"name more columns in key=, or choose the row to keep with latest="):
         sink.write(2, 1, rows(("a", 7), ("a", 8)))
     assert there(server, table) == [("a", 2), ("b", 1), ("c", 3)]
 
@@ -349,7 +349,7 @@ def test_a_server_that_is_away_is_waited_for_and_no_word_holds_the_password(
     with pytest.raises(Unreachable, match="password authentication failed") as refused:
         opened(server, table)
     monkeypatch.setenv("DATABASE", f"nonsense {PASSWORD}")
-    with pytest.raises(SpecRefused, match="what the variable holds is no address") as unread:
+    with pytest.raises(SpecRefused, match="the variable's value is not the address") as unread:
         ferry.postgres("${DATABASE}", table)._place.connect()
     words = " ".join(map(str, (away.value, still.value, refused.value, unread.value, repr(sink))))
     assert PASSWORD not in words and wrong not in words and unread.value.__cause__ is None

@@ -150,7 +150,7 @@ def pipeline(streams, args):
     [
         ("", "", ""),
         ('";"', '";;"', "csv_files: delimiter=';;'; give one character of ASCII, such as ',', ';' or '\\t' (job.py:14"),
-        ("sqlite:///", "oracle://", "table: 'oracle://shop.db' is no database; give 'postgresql://"),
+        ("sqlite:///", "oracle://", "table: 'oracle://shop.db' is not a database; give 'postgresql://"),
         ("1 minute", "soon", "poll: every: 'soon' is not a duration"),
         ("def page(state)", "def page()", "poll: page (job.py:8) is not a function of (state)"),
         ("    return [], state", "    return lock", ""),
