@@ -1,13 +1,13 @@
-"""Ferry: stateful stream jobs on Spark that never stop.
+"""Ferry: stateful stream jobs on Spark that rescale and fail over without stopping.
 
-A job is a module with two functions: `sources(spark, args)` returns named streams, `pipeline(streams, args)` turns them
-into sinks; see docs/tutorial.md. Everything else in this package may change.
+A job is a module with two functions: `sources(spark, args)` returns named streams, `pipeline(streams, args)` returns sinks;
+see docs/tutorial.md. Only the names in `ferry.__all__` are stable; the other modules of this package may change.
 
-Examples in docstrings speak of the streams of NEXMark: `bids` (seq, ts, auction, bidder, price), `auctions` (id, ts, seller,
-reserve), `people` (id, ts, name); `per_auction` are the bids of each auction in windows of a minute, `counts` their numbers.
+The examples in docstrings use the streams of NEXMark: `bids` (seq, ts, auction, bidder, price), `auctions` (id, ts, seller,
+reserve) and `people` (id, ts, name). `per_auction` holds the bids of each auction in windows of one minute, `counts` the
+number of bids per window.
 
-The names below are loaded when they are first used: the operator imports `ferry.contract` on machines that have neither
-Spark nor Arrow.
+Each name is loaded on first use, because the operator imports `ferry.contract` on machines without Spark and Arrow.
 """
 
 from __future__ import annotations
@@ -141,16 +141,16 @@ _OTHERS = {
     "http": ("post", "webhook", "rest"), "delta": ("deltalake", "write_deltalake", "delta_lake"),
     "postgres": ("jdbc", "postgresql", "to_sql", "sql"),
 }  # fmt: skip
-"""By name of Ferry: the names of other libraries for the same thing."""
+"""By Ferry's name: the names of the same function in other libraries."""
 _AGGREGATES = "ferry.kernels.aggregates"
-"""Home of the aggregate functions, each of which is entered there and nowhere else."""
+"""The module that registers the aggregate functions. No other module names them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":  # is asked for by `from ferry import *`
+    if name == "__all__":  # read by `from ferry import *`
         return sorted([*_HOME_OF, *importlib.import_module(_AGGREGATES).__all__])
     home = _HOME_OF.get(name)
-    # `from ferry import environment` asks here first: rooms must not load Arrow.
+    # `from ferry import environment` calls this function first: the import of a submodule must not load Arrow.
     if home is None and not name.startswith("_") and find_spec(f"ferry.{name}") is None:
         home = _AGGREGATES
     module = importlib.import_module(home) if home is not None else None
@@ -160,8 +160,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _hint(name: str) -> str:
-    """Of a name that neither a room nor a function has."""
-    if other := [one for one, names in _OTHERS.items() if name in names]:
+    """The suggestion for a name that `ferry` does not have; "" without one."""
+    if other := [own for own, names in _OTHERS.items() if name in names]:
         return f"; use ferry.{other[0]}"
     import difflib
 

@@ -257,7 +257,7 @@ def test_a_topic_that_is_not_there_or_is_made_again_is_refused(
     monkeypatch.setattr(kafka, "PARTITIONS_SECONDS", 0.0)
     monkeypatch.setattr(kafka, "MISSING_SECONDS", 1.0)
     one = source(broker, "again")
-    with pytest.raises(SpecRefused, match="no such topic"):
+    with pytest.raises(SpecRefused, match="the topic does not exist"):
         one.start()
     broker.create("again", 1)
     start = one.start()

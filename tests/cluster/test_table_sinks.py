@@ -128,7 +128,7 @@ def test_of_two_drivers_one_commits_to_tables_in_a_store_of_objects(
                 sink.identify("job", "run")
                 sink.open(-1)
             before[slow] = fast
-            with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
+            with pytest.raises(Final, match=r"generation 2 writes; this driver is of 1$"):
                 slow.write(0, 1, rows)
             table = fast._table()
             found = table.to_pyarrow_table() if kind == "delta" else table.scan().to_arrow()

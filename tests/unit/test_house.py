@@ -395,7 +395,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "runtime/ferry/testing": 5,
     },
     reads_plainly: {
-        "bench/workloads/ferry_workloads": 13,
         "operator/ferry_operator/cli": 19,
         "operator/ferry_operator/control": 32,
         "operator/ferry_operator/crd": 4,

@@ -1,8 +1,8 @@
-"""The inputs of the papers, and jobs over some of them, written against what any user's pipeline may use.
+"""The inputs of the papers, and jobs on some of them, written against Ferry's public API.
 
-Inputs are NEXMark, YSB, cluster monitoring (cm), keys, SMQ and UniMiCo. Their generators make any range of arrivals on
-its own, inside the tasks, equal to the reference under tests/oracle; `paced` makes one follow the clock.
-Imports kernels and the public side of ferry.spark. The room must never know of the coordinator or the sidecars.
+Inputs are NEXMark, YSB, cluster monitoring (cm), keys, SMQ and UniMiCo. A generator produces any range of arrivals
+independently, inside the tasks, equal to the reference under tests/oracle. `paced` makes a generator follow the clock.
+Imports kernels, the public API and connectors. Must never import the coordinator or the sidecars.
 """
 
 from __future__ import annotations

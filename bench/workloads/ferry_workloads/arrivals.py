@@ -1,7 +1,7 @@
-"""What the generated workloads share: checked arguments, event time, order of arrival, skewed keys, columns.
+"""The common part of generated workloads: checked arguments, event time, order of arrival, skewed keys, columns.
 
 A generated stream is a pure function of its arguments, equal value for value to the reference generator under
-tests/oracle, but any range of arrivals is made alone. Must never keep state beyond caches.
+tests/oracle. Any range of arrivals is generated independently. Must never keep state beyond caches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ferry.kernels import draws
 
 Ints = NDArray[np.int64]
 Values: TypeAlias = "NDArray[Any] | pa.Array"
-"""What a column is made as."""
+"""The values of a column."""
 
 BASE_MS = 1_436_918_400_000
 """2015-07-15T00:00:00Z: the event time of event 0."""
@@ -35,9 +35,9 @@ _UNIT_STEPS = 2**53
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals(ABC):
-    """A workload whose events arrive in order of event time, and the arguments that all generators have.
+    """A workload with events in order of event time, and the common arguments of all generators.
 
-    Names and meaning of the arguments are those of the reference generator's options.
+    The arguments have the names and meanings of the reference generator's options.
     """
 
     title: ClassVar[str]
@@ -89,7 +89,7 @@ class Arrivals(ABC):
 
     @property
     def in_order(self) -> bool:
-        """True when arrival number and event id are the same."""
+        """Whether every arrival number equals the event id."""
         return True
 
     def check(self, start: int, stop: int) -> None:
@@ -103,7 +103,7 @@ class Arrivals(ABC):
         return np.arange(start, stop, dtype=np.int64)
 
     def disorder_bound_ms(self) -> int:
-        """How far an event time may lie below the greatest one that arrived before it, at most; 0 when in order."""
+        """Milliseconds by which an event time may be below an earlier arrival's event time, at most; 0 if in order."""
         return 0
 
     def schema(self, stream: str) -> pa.Schema:
@@ -122,21 +122,21 @@ class Arrivals(ABC):
         return self._batch(stream, *self._share(stream, first, ids), columns)
 
     def _share(self, stream: str, first: int, ids: Ints) -> tuple[Ints, Ints]:
-        """(arrival numbers, ids) of the stream's events among `ids`; here all of them are of the one stream."""
+        """(arrival numbers, ids) of the stream's events among `ids`. Here all events belong to a single stream."""
         return np.arange(first, first + len(ids), dtype=np.int64), ids
 
     def _batch(self, stream: str, seq: Ints, n: Ints, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Records of the events n, which arrive as numbers seq."""
         schema = self.schema(stream)
 
-        def made(name: str) -> Values:
+        def values(name: str) -> Values:
             return seq if name == "seq" else self._column(stream, name, n)
 
-        return to_batch(schema, schema.names if columns is None else columns, made, len(n))
+        return to_batch(schema, schema.names if columns is None else columns, values, len(n))
 
     @abstractmethod
     def _column(self, stream: str, name: str, n: Ints) -> Values:
-        """Values of one column, but for seq, of the stream's events n."""
+        """Values of a column other than seq for the stream's events n."""
 
     def times(self, n: Ints) -> Ints:
         """Event times, in milliseconds since the epoch, of these events."""
@@ -157,7 +157,7 @@ class Arrivals(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class DisorderedArrivals(Arrivals):
-    """A workload whose events may arrive out of order."""
+    """A workload with events that may arrive out of order."""
 
     group: int = 1
     """arrivals are shuffled inside groups of this many events (1: in order)"""
@@ -173,7 +173,7 @@ class DisorderedArrivals(Arrivals):
 
     @property
     def in_order(self) -> bool:
-        """True when arrival number and event id are the same."""
+        """Whether every arrival number equals the event id."""
         return self.group == 1 and self.delay_prob == 0
 
     def ids(self, start: int, stop: int) -> Ints:
@@ -181,7 +181,7 @@ class DisorderedArrivals(Arrivals):
 
         The reference shuffles positions inside groups of g, then sorts all of them, stably, by event time + lateness.
         Let D be the number of events in delay_ms: if position j <= i - W with W = 2 (g - 1) + D, then
-        id(j) + D <= id(i), so even when j is late and i is not, the key of j is not above that of i and j ranks first.
+        id(j) + D <= id(i), so even if j is late and i is not, key(j) <= key(i), and j ranks first.
         So every record moves by less than W, ranks start .. stop - 1 all lie at positions inside
         [start - W, stop + W), every position below that window ranks before them, and sorting the window alone and
         dropping its first start - low elements gives them.
@@ -199,20 +199,20 @@ class DisorderedArrivals(Arrivals):
         keys = (high + self.group) * self.spacing_us // 1000 + self.delay_ms - first_key + 1
         if keys <= 4 * (high - low):
             return draws.delayed_order(low, high, self.group, full, late, first_key, keys, start - low, stop - start)
-        # Few events share a millisecond: counters for every one of them would outweigh the window.
+        # Few events share a millisecond: a counter per millisecond would need more memory than the window.
         ids = draws.shuffled(low, high, self.group, full)
         order = np.argsort(draws.delayed_keys(ids, late), kind="stable")
         return ids[order[start - low : stop - low]]
 
     @property
     def _reach(self) -> int:
-        """No record is moved this far or farther by shuffle and delay together (W of `ids`)."""
+        """Shuffle and delay together move every record by less than this (W of `ids`)."""
         return 2 * (self.group - 1) + -(-self.delay_ms * 1000 // self.spacing_us) + 1
 
     def disorder_bound_ms(self) -> int:
-        """How far an event time may lie below the greatest one that arrived before it, at most; 0 when in order.
+        """Milliseconds by which an event time may be below an earlier arrival's event time, at most; 0 if in order.
 
-        With delays: if i arrives after j, time(j) <= key(j) <= key(i) <= time(i) + delay_ms, whatever the shuffle was.
+        With delays: if i arrives after j, time(j) <= key(j) <= key(i) <= time(i) + delay_ms, for any shuffle.
         Without: the largest step back in ids inside a full group, in time, rounded up to a millisecond.
         """
         if self.delay_prob > 0:
@@ -224,7 +224,7 @@ class DisorderedArrivals(Arrivals):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedArrivals(DisorderedArrivals):
-    """A workload whose keys have a distribution that is chosen."""
+    """A workload with a choice of key distributions."""
 
     keys: str = "nexmark"
     """distribution of the keys: nexmark | uniform | zipf | pareto"""
@@ -243,7 +243,7 @@ class KeyedArrivals(DisorderedArrivals):
             raise self._refused("domain", "at most 100,000,000 for zipf keys: their weights are kept in memory")
 
     def skewed_keys(self, n: Ints, field: int, domain: int) -> Ints:
-        """Keys in [0, domain) for these events, distributed as `keys` says (nexmark means uniform here)."""
+        """Keys in [0, domain) for these events, with the distribution `keys` (nexmark means uniform here)."""
         if self.keys == "zipf":
             return self.zipf(n, field, domain, float(self.zipf_s))
         if self.keys == "pareto":
@@ -260,7 +260,7 @@ def _step_back(group: int) -> int:
 
 
 _Ranks: TypeAlias = "tuple[NDArray[np.float64], Ints, int]"
-"""(cumulative weights, guide, bits of the guide), as draws.ranked takes them."""
+"""(cumulative weights, guide, bits of the guide), the arguments of draws.ranked."""
 
 
 @lru_cache(maxsize=4)
@@ -291,13 +291,13 @@ def text(offsets: Ints, data: NDArray[np.uint8]) -> pa.Array:
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))
 
 
-def to_batch(schema: pa.Schema, columns: Sequence[str], made: Callable[[str], Values], rows: int) -> pa.RecordBatch:
-    """A batch of `rows` rows with these columns of the schema; made(name) gives the values of one."""
+def to_batch(schema: pa.Schema, columns: Sequence[str], values: Callable[[str], Values], rows: int) -> pa.RecordBatch:
+    """A batch of `rows` rows with these columns of the schema. values(name): the values of a column."""
     unknown = [c for c in columns if c not in schema.names]
     if unknown:
         raise SpecRefused(f"unknown columns {unknown}; this stream has {', '.join(schema.names)}")
     if not columns:
-        # A batch built from no arrays would forget how many rows it has.
+        # A batch without arrays would lose its number of rows.
         return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["none"]).select([])
-    arrays = [pa.array(v) if isinstance(v, np.ndarray) else v for v in map(made, columns)]
+    arrays = [pa.array(v) if isinstance(v, np.ndarray) else v for v in map(values, columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(c) for c in columns]))

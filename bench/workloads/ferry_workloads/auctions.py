@@ -1,6 +1,6 @@
-"""The process of the NEXMark queries about closed auctions, as users write one: the winning bid of each auction is Q9.
+"""The process of the NEXMark queries about closed auctions, written as a user's process: the winning bids are Q9.
 
-Q4 and Q6 are averages of what it emits. What is in this file counts among the lines of these queries.
+Q4 and Q6 are averages of its rows. The lines of this file count as lines of these queries.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def _arrays(batch: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
 
 @dataclass
 class WinningBids(ferry.Process):
-    """The best valid bid of each auction, when it closes. Side 0: auctions by id, side 1: bids by auction.
+    """Emits the best valid bid of each auction when the auction closes. Side 0: auctions by id, side 1: bids by auction.
 
-    A bid is valid from the auction's time up to, and not at, its expiry, and if it reaches the reserve. The highest price
-    wins, then the earliest time, then the first arrival. Of a known auction the best bid is kept. Bids that came before
-    their auction wait for it, but not longer than the watermark says that it may still come.
+    A bid is valid from the auction's time until before its expiry, if it reaches the reserve. The highest price wins, then
+    the earliest time, then the first arrival. The state of a known auction is its best bid. Bids that arrive before their
+    auction are kept until the watermark has passed the auction's possible time.
     """
 
     tables = {"auction": ferry.StateTable(_ints(*AUCTION)), "bid": ferry.StateTable(_ints(*BID), pa.int64())}  # noqa: RUF012
     output = _ints("id", "seller", "category", "closed_at", "price", "bidder", "bid_ts", "bid_seq")
 
     def process(self, work: ferry.Work) -> None:
-        """Take in auctions, then bids; then close what expires."""
+        """Process auctions, then bids; then close the expired auctions."""
         new = work.rows(0).select(AUCTION)
         timely = pc.greater(new.column("expires"), work.low)
         key, new = work.key_of(0)[timely.to_numpy(zero_copy_only=False)], new.filter(timely)

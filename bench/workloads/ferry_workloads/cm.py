@@ -1,7 +1,7 @@
 """Cluster monitoring (Slash): events of the tasks of a cluster, shaped like the public sample of Google's trace.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_JOB = 6_000_000_000
 JOBS_ZIPF_S = 1.1
 TASKS, MACHINES, USERS = 2000, 12_500, 400
 EVENT_TYPES = {0: 5318, 1: 5279, 4: 4474, 5: 973, 2: 169, 3: 79}
-"""How often each value occurs in the sample, in the order in which the reference draws them; the same for those below."""
+"""Number of occurrences of each value in the sample, in the reference's order. The same for the following tables."""
 CATEGORIES = {0: 13277, 2: 2385, 1: 585, 3: 45}
 PRIORITIES = {2: 11916, 0: 3854, 9: 245, 1: 205, 8: 60, 10: 12}
 CONSTRAINTS = {1: 10454, 0: 5838}
@@ -38,7 +38,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CmGenerator(DisorderedArrivals):
-    """Stream ``cm``; all arguments are those of the reference generator. A few jobs have most of the tasks."""
+    """Stream ``cm``, with the reference generator's arguments. A few jobs have most of the tasks."""
 
     title = "CM"
     schemas = SCHEMAS
@@ -53,11 +53,11 @@ class CmGenerator(DisorderedArrivals):
         return _COLUMNS[name](self, n)
 
     def _as_often(self, n: Ints, field: int, counts: dict[int, int]) -> NDArray[np.int32]:
-        """The values of `counts`, each as often as it says."""
+        """Values drawn with the frequencies of `counts`."""
         return np.array(list(counts), np.int32)[self.weighted(n, field, tuple(counts.values()))]
 
     def _request(self, n: Ints, field: int, top: float) -> NDArray[np.float32]:
-        """Share of a machine below `top`, mostly small; in steps of 2^-16, so that sums are exact in any order."""
+        """Shares of a machine below `top`, mostly small, in steps of 2^-16, so that sums are exact in any order."""
         u = draws.unit(n, np.uint64(self.seed), field)
         return (np.floor(u**8 * top * 65536) / 65536).astype(np.float32)
 
@@ -79,7 +79,7 @@ _COLUMNS: dict[str, Callable[[CmGenerator, Ints], Values]] = {
 
 
 class CmSplits(ArrivalSplits):
-    """The events of tasks, made inside the ingest tasks: ``CmSplits(CmGenerator(rate=1e6))``."""
+    """The events of tasks, generated inside the ingest tasks: ``CmSplits(CmGenerator(rate=1e6))``."""
 
     def __init__(self, generator: CmGenerator, stream: str = "cm") -> None:
         super().__init__(generator, stream)

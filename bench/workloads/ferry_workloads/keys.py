@@ -1,7 +1,7 @@
 """Keys to count: the input of Slash's RO and of Megaphone's hash-count and key-count.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMAS = {"keys": pa.schema([("seq", pa.int64()), ("ts", pa.int64()), ("key", p
 
 @dataclass(frozen=True, kw_only=True)
 class KeysGenerator(KeyedArrivals):
-    """Stream ``keys``: keys in [0, domain); all arguments are those of the reference generator."""
+    """Stream ``keys``: keys in [0, domain), with the reference generator's arguments."""
 
     title = "keys"
     schemas = SCHEMAS
@@ -37,16 +37,16 @@ _COLUMNS: dict[str, Callable[[KeysGenerator, Ints], Values]] = {
 
 
 class KeysSplits(ArrivalSplits):
-    """The keys, made inside the ingest tasks: ``KeysSplits(KeysGenerator(rate=1e6, domain=10**8))``."""
+    """The keys, generated inside the ingest tasks: ``KeysSplits(KeysGenerator(rate=1e6, domain=10**8))``."""
 
     def __init__(self, generator: KeysGenerator, stream: str = "keys") -> None:
         super().__init__(generator, stream)
 
 
 class PreloadedKeysSplits(KeysSplits):
-    """Every key of the domain once, in order, and then the keys: ``PreloadedKeysSplits(KeysGenerator(domain=10**6))``.
+    """Every key of the domain once, in order, then the keys: ``PreloadedKeysSplits(KeysGenerator(domain=10**6))``.
 
-    A position counts the loaded keys, too. They have the numbers before 0, and the time of the first arrival.
+    A position counts the loaded keys, too. Loaded keys have numbers below 0 and the event time of the first arrival.
     """
 
     def __init__(self, generator: KeysGenerator) -> None:
@@ -54,12 +54,12 @@ class PreloadedKeysSplits(KeysSplits):
         self.domain = generator.domain
 
     def latest(self, start: int, max_rows: int) -> int:
-        """max_rows keys later, or the end of a finite input."""
+        """The position max_rows keys later, or the end of a finite input."""
         stop = start + max(max_rows, 0)
         return max(start, stop if self._end is None else min(stop, self._end))
 
     def ended(self, position: int) -> bool:
-        """True at the end of a finite input."""
+        """Whether this is the end of a finite input."""
         return self._end is not None and position >= self._end
 
     @property
@@ -68,7 +68,7 @@ class PreloadedKeysSplits(KeysSplits):
         return None if events is None else self.domain + events
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches of loaded keys, and then of arrivals."""
+        """Batches of loaded keys, then batches of arrivals."""
         start, stop = int(split["start"]), int(split["stop"])
         loaded = min(stop, self.domain)
         for first in range(start, loaded, BATCH_ARRIVALS):
@@ -77,6 +77,6 @@ class PreloadedKeysSplits(KeysSplits):
             yield from super().read({"start": max(start - self.domain, 0), "stop": stop - self.domain}, columns)
 
     def _loaded(self, keys: Ints, columns: Sequence[str] | None) -> pa.RecordBatch:
-        made = {"seq": keys - self.domain, "ts": np.full(keys.size, BASE_MS), "key": keys}
+        values = {"seq": keys - self.domain, "ts": np.full(keys.size, BASE_MS), "key": keys}
         schema = self.schema()
-        return to_batch(schema, schema.names if columns is None else columns, made.__getitem__, keys.size)
+        return to_batch(schema, schema.names if columns is None else columns, values.__getitem__, keys.size)

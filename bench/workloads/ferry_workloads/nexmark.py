@@ -1,7 +1,7 @@
-"""NEXMark: persons, auctions and bids of an on-line auction house, any piece of the stream on its own.
+"""NEXMark: persons, auctions and bids of an online auction house.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NexmarkGenerator(KeyedArrivals):
-    """Streams ``person``, ``auction`` and ``bid``; all arguments are those of the reference generator."""
+    """Streams ``person``, ``auction`` and ``bid``, with the reference generator's arguments."""
 
     title = "NEXMark"
     schemas = SCHEMAS
@@ -55,16 +55,16 @@ class NexmarkGenerator(KeyedArrivals):
     proportions: str = "1,3,46"
     """persons, auctions and bids in every round of events"""
     in_flight: int = 100
-    """a bid that is not on the hot auction is on one of the newest so many"""
+    """number of newest auctions for bids that are not on the hot auction"""
     active_people: int = 1000
     lead: int = 10
-    """how far a reference may run ahead of the newest id"""
+    """greatest distance of a reference ahead of the newest id"""
     hot_auction: int = 2
     """P(hot) = 1 - 1 / hot_auction; the same for sellers and bidders"""
     hot_seller: int = 4
     hot_bidder: int = 4
     valid_refs: bool = False
-    """hold every reference down to an entity that exists already"""
+    """limit every reference to existing entities"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +156,7 @@ class NexmarkGenerator(KeyedArrivals):
         return text(np.arange(len(n) + 1) * CARD_BYTES, data)
 
     def _person_extra(self, n: Ints) -> pa.Array:
-        """Filler that brings the record to PERSON_BYTES."""
+        """Filler that extends the record to PERSON_BYTES."""
         names = np.array([len(v) for v in NAMES])[self._which_name(n)]
         cities = np.array([len(v) for v in CITIES])[self.below(n, 10, len(CITIES))]
         used = 16 + EMAIL_BYTES + CARD_BYTES + STATE_BYTES
@@ -215,4 +215,4 @@ _COLUMNS: dict[str, dict[str, Callable[[NexmarkGenerator, Ints], Values]]] = {
 
 
 class NexmarkSplits(ArrivalSplits):
-    """One NEXMark stream, made inside the ingest tasks: ``NexmarkSplits(NexmarkGenerator(rate=1e5), "bid")``."""
+    """A NEXMark stream, generated inside the ingest tasks: ``NexmarkSplits(NexmarkGenerator(rate=1e5), "bid")``."""

@@ -1,7 +1,7 @@
-"""Generated streams that follow the clock: record i is created when it is due, whatever the job does.
+"""Generated streams that follow the clock: record i is created when it is due, independently of the job's speed.
 
-An open loop, as users are: a long epoch makes a backlog, and the time that records wait in it is in their latency. The
-moment at which the clock began is in the position, so it is the same for every task and every driver. Must never keep state.
+The load is an open loop: a long epoch causes a backlog, and the latency of records includes their time in the backlog. The
+start of the clock is in the position, so all tasks and drivers have the same clock. Must never keep state.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ferry_workloads.arrivals import Arrivals, Ints
 from ferry_workloads.ranges import ArrivalSplits
 
 CREATED = "created"
-"""Column that a paced source has beside those of its generator: int64 milliseconds since 1970."""
+"""Additional column of a paced source: the creation time, as int64 milliseconds since 1970."""
 
 Step = tuple[float, float] | tuple[float, float, float]
-"""(seconds, records a second), or (seconds, from, to): the rate changes evenly meanwhile."""
+"""(seconds, records per second), or (seconds, from, to) with a linear change of the rate."""
 
 LEAST = 1e-300
-"""Nothing divided by nothing is nothing: of the first record of a step that begins with a rate of 0."""
+"""Least divisor: makes 0 / 0 equal 0, for the first record of a step that begins with a rate of 0."""
 
 
 @dataclass(frozen=True)
 class ArrivalPace:
-    """Arrivals a second, in steps that begin again after the last one.
+    """Arrivals per second, in steps that repeat after the last step.
 
     With rate a at the beginning of a step and slope s, n = a t + s t^2 / 2 have arrived after t seconds of it.
     """
@@ -43,28 +43,28 @@ class ArrivalPace:
 
     @staticmethod
     def of(rate: float | None, profile: Sequence[Step]) -> ArrivalPace:
-        """As users say it. Raises SpecRefused."""
-        given: Sequence[Any] = profile or ((1.0, rate),)
+        """The pace of users' arguments. Raises SpecRefused."""
+        declared: Sequence[Any] = profile or ((1.0, rate),)
         steps = tuple(
-            (one[0], one[1], one[-1]) for one in given if isinstance(one, list | tuple) and len(one) in (2, 3)
+            (step[0], step[1], step[-1]) for step in declared if isinstance(step, list | tuple) and len(step) in (2, 3)
         )
-        numbers = [value for one in steps for value in one]
-        well = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1e9 for v in numbers)
-        if len(steps) != len(given) or not well or not all(one[0] > 0 and one[1] + one[2] > 0 for one in steps):
+        numbers = [value for step in steps for value in step]
+        valid = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1e9 for v in numbers)
+        if len(steps) != len(declared) or not valid or not all(s[0] > 0 and s[1] + s[2] > 0 for s in steps):
             raise SpecRefused(
-                f"paced: rate={rate!r}, profile={profile!r}: records a second, or a list of (seconds, rate) and "
-                "(seconds, rate at the begin, rate at the end); a step needs some time and some records"
+                f"paced: rate={rate!r}, profile={profile!r}: give records per second, or a list of (seconds, rate) and "
+                "(seconds, rate at the begin, rate at the end); a step needs a positive time and records"
             )
         return ArrivalPace(steps)
 
     @property
     def _edges(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds and arrivals before each step, and after the last one."""
-        seconds = np.cumsum([0.0, *(one[0] for one in self.steps)])
-        return seconds, np.cumsum([0.0, *(one[0] * (one[1] + one[2]) / 2 for one in self.steps)])
+        """Seconds and arrivals before each step, and after the last step."""
+        seconds = np.cumsum([0.0, *(length for length, _, _ in self.steps)])
+        return seconds, np.cumsum([0.0, *(length * (begin + end) / 2 for length, begin, end in self.steps)])
 
     def due(self, seconds: float) -> int:
-        """How many have arrived by then."""
+        """Number of arrivals after this time."""
         times, arrivals = self._edges
         rounds, rest = divmod(max(seconds, 0.0), float(times[-1]))
         step = min(int(np.searchsorted(times, rest, "right")) - 1, len(self.steps) - 1)
@@ -74,28 +74,28 @@ class ArrivalPace:
         return math.floor(rounds * float(arrivals[-1]) + float(arrivals[step]) + mine)
 
     def seconds(self, numbers: Ints) -> NDArray[np.float64]:
-        """When these arrive."""
+        """Times of these arrivals, in seconds."""
         times, arrivals = self._edges
         rounds, rest = np.divmod(np.maximum(numbers, 0), arrivals[-1])
         step = np.minimum(np.searchsorted(arrivals, rest, "right") - 1, len(self.steps) - 1)
         lengths, begins, ends = np.array(self.steps).T
         n, a, s = rest - arrivals[step], begins[step], ((ends - begins) / lengths)[step]
-        # The root of a t + s t^2 / 2 = n, in the form that has no difference of near numbers and knows s = 0.
+        # The root of a t + s t^2 / 2 = n, in the form without cancellation, which also covers s = 0.
         within = 2 * n / np.maximum(a + np.sqrt(np.maximum(a * a + 2 * s * n, 0.0)), LEAST)
         return rounds * times[-1] + times[step] + within
 
 
 def paced(source: ArrivalSplits, rate: float | None = None, profile: Sequence[Step] = ()) -> PacedSplits:
-    """A generated stream whose records are created as the clock passes, and say when that was, in the column `created`.
+    """A generated stream that creates its records by the clock, with their creation time in the column `created`.
 
     Parameters:
-        source: one stream of a generator, such as ``NexmarkSplits(NexmarkGenerator(rate=1e5), "bid")``.
-        rate: arrivals a second, of all streams of the generator together; None: its own, so that event time passes as the
-            clock does.
-        profile: instead of a rate: steps (seconds, rate), or (seconds, rate at the begin, rate at the end), which begin
-            again after the last one. A triangle: ``[(60, 1e3, 1e5), (60, 1e5, 1e3)]``.
-    Returns: the source. An epoch's `maxRows` bounds it as any other; what it leaves is a backlog, and nothing is left out.
-    Raises: SpecRefused, for numbers that are none, both of them, or a source that is read in flows.
+        source: a stream of a generator, such as ``NexmarkSplits(NexmarkGenerator(rate=1e5), "bid")``.
+        rate: arrivals per second, of all streams of the generator together. None: the generator's rate, so event time
+            passes as fast as the clock.
+        profile: steps (seconds, rate) or (seconds, rate at the begin, rate at the end) instead of a rate. They repeat after
+            the last step. A triangle: ``[(60, 1e3, 1e5), (60, 1e5, 1e3)]``.
+    Returns: the source. `maxRows` limits its epochs, too. Records beyond the limit wait in the backlog.
+    Raises: SpecRefused, if rate or profile is invalid, or both are given, or the source is read in flows.
     Example:
         >>> source = paced(NexmarkSplits(NexmarkGenerator(rate=1e5), "bid"), profile=[(10, 1e4), (1, 2e5)])
     """
@@ -152,21 +152,21 @@ class PacedSplits:
         return int(self.source.latest(read, max(due - read, 0))) - read
 
     def ended(self, position: Position) -> bool:
-        """True at the end of a finite input."""
+        """Whether this is the end of a finite input."""
         return self.source.ended(position["read"])
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
-        """At most `tasks` ranges whose sizes differ by one at most. The clock is that of the later position.
+        """At most `tasks` ranges with sizes that differ by one at most. The later position has the start of the clock.
 
-        The position before the first epoch is made again for a driver that begins this epoch again.
+        A driver that repeats the first epoch creates the position before it again, with a new start of the clock.
         """
         return [{**split, "since": stop["since"]} for split in self.source.plan(start["read"], stop["read"], tasks)]
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The records among the arrivals of a split, in order of arrival."""
         names = self.schema().names if columns is None else list(columns)
-        asked = [name for name in dict.fromkeys([*names, "seq"]) if name != CREATED]
-        for batch in self.source.read(split, asked):
+        generated = [name for name in dict.fromkeys([*names, "seq"]) if name != CREATED]
+        for batch in self.source.read(split, generated):
             assert isinstance(batch, pa.RecordBatch), "it is one flow"
             if CREATED in names:
                 seconds = self.pace.seconds(batch.column("seq").to_numpy())

@@ -1,6 +1,6 @@
-"""A generated stream as a source whose splits are ranges of arrival numbers, made inside the ingest tasks.
+"""A generated stream as a source. Its splits are ranges of arrival numbers, generated inside the ingest tasks.
 
-Positions are counts of arrivals, so the source can go on from anywhere. Must never keep state.
+A position is a number of arrivals, so the source can start from any position. Must never keep state.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ferry.contract.errors import SpecRefused
 from ferry_workloads.arrivals import Arrivals
 
 BATCH_ARRIVALS = 262_144
-"""Arrivals per batch of a generated split: large enough that the Python around the kernels does not show."""
+"""Arrivals per batch of a generated split, large enough to hide the cost of the Python code around the kernels."""
 
 _ORDER_BLOCK = 4 * 1024 * 1024
-"""Most arrivals whose order is worked out at once (32 MiB of ids)."""
+"""Greatest number of arrivals in a computation of their order (32 MiB of ids)."""
 
 
 class ArrivalSplits:
-    """One stream of a generator as a source; a position is the number of arrivals so far, of all streams together.
+    """A stream of a generator as a source. A position is the number of arrivals of all streams of the generator.
 
-    So max_rows counts arrivals of all streams, of which this stream has its share: the streams of one workload, read
-    side by side, then stay together in event time. Implements ferry.connectors.splits.Splits.
+    max_rows counts the arrivals of all streams, so the streams of a workload stay together in event time when they are read
+    in parallel. Implements ferry.connectors.splits.Splits.
     """
 
     own_clock = True
 
     @property
     def counted_with(self) -> Arrivals:
-        """Streams of the same generator."""
+        """The generator: its streams share a row limit."""
         return self.generator
 
     def __init__(self, generator: Arrivals, stream: str) -> None:
@@ -44,27 +44,27 @@ class ArrivalSplits:
         generator.schema(stream)
 
     def in_flows(self, parts: int) -> Self:
-        """The same records in another order: so many consecutive parts of the input, read side by side, each a flow."""
+        """The same records in another order: the input in `parts` consecutive parts, read in parallel, each a flow."""
         if parts < 1 or (parts > 1 and self.generator.events is None):
             raise SpecRefused(
                 f"{self!r} in {parts} flows: a positive number is needed, and a finite input (events=...)"
             )
-        made = copy.copy(self)
-        made.parts = parts
-        return made
+        source = copy.copy(self)
+        source.parts = parts
+        return source
 
     @property
     def finite(self) -> bool:
-        """Whether there is an end."""
+        """Whether the input has an end."""
         return self.generator.events is not None
 
     @property
     def has_flows(self) -> bool:
-        """Whether it is read in several parts."""
+        """Whether the input is read in several parts."""
         return self.parts > 1
 
     def flows(self, position: int) -> dict[str, bool]:
-        """Numbers of the parts; they end together."""
+        """Numbers of the parts, and whether they have unread arrivals. All parts end together."""
         return {str(part): not self.ended(position) for part in range(self.parts)}
 
     def __repr__(self) -> str:
@@ -75,28 +75,28 @@ class ArrivalSplits:
         return self.generator.schema(self.stream)
 
     def start(self) -> int:
-        """Before the first arrival."""
+        """The position before the first arrival."""
         return 0
 
     def latest(self, start: int, max_rows: int) -> int:
-        """max_rows arrivals later, or the end of a finite input."""
+        """The position max_rows arrivals later, or the end of a finite input."""
         stop = start + max(max_rows, 0)
         events = self.generator.events
         return stop if events is None else max(start, min(stop, events))
 
     def ended(self, position: int) -> bool:
-        """True at the end of a finite input."""
+        """Whether this is the end of a finite input."""
         return self.generator.events is not None and position >= self.generator.events
 
     def plan(self, start: int, stop: int, tasks: int) -> list[Split]:
-        """At most `tasks` ranges whose sizes differ by one at most."""
+        """At most `tasks` ranges with sizes that differ by one at most."""
         count = max(stop - start, 0)
         parts = min(max(tasks, 1), count)
         edges = [start + count * i // parts for i in range(parts + 1)] if parts else [start]
         return [{"start": low, "stop": high} for low, high in pairwise(edges)]
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Flow]:
-        """The records among the arrivals of a split, in order of arrival; of each part its share when there are flows."""
+        """The stream's records among the arrivals of a split, in order of arrival; with flows, part by part."""
         start, stop = int(split["start"]), int(split["stop"])
         if not self.has_flows:
             yield from self._range(start, stop, columns)
@@ -106,16 +106,16 @@ class ArrivalSplits:
             yield from self._range(self._arrival(part, start), self._arrival(part, stop), columns)
 
     def _arrival(self, part: int, position: int) -> int:
-        """How far a part has come when all of them together are at this position."""
+        """The position of a part when the whole input is at this position."""
         events = self.generator.events
         assert events is not None
         low, high = events * part // self.parts, events * (part + 1) // self.parts
         return low + (high - low) * position // max(events, 1)
 
     def _range(self, start: int, stop: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Batches of the records among BATCH_ARRIVALS arrivals each, in order of arrival; empty ones are left out.
+        """Batches of the records among BATCH_ARRIVALS arrivals each, in order of arrival, without empty batches.
 
-        The order is worked out for many batches at once, because its cost has a part that does not depend on size.
+        The order is computed for many batches at once, because the computation has a fixed cost.
         """
         for block in range(start, stop, _ORDER_BLOCK):
             block_stop = min(block + _ORDER_BLOCK, stop)
@@ -123,8 +123,8 @@ class ArrivalSplits:
             for first in range(block, block_stop, BATCH_ARRIVALS):
                 last = min(first + BATCH_ARRIVALS, block_stop)
                 if ids is None:
-                    made = self.generator.read(self.stream, first, last, columns)
+                    batch = self.generator.read(self.stream, first, last, columns)
                 else:
-                    made = self.generator.records(self.stream, first, ids[first - block : last - block], columns)
-                if made.num_rows:
-                    yield made
+                    batch = self.generator.records(self.stream, first, ids[first - block : last - block], columns)
+                if batch.num_rows:
+                    yield batch

@@ -1,7 +1,7 @@
-"""SMQ (on-the-fly reconfiguration): numbers that go up one by one, each with the time when it was made.
+"""SMQ (on-the-fly reconfiguration): consecutive numbers with their event times.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMAS = {"smq": pa.schema([("seq", pa.int64()), ("ts", pa.int64())])}
 
 @dataclass(frozen=True, kw_only=True)
 class SmqGenerator(Arrivals):
-    """Stream ``smq``, always in order; nothing in it is drawn, so `seed` is accepted and has no effect."""
+    """Stream ``smq``, always in order and without random values. `seed` is accepted and has no effect."""
 
     title = "SMQ"
     schemas = SCHEMAS
@@ -29,7 +29,7 @@ class SmqGenerator(Arrivals):
 
 
 class SmqSplits(ArrivalSplits):
-    """The numbers, made inside the ingest tasks: ``SmqSplits(SmqGenerator(rate=1e6))``."""
+    """The numbers, generated inside the ingest tasks: ``SmqSplits(SmqGenerator(rate=1e6))``."""
 
     def __init__(self, generator: SmqGenerator, stream: str = "smq") -> None:
         super().__init__(generator, stream)

@@ -1,7 +1,7 @@
-"""UniMiCo: two streams of readings at places, S and T, whose event time strictly goes up with every arrival.
+"""UniMiCo: two streams of readings at locations, S and T, with strictly increasing event times.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ SCHEMAS = {"s": SCHEMA, "t": SCHEMA}
 
 @dataclass(frozen=True, kw_only=True)
 class UnimicoGenerator(Arrivals):
-    """Streams ``s`` and ``t``, always in order; all arguments are those of the reference generator."""
+    """Streams ``s`` and ``t``, always in order, with the reference generator's arguments."""
 
     title = "UniMiCo"
     schemas = SCHEMAS
 
     rate: float = 10.0
-    """tuples per second of event time, of both streams together (same_streams: of each); their mean distance is whole ms"""
+    """tuples per second of event time, of both streams together (same_streams: of each), rounded to a whole ms per tuple"""
     locations: int = 20
     same_streams: bool = False
-    """t repeats each tuple of s, as the next arrival and at the same time; an odd last arrival is left out"""
+    """t repeats each tuple of s as the next arrival, with the same event time; an odd last arrival is left out"""
 
     def __post_init__(self) -> None:
         self._number("rate", 1e-6, 1000.0, "a number of tuples per second from 0.000001 to 1000")
@@ -44,12 +44,12 @@ class UnimicoGenerator(Arrivals):
 
     @property
     def gap_ms(self) -> int:
-        """Event n happens in the n-th gap, anywhere in it."""
+        """Length of a gap. Event n has a random time in the n-th gap."""
         return round(1000 / self.rate)
 
     @property
     def spacing_us(self) -> int:
-        """Microseconds of event time between two events, on average."""
+        """Mean microseconds of event time between two events."""
         return self.gap_ms * 1000
 
     def times(self, n: Ints) -> Ints:
@@ -83,4 +83,4 @@ _COLUMNS: dict[str, Callable[[UnimicoGenerator, Ints], Values]] = {
 
 
 class UnimicoSplits(ArrivalSplits):
-    """One stream of UniMiCo, made inside the ingest tasks: ``UnimicoSplits(UnimicoGenerator(rate=20), "s")``."""
+    """A stream of UniMiCo, generated inside the ingest tasks: ``UnimicoSplits(UnimicoGenerator(rate=20), "s")``."""

@@ -1,7 +1,7 @@
 """The Yahoo Streaming Benchmark: views, clicks and purchases of advertisements, and the campaigns they belong to.
 
 Equal value for value, and type for type, to the reference generator under tests/oracle for the same arguments.
-Only the columns that are asked for are made. Must never make a record by Python code of its own.
+Only the requested columns are generated. Must never generate a record in a Python loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADS_SCHEMA = pa.schema([("ad_id", _INT), ("campaign_id", _INT)])
 
 @dataclass(frozen=True, kw_only=True)
 class YsbGenerator(KeyedArrivals):
-    """Stream ``ysb`` and the table of advertisements; all arguments are those of the reference generator.
+    """Stream ``ysb`` and the table of advertisements, with the reference generator's arguments.
 
     The keys' domain is always campaigns * ads_per_campaign; `domain` is accepted and has no effect.
     """
@@ -84,7 +84,7 @@ _COLUMNS: dict[str, Callable[[YsbGenerator, Ints], Values]] = {
 
 
 class YsbSplits(ArrivalSplits):
-    """The YSB events, made inside the ingest tasks: ``YsbSplits(YsbGenerator(rate=1e6))``."""
+    """The YSB events, generated inside the ingest tasks: ``YsbSplits(YsbGenerator(rate=1e6))``."""
 
     def __init__(self, generator: YsbGenerator, stream: str = "ysb") -> None:
         super().__init__(generator, stream)

@@ -1,5 +1,5 @@
 """The language of pipelines: streams, keys, windows, aggregates, joins, processes and expressions.
 
-What a pipeline declares is a value (`pipeline.Build`): nothing runs here. Must never import PySpark: `spark/` brings the
-schemas of DataFrames in.
+A pipeline's declaration is a value (`pipeline.Build`): nothing runs here. Must never import PySpark: `spark/` supplies the
+schemas of DataFrames.
 """

@@ -1,4 +1,4 @@
-"""The arguments of a program: a plain dictionary that knows whether the bound of the input was asked for."""
+"""The arguments of a program: a dictionary that records whether the program has read `events`, the bound of the input."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ EVENTS = "events"
 
 
 class Arguments(dict[str, Any]):
-    """`asked`: somebody has taken the value of `events`, by name or with all others."""
+    """The arguments by name. `bound_read`: the program has read `events`, by name or with all others."""
 
-    def __init__(self, given: Mapping[str, Any], events: int | None) -> None:
-        super().__init__(given if events is None else {**given, EVENTS: events})
+    def __init__(self, arguments: Mapping[str, Any], events: int | None) -> None:
+        super().__init__(arguments if events is None else {**arguments, EVENTS: events})
         self.bounded = events is not None
-        self.asked = False
+        self.bound_read = False
 
     def __getitem__(self, name: str) -> Any:
-        self.asked |= name == EVENTS
+        self.bound_read |= name == EVENTS
         return super().__getitem__(name)
 
     def __missing__(self, name: str) -> Any:
@@ -27,27 +27,27 @@ class Arguments(dict[str, Any]):
         raise KeyError(f"spec.pipeline.args has no {name!r}; {there}")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of a dictionary."""
-        self.asked |= name == EVENTS
+        """As `dict` does it."""
+        self.bound_read |= name == EVENTS
         return super().get(name, default)
 
     def pop(self, name: str, *default: Any) -> Any:
-        """As of a dictionary."""
-        self.asked |= name == EVENTS
+        """As `dict` does it."""
+        self.bound_read |= name == EVENTS
         return super().pop(name, *default)
 
     def __iter__(self) -> Iterator[str]:
-        # Not the dictionary's own: `{**args}` then takes the values one by one, through __getitem__.
+        # Overridden so that `{**args}` reads each value through __getitem__.
         return iter(list(super().keys()))
 
     def items(self) -> Any:
-        """As of a dictionary."""
-        self.asked = True
+        """As `dict` does it."""
+        self.bound_read = True
         return super().items()
 
     def values(self) -> Any:
-        """As of a dictionary."""
-        self.asked = True
+        """As `dict` does it."""
+        self.bound_read = True
         return super().values()
 
     def copy(self) -> dict[str, Any]:
@@ -59,13 +59,13 @@ class Arguments(dict[str, Any]):
 
 
 def refuse_unbounded(args: Arguments, sources: Mapping[str, Any]) -> None:
-    """`--events` ends a run only when the sources let it."""
+    """Refuse `--events` for sources that it cannot end. Raises SpecRefused."""
     if not args.bounded:
         return
     endless = [name for name, source in sources.items() if hasattr(source, "isStreaming")]
     if endless:
         raise SpecRefused(f"--events (spec.events): source {endless[0]!r} is Spark's own and never ends; leave it out")
-    if not args.asked:
+    if not args.bound_read:
         raise SpecRefused(
             "--events (spec.events): sources() does not read args['events'], so nothing would end the input; give it to the "
             "generator there, or leave it out"

@@ -1,4 +1,7 @@
-"""Bounds of windows in the type of the event time: a step behind the operator, whose state knows milliseconds only."""
+"""Window bounds in the type of the event time.
+
+The state of an operator holds milliseconds only, so a step behind the operator converts the bounds.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,28 @@ _PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """A step: the bounds of windows, which are milliseconds, as timestamps of this type."""
+    """A step that converts window bounds from milliseconds to timestamps of type `kind`."""
 
     operator: str
     kind: pa.DataType
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """As many rows. Raises DataRefused for a bound that the type cannot hold."""
+        """The same rows with converted bounds. Raises DataRefused for a bound that the type cannot hold."""
         for name in NAMES:
             column = batch.column(name)
             try:
-                made = pc.multiply_checked(column, _PER_MS[self.kind.unit]).view(self.kind)
+                bounds = pc.multiply_checked(column, _PER_MS[self.kind.unit]).view(self.kind)
             except pa.ArrowInvalid as beyond:
                 at = max(column.to_pylist(), key=abs)
                 raise DataRefused(
                     f"operator {self.operator!r}: {name} {at} (milliseconds since 1970) is beyond {self.kind}; write "
                     '.window(..., bounds=pyarrow.timestamp("ms"))'
                 ) from beyond
-            batch = batch.set_column(batch.schema.get_field_index(name), self._field(batch.schema.field(name)), made)
+            batch = batch.set_column(batch.schema.get_field_index(name), self._field(batch.schema.field(name)), bounds)
         return batch
 
     def schema(self, fired: pa.Schema) -> pa.Schema:
-        """The columns behind it."""
+        """The columns behind the step."""
         return pa.schema([self._field(field) if field.name in NAMES else field for field in fired])
 
     def _field(self, field: pa.Field) -> pa.Field:
@@ -47,26 +50,30 @@ class WindowBounds:
 
 
 def bounds_type(stream: BaseStream, wanted: pa.DataType | None) -> pa.DataType:
-    """The type of the bounds of this stream's windows; `wanted` None: that of its event time. Raises SpecRefused."""
+    """The type of the bounds of this stream's windows. `wanted` None: the type of the event time. Raises SpecRefused."""
     if wanted is None:
-        found = {_of_time(one.schema, one.time or NAMES[1]) for one in inputs_of(stream)}
-        if len(found) > 1:
-            kinds = " and ".join(sorted(map(str, found)))
+        types = {_of_time(source.schema, source.time or NAMES[1]) for source in inputs_of(stream)}
+        if len(types) > 1:
+            listed = " and ".join(sorted(map(str, types)))
             raise SpecRefused(
-                f"window: the streams that are united have event times of different types, {kinds}; say with bounds= which "
-                "of them window_start and window_end have"
+                f"window: the united streams have event times of different types, {listed}; choose the type of "
+                "window_start and window_end with bounds="
             )
-        return found.pop()
+        return types.pop()
     if wanted == MILLISECONDS or (isinstance(wanted, pa.TimestampType) and wanted.unit in _PER_MS):
         return wanted
     raise SpecRefused(
-        f"window: bounds={wanted!r} is no type of window_start and window_end; give pyarrow.int64(), for milliseconds since "
-        '1970, or a timestamp of "ms", "us" or "ns", such as pyarrow.timestamp("us", "UTC")'
+        f"window: bounds={wanted!r} cannot be the type of window_start and window_end; give pyarrow.int64(), for "
+        'milliseconds since 1970, or a timestamp of "ms", "us" or "ns", such as pyarrow.timestamp("us", "UTC")'
     )
 
 
 def _of_time(schema: pa.Schema, column: str) -> pa.DataType:
-    """Windows may begin between two seconds, and nobody needs nanoseconds, which Spark does not read from Parquet."""
+    """The type of bounds for an event time column.
+
+    Seconds become milliseconds, because windows may begin between two seconds. Nanoseconds become microseconds, because
+    Spark does not read nanoseconds from Parquet.
+    """
     kind = schema.field(column).type if column in schema.names else MILLISECONDS
     if not pa.types.is_timestamp(kind):
         return MILLISECONDS
@@ -74,7 +81,7 @@ def _of_time(schema: pa.Schema, column: str) -> pa.DataType:
 
 
 def with_bounds(fired: StreamT, kind: pa.DataType) -> StreamT:
-    """The rows that the last operator of a pipeline fires, with the bounds of their windows in this type."""
+    """The fired rows of the pipeline's last operator, with window bounds of this type."""
     if kind == MILLISECONDS:
         return fired
     operators = fired.build.operators

@@ -1,6 +1,6 @@
-"""Operators as a pipeline declares them: the base of every stream, and what adds an operator to the pipeline.
+"""Operators as a pipeline declares them: the base class of streams, and the functions that add an operator to the pipeline.
 
-    Stream > KeyedStream > WindowedStream ...    each knows the ones on its right, and gets a stream of its own kind back
+    Stream > KeyedStream > WindowedStream ...    each class knows the classes on its right
 
 Must never know a kind of stream: functions here take a stream of any kind and return a stream of the same kind.
 """
@@ -26,12 +26,12 @@ from ferry.process.api import Process
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BaseStream:
-    """Records of a source, or rows that an operator fires, and the pipeline that they belong to."""
+    """Records of a source, or fired rows of an operator, and their pipeline."""
 
     build: Build
     input: Input
     more: tuple[Input, ...] = ()
-    """The inputs united with the first: all have the same columns."""
+    """The inputs united with the first. All inputs have the same columns."""
 
 
 StreamT = TypeVar("StreamT", bound=BaseStream, default=Any)
@@ -55,65 +55,65 @@ def changed(stream: StreamT, change: Callable[[Input], Input]) -> StreamT:
 
 
 def origin_of(stream: BaseStream, origin: str | int | None = None) -> str:
-    """The origin of a stream for a message: "source 'bids'". `origin`: of another input of the pipeline."""
+    """The origin of a stream for a message: "source 'bids'". `origin`: the origin of another input of the pipeline."""
     origin = stream.input.origin if origin is None else origin
     if isinstance(origin, str):
         return f"source {origin!r}"
     return f"operator {stream.build.operators[origin].descriptor.name!r}"
 
 
-def require_column(stream: BaseStream, column: str, what: str) -> None:
+def require_column(stream: BaseStream, column: str, step: str) -> None:
     """Refuse a column that the stream lacks. Raises SpecRefused."""
     if column not in stream.input.schema.names:
         raise SpecRefused(
-            f"{what} on {origin_of(stream)}: no column {column!r}; there are {', '.join(stream.input.schema.names)}"
+            f"{step} on {origin_of(stream)}: no column {column!r}; there are {', '.join(stream.input.schema.names)}"
         )
 
 
 def keyed_by(stream: StreamT, columns: tuple[str, ...]) -> StreamT:
     """The stream with these columns as its key. Raises SpecRefused."""
-    what = f"key_by on {origin_of(stream)}"
+    place = f"key_by on {origin_of(stream)}"
     if not columns:
-        raise SpecRefused(f"{what}: name at least one column")
+        raise SpecRefused(f"{place}: name at least one column")
     if wrong := [column for column in columns if not isinstance(column, str)]:
-        raise SpecRefused(f'{what}: {type(wrong[0]).__name__} is no name of a column; write key_by("a", "b")')
+        raise SpecRefused(f'{place}: {type(wrong[0]).__name__} is not a column name; write key_by("a", "b")')
     if twice := [column for i, column in enumerate(columns) if column in columns[:i]]:
-        raise SpecRefused(f"{what}: column {twice[0]!r} is named twice; once is enough")
+        raise SpecRefused(f"{place}: column {twice[0]!r} is named twice; once is enough")
     for column in columns:
         require_column(stream, column, "key_by")
         key_type(stream.input.schema.field(column), "key_by")
     return changed(stream, lambda source: replace(source, key=columns))
 
 
-def require_time(stream: BaseStream, what: str) -> None:
+def require_time(stream: BaseStream, step: str) -> None:
     """Refuse a stream without event times, or without a watermark. Raises SpecRefused."""
     for source in (source for source in inputs_of(stream) if not source.initial):
         if not source.timed:
             raise SpecRefused(
-                f"{what} on {origin_of(stream, source.origin)}: no event time; call .event_time(column, delay=...) before "
+                f"{step} on {origin_of(stream, source.origin)}: no event time; call .event_time(column, delay=...) before "
                 "key_by"
             )
-        _require_watermark(stream, source, what)
+        _require_watermark(stream, source, step)
 
 
-def _require_watermark(stream: BaseStream, source: Input, what: str) -> None:
-    """Refuse rows of operators that have no watermark."""
+def _require_watermark(stream: BaseStream, source: Input, step: str) -> None:
+    """Refuse rows of operators without a watermark. Raises SpecRefused."""
     if isinstance(source.origin, str):
         return
     operator = stream.build.operators[source.origin]
     for before in (before for before in operator.inputs if not before.initial):
         if not before.timed:
             raise SpecRefused(
-                f"{what} on {origin_of(stream)}: operator {operator.descriptor.name!r} reads records without an event time: "
+                f"{step} on {origin_of(stream)}: operator {operator.descriptor.name!r} reads records without an event time: "
                 "there is no watermark behind it; call .event_time(column, ...) on its inputs"
             )
-        _require_watermark(stream, before, what)
+        _require_watermark(stream, before, step)
 
 
-def other_of(what: str, other: Keyed[StreamT]) -> Keyed[StreamT]:
-    """The second stream of an operator. Raises SpecRefused for anything else than a stream with a key."""
+def other_of(step: str, other: Keyed[StreamT]) -> Keyed[StreamT]:
+    """The second stream of an operator. Raises SpecRefused if it is not a keyed stream."""
     if not isinstance(other, Keyed):
-        raise SpecRefused(f"{what}: the other stream needs .key_by(...) and nothing after it")
+        raise SpecRefused(f"{step}: the other stream needs .key_by(...) and nothing after it")
     return other
 
 
@@ -156,8 +156,8 @@ def declare_process(
     """Add a process to the pipeline. Returns the stream of its rows. Raises SpecRefused.
 
     Parameters:
-        columns: of each input, the columns that the process sees; None: all.
-        needs_time: False: the records may have no event times.
+        columns: for each input, the columns that the process sees. None: all.
+        needs_time: whether the records must have event times.
     """
     sides = (keyed, *others)
     timed = needs_time or any(source.timed for side in sides for source in inputs_of(side.stream))
@@ -169,7 +169,7 @@ def declare_process(
 
 
 def with_late(fired: StreamT, window: Window, late: Sequence[Sink | None] | None) -> StreamT:
-    """The stream, with a sink for late records of each side of its operator. Raises SpecRefused."""
+    """The stream, with a sink for the late records of each side of its operator. Raises SpecRefused."""
     operator = fired.build.operators[-1]
     descriptor, sides = operator.descriptor, operator.descriptor.inputs
     sinks = late if isinstance(late, tuple | list) else () if late is None else (late,)

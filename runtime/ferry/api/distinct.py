@@ -1,4 +1,4 @@
-"""What a pipeline says to have the first record of each key within some time, as an operator."""
+"""The operator that passes on the first record of each key within a span of event time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ferry.process.distinct import Distinct
 def distinct(
     keyed: Keyed[StreamT], within: Duration, name: str | None, order: str | None, late: Sink | None
 ) -> StreamT:
-    """The operator; what it fires has the event time of what it reads. Raises SpecRefused."""
+    """Add the operator. Its rows have the event time of its input. Raises SpecRefused."""
     name = "_".join(("distinct", *keyed.stream.input.key)).lower()[:63] if name is None else name
     within_ms = milliseconds(within, f"distinct {name!r}: within")
     if not 0 < within_ms <= WATERMARK_END // 4:
-        raise SpecRefused(f"distinct {name!r}: within={within!r} is no time in which a record could be repeated")
+        raise SpecRefused(f"distinct {name!r}: within={within!r} is not a span in which a record can repeat")
     fired = with_late(declare_process(keyed, name, Distinct(within_ms), order=order), Window(within_ms, 1), (late,))
     times = {source.time for source in inputs_of(keyed.stream)}
     return replace(fired, input=replace(fired.input, time=times.pop() if len(times) == 1 else None))

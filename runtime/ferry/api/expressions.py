@@ -1,7 +1,7 @@
-"""Steps that say what they do: conditions and columns as Arrow expressions, in place of a function of batches.
+"""Declarative steps: conditions and columns as Arrow expressions, in place of a function of batches.
 
-What is said can be planned: a source reads the columns that are needed and no others, and a condition on a text of a Parquet
-file is judged once for each word of its dictionary, not for each record. Must never import pyspark.
+Ferry plans these steps. A source reads only the columns that the steps need. A condition on a text column of a Parquet file
+is evaluated once for each word of the column's dictionary, not for each record. Must never import pyspark.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NO_FLAGS: Flags = np.empty(0, np.bool_)
 
 
 class Need(NamedTuple):
-    """What is wanted of records."""
+    """The columns that later steps and the operator read."""
 
     columns: Columns | None
-    """None: all, for nobody knows what a function that says nothing reads."""
+    """None: all. A function of batches does not declare the columns that it reads."""
     words: Columns = ()
-    """Columns that a condition reads alone: it is judged once for each word when they are dictionaries."""
+    """Columns that a condition reads alone. As dictionaries, the condition is evaluated once for each word."""
     plain: Columns = ()
-    """Columns that something else reads, which may know no dictionaries."""
+    """Columns that other readers read, which may not know dictionaries."""
 
 
 class BoundExpression(NamedTuple):
@@ -45,7 +45,10 @@ class BoundExpression(NamedTuple):
 
     @staticmethod
     def of(expression: pc.Expression, schema: pa.Schema) -> BoundExpression:
-        """Of records with this schema. Raises pa.ArrowInvalid or pa.ArrowNotImplementedError when it does not fit them."""
+        """The expression for records of this schema.
+
+        Raises pa.ArrowInvalid or pa.ArrowNotImplementedError if the expression does not fit the schema.
+        """
         empty = schema.empty_table()
         _evaluated(expression, empty)
         return BoundExpression(
@@ -54,30 +57,33 @@ class BoundExpression(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether it is a column as it is."""
+        """Whether the expression is an unchanged column."""
         return len(self.reads) == 1 and self.expression.equals(pc.field(self.reads[0]))
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """Of each record."""
+        """The value of each record."""
         if self.stays:
             return batch.column(self.reads[0])
-        # An expression of constants has as many values as there are records, so one column is needed.
+        # An expression of constants has one value for each record, so the table needs a column.
         return _evaluated(self.expression, pa.Table.from_batches([batch.select(self.reads or batch.schema.names[:1])]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter:
-    """Keeps the records for which all conditions hold; a null does not. See `filter`."""
+    """The step of `filter`: keeps the records for which all conditions are true. A null is not true."""
 
     expressions: tuple[pc.Expression, ...]
     terms: tuple[BoundExpression, ...] = ()
     keeps: Columns | None = None
-    """Columns of the records that stay; None: all."""
-    judged: dict[int, tuple[pa.Array, Flags]] = field(default_factory=dict, repr=False)
-    """By condition, the words of the last dictionary and for which of them it holds: batches of a file have the same."""
+    """Columns that the kept records have. None: all."""
+    word_flags: dict[int, tuple[pa.Array, Flags]] = field(default_factory=dict, repr=False)
+    """By condition: (the words of the last dictionary, whether the condition is true for each word).
+
+    All batches of a file have the same dictionary.
+    """
 
     def bound(self, schema: pa.Schema) -> Filter:
-        """The same for records with this schema. Raises SpecRefused for a condition that does not fit them."""
+        """The step for records of this schema. Raises SpecRefused for a condition that does not fit the schema."""
         terms = tuple(_term(expression, schema, "ferry.filter") for expression in self.expressions)
         for term in terms:
             if (kind := term.values(_empty(schema)).type) != pa.bool_():
@@ -85,16 +91,16 @@ class Filter:
         return replace(self, terms=terms)
 
     def narrowed(self, need: Need) -> tuple[Filter, Need]:
-        """One that keeps no more than is wanted of it, and what it needs."""
+        """(The step that keeps only the needed columns, the columns that the step needs)."""
         reads = [term.reads for term in self.terms]
-        columns = None if need.columns is None else _once([*need.columns, *(c for some in reads for c in some)])
-        words = _once([*need.words, *(some[0] for some in reads if len(some) == 1)])
+        columns = None if need.columns is None else _once([*need.columns, *(c for names in reads for c in names)])
+        words = _once([*need.words, *(names[0] for names in reads if len(names) == 1)])
         return replace(self, keeps=need.columns or None), Need(
-            columns, words, _once([*need.plain, *(c for some in reads if len(some) > 1 for c in some)])
+            columns, words, _once([*need.plain, *(c for names in reads if len(names) > 1 for c in names)])
         )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that stay."""
+        """The records for which all conditions are true."""
         if not self.terms:
             return self.bound(batch.schema)(batch)
         stay = self._holds(0, batch)
@@ -102,52 +108,52 @@ class Filter:
             stay = stay & self._holds(number, batch)
         kept = batch if self.keeps is None else batch.select(self.keeps)
         positions = np.flatnonzero(stay)
-        # To take by position costs half of what a filter by flags does.
+        # Taking rows by position costs half as much as filtering by flags.
         return kept if positions.size == len(kept) else kept.take(pa.array(positions))
 
     def _holds(self, number: int, batch: pa.RecordBatch) -> Flags:
-        """For which records a condition holds; of a dictionary it is judged once for each word."""
+        """Whether a condition is true for each record. For a dictionary it is evaluated once for each word."""
         term = self.terms[number]
         column = batch.column(term.reads[0]) if len(term.reads) == 1 else None
         if column is None or not pa.types.is_dictionary(column.type) or len(column) < len(column.dictionary):
             return _flags(term.values(batch))
-        words, holds = self.judged.get(number, (None, NO_FLAGS))
+        words, holds = self.word_flags.get(number, (None, NO_FLAGS))
         if words is None or not column.dictionary.equals(words):
             words = column.dictionary
             null = pa.concat_arrays([words, pa.nulls(1, words.type)])
             holds = _flags(term.values(pa.RecordBatch.from_arrays([null], names=list(term.reads))))
-            self.judged[number] = words, holds
+            self.word_flags[number] = words, holds
         indices = column.indices
         if indices.null_count:
             indices = indices.cast(pa.int64()).fill_null(pa.scalar(len(words), pa.int64()))
-        codes, found = indices.to_numpy(), np.flatnonzero(holds)
-        return codes == found[0] if found.size == 1 else holds[codes]
+        codes, matching = indices.to_numpy(), np.flatnonzero(holds)
+        return codes == matching[0] if matching.size == 1 else holds[codes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Select:
-    """Makes records of these columns. See `select`."""
+    """The step of `select`: makes records of these columns."""
 
     expressions: dict[str, pc.Expression]
     terms: tuple[tuple[str, BoundExpression], ...] = ()
 
     def bound(self, schema: pa.Schema) -> Select:
-        """The same for records with this schema. Raises SpecRefused for a column that does not fit them."""
+        """The step for records of this schema. Raises SpecRefused for an expression that does not fit the schema."""
         return replace(
             self, terms=tuple((name, _term(e, schema, "ferry.select")) for name, e in self.expressions.items())
         )
 
     def narrowed(self, need: Need) -> tuple[Select, Need]:
-        """One that makes no more than is wanted of it, and what it needs."""
+        """(The step that makes only the needed columns, the columns that the step needs)."""
         terms = tuple(x for x in self.terms if need.columns is None or x[0] in need.columns) or self.terms[:1]
         stay = {name: term.reads[0] for name, term in terms if term.stays}
         words = _once(stay[name] for name in need.words if name in stay)
-        made = (column for _, term in terms if not term.stays for column in term.reads)
-        plain = _once([*made, *(stay[name] for name in need.plain if name in stay)])
+        computed = (column for _, term in terms if not term.stays for column in term.reads)
+        plain = _once([*computed, *(stay[name] for name in need.plain if name in stay)])
         return replace(self, terms=terms), Need(_once(c for _, term in terms for c in term.reads), words, plain)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """As many records, of these columns."""
+        """The same records with these columns."""
         if not self.terms:
             return self.bound(batch.schema)(batch)
         columns = [term.values(batch) for _, term in self.terms]
@@ -155,78 +161,80 @@ class Select:
 
 
 def filter(*conditions: pc.Expression) -> Filter:
-    """Keep the records for which all conditions hold, for `map_batches`.
+    """Keep the records for which all conditions are true; a step for `map_batches`.
 
-    A source then reads the columns that are needed, and no others. A condition on a single column of text is judged once
-    for each word where the source can tell them apart (`parquet_files` does), so give conditions one by one.
+    A source before this step reads only the columns that the pipeline needs. If the source provides dictionaries (as
+    `parquet_files` does), a condition on a single text column is evaluated once for each word of the dictionary. Therefore
+    pass conditions as separate arguments.
 
     Parameters:
-        conditions: Arrow expressions (`pyarrow.compute.field`) that are true or false; a null counts as false.
+        conditions: Arrow expressions (`pyarrow.compute.field`) of type boolean. A null counts as false.
     Returns: a step, for `.map_batches(...)`.
-    Raises: SpecRefused, if there is none, or one is no expression; and by `map_batches`, if one does not fit the columns.
+    Raises: SpecRefused, if there is no condition, or a condition is not an expression. `map_batches` raises SpecRefused, if
+        a condition does not fit the columns.
     Example:
         >>> import pyarrow.compute as pc
         >>> dear = bids.map_batches(ferry.filter(pc.field("price") > 10_000, pc.field("bidder") != 7))
     """
     if not conditions:
         raise SpecRefused("ferry.filter: give at least one condition, such as pyarrow.compute.field('price') > 10")
-    return Filter(tuple(_expression(one, "ferry.filter") for one in conditions))
+    return Filter(tuple(_expression(condition, "ferry.filter") for condition in conditions))
 
 
-def select(*columns: str, **made: pc.Expression) -> Select:
-    """Records of these columns, for `map_batches`: some as they are, others made by expressions.
+def select(*columns: str, **expressions: pc.Expression) -> Select:
+    """Keep columns and compute columns; a step for `map_batches`.
 
     Parameters:
-        columns: names of columns that stay.
-        made: Arrow expressions (`pyarrow.compute.field`, and its functions) by the name of the column that they make.
+        columns: names of the columns to keep unchanged.
+        expressions: Arrow expressions (`pyarrow.compute.field`, and its functions) by the name of the computed column.
     Returns: a step, for `.map_batches(...)`.
-    Raises: SpecRefused, if no column is named, one is named twice, or one is no expression; and by `map_batches`, if one is
-        not there, or does not fit.
+    Raises: SpecRefused, if no column is named, a column is named twice, or a value is not an expression. `map_batches`
+        raises SpecRefused, if a column is missing, or an expression does not fit the columns.
     Example:
         >>> import pyarrow.compute as pc
         >>> bids.map_batches(ferry.select("ts", "auction", euros=pc.field("price") * 0.89)).columns
         ['ts', 'auction', 'euros']
     """
-    if lists := [one for one in columns if isinstance(one, list | tuple)]:
-        raise SpecRefused(f'ferry.select: {type(lists[0]).__name__} is no name of a column; write select("a", "b")')
+    if lists := [column for column in columns if isinstance(column, list | tuple)]:
+        raise SpecRefused(f'ferry.select: {type(lists[0]).__name__} is not a column name; write select("a", "b")')
     named = {name: pc.field(require_name(name, "ferry.select: column")) for name in columns}
-    if not named and not made:
+    if not named and not expressions:
         raise SpecRefused("ferry.select: name at least one column")
-    if twice := [name for name in named if name in made or columns.count(name) > 1]:
+    if twice := [name for name in named if name in expressions or columns.count(name) > 1]:
         raise SpecRefused(f"ferry.select: column {twice[0]!r} is named twice")
-    return Select({**named, **{name: _expression(one, "ferry.select") for name, one in made.items()}})
+    return Select({**named, **{name: _expression(value, "ferry.select") for name, value in expressions.items()}})
 
 
 def planned(steps: Sequence[Batches], need: Need) -> tuple[tuple[Batches, ...], Columns | None, Columns]:
-    """Steps that make no more than is wanted: (they, the columns they read, which of these may be dictionaries)."""
-    made: list[Batches] = []
+    """(The steps reduced to the needed columns, the columns they read, the columns that may be dictionaries)."""
+    reduced: list[Batches] = []
     for step in reversed(steps):
         if isinstance(step, Filter | Select):
             step, need = step.narrowed(need)
         else:
             need = Need(None)
-        made.insert(0, step)
+        reduced.insert(0, step)
     words = () if need.columns is None else tuple(name for name in need.words if name not in need.plain)
-    return tuple(made), need.columns, words
+    return tuple(reduced), need.columns, words
 
 
 def _once(columns: Iterable[str]) -> Columns:
     return tuple(dict.fromkeys(columns))
 
 
-def _expression(given: object, what: str) -> pc.Expression:
-    if not isinstance(given, pc.Expression):
-        column = isinstance(given, str) and what.startswith("ferry.select")
-        example = f"pyarrow.compute.field({given!r})" if column else "pyarrow.compute.field('price') > 10"
-        raise SpecRefused(f"{what}: {given!r} is no Arrow expression; write {example}")
-    return given
+def _expression(value: object, step: str) -> pc.Expression:
+    if not isinstance(value, pc.Expression):
+        column = isinstance(value, str) and step.startswith("ferry.select")
+        example = f"pyarrow.compute.field({value!r})" if column else "pyarrow.compute.field('price') > 10"
+        raise SpecRefused(f"{step}: {value!r} is not an Arrow expression; write {example}")
+    return value
 
 
-def _term(expression: pc.Expression, schema: pa.Schema, what: str) -> BoundExpression:
+def _term(expression: pc.Expression, schema: pa.Schema, step: str) -> BoundExpression:
     try:
         return BoundExpression.of(expression, schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as wrong:
-        raise SpecRefused(f"{what}: {expression} does not fit columns {schema.names}: {wrong}") from wrong
+        raise SpecRefused(f"{step}: {expression} does not fit columns {schema.names}: {wrong}") from wrong
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
@@ -234,9 +242,9 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _does_without(expression: pc.Expression, table: pa.Table, column: str) -> bool:
-    """Whether an expression that fits these records fits them without a column."""
+    """Whether an expression of these records also fits the records without a column."""
     try:
-        # In place of the last column another one: a table has to have some.
+        # A column of another name takes the place of the dropped column, because a table needs a column.
         _evaluated(expression, table.drop_columns([column]).append_column(f"{column}'", pa.array([], pa.null())))
     except pa.ArrowInvalid:
         return False
@@ -246,8 +254,8 @@ def _does_without(expression: pc.Expression, table: pa.Table, column: str) -> bo
 def _evaluated(expression: pc.Expression, table: pa.Table) -> pa.Array:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]))
-    made = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
-    return made.column(0).combine_chunks()
+    projected = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
+    return projected.column(0).combine_chunks()
 
 
 def _flags(values: pa.Array) -> Flags:

@@ -1,7 +1,7 @@
-"""Which graphs of operators are pipelines: acyclic ones, in which every source and every operator is read by somebody.
+"""Checks of the graph of operators: every source and every operator has a reader.
 
-A cycle cannot be written down, for a stream is there before anybody reads it; what nobody reads is refused by name. A
-pipeline of sources and sinks alone gets one operator that keeps nothing: what an epoch has read is committed with it.
+A cycle cannot be declared, because a stream exists before its readers. A source or operator without a reader is refused by
+name. A pipeline of sources and sinks alone gets one operator without state, which commits the offsets of each epoch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 
 OFFSETS = "offsets"
-"""Name of the operator that keeps nothing."""
+"""Name of the operator without state."""
 
 
 def refuse_unread(sources: Iterable[str], operators: Sequence[Operator], outputs: Sequence[Output]) -> None:
     """Refuse sources and operators that neither an operator nor a sink reads."""
-    inputs: list[Input] = [one for operator in operators for one in operator.inputs]
-    read = {one.origin for one in inputs} | {output.input.origin for output in outputs}
+    inputs: list[Input] = [source for operator in operators for source in operator.inputs]
+    read = {source.origin for source in inputs} | {output.input.origin for output in outputs}
     for name in sources:
         if name not in read:
             raise SpecRefused(
@@ -36,30 +36,30 @@ def refuse_unread(sources: Iterable[str], operators: Sequence[Operator], outputs
 
 
 def refuse_initial(sources: Mapping[str, Any], operators: Sequence[Operator], outputs: Sequence[Output]) -> None:
-    """Refuse initial states that have no end, or are read as something else, too: that would wait for itself."""
-    elsewhere = {one.origin for operator in operators for one in operator.inputs if not one.initial}
+    """Refuse an initial state that has no end, or has a second reader, which would wait for its own input."""
+    elsewhere = {side.origin for operator in operators for side in operator.inputs if not side.initial}
     elsewhere |= {output.input.origin for output in outputs}
     for operator in operators:
-        for one in (one for one in operator.inputs if one.initial):
-            what = f"operator {operator.descriptor.name!r}: initial_state comes from source {one.origin!r}"
-            source = sources[str(one.origin)]
+        for side in (side for side in operator.inputs if side.initial):
+            place = f"operator {operator.descriptor.name!r}: initial_state comes from source {side.origin!r}"
+            source = sources[str(side.origin)]
             if not isinstance(source, Splits) or not getattr(source, "finite", True):
                 raise SpecRefused(
-                    f"{what}, which has no end; give it files with finite=True, or another source of Ferry's that ends"
+                    f"{place}, which has no end; give it files with finite=True, or another finite source of Ferry"
                 )
-            if one.origin in elsewhere:
-                raise SpecRefused(f"{what}, which is read otherwise, too; have it in sources() under two names")
+            if side.origin in elsewhere:
+                raise SpecRefused(f"{place}, which has another reader, too; return it from sources() under two names")
 
 
 def offsets_only() -> Operator:
-    """An operator that reads nothing."""
+    """The operator without inputs and state."""
     none = Aggregate("records", "count")
     return Operator(OperatorDescriptor(OFFSETS, 0, "aggregate", (("none", "int"),), Window(1, 1), (none,)), ())
 
 
 def first_readers(sources: Iterable[str], operators: Sequence[Operator]) -> dict[str, int]:
-    """The operator that counts the records of each source: the first that reads it, or the first of all."""
+    """By source: the index of the operator that counts its records, its first reader; 0 without a reader."""
     return {
-        name: next((i for i, one in enumerate(operators) if any(side.origin == name for side in one.inputs)), 0)
+        name: next((i for i, reader in enumerate(operators) if any(side.origin == name for side in reader.inputs)), 0)
         for name in sources
     }

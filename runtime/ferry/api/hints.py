@@ -1,6 +1,4 @@
-"""What to write in place of a name that is not there: the names of Spark, pandas and Flink, the steps that come too early or
-too late, and names that are written nearly so.
-"""
+"""Suggestions for unknown names in a pipeline: names of Spark, pandas and Flink, misplaced steps, misspelt names."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ STEPS = {
         "write", "writeStream", "write_stream", "to", "add_sink", "addSink", "sink_to", "save", "print", "show",
     ),
 }  # fmt: skip
-"""What to write, and under which names others have it."""
+"""By step of Ferry: its names in other libraries."""
 
 STAGES: tuple[tuple[tuple[type, ...], str], ...] = (
     ((Stream,), "a step before .key_by(...)"),
     ((KeyedStream,), "a step behind .key_by(...)"),
     ((WindowedStream, SessionStream, RowStream), "a step behind .key_by(...).window(...)"),
 )
-"""Kinds of streams, and where their steps stand."""
+"""Kinds of streams, and the place of their steps."""
 
 _SUBSCRIPTED = {f"'{kind.__name__}' object is not subscriptable" for kinds, _ in STAGES for kind in kinds}
 
@@ -50,7 +48,7 @@ _IN_BRACKETS = (
 
 
 def hint(error: BaseException) -> str:
-    """What to do about a name that a pipeline has looked for in vain, with a semicolon before it; empty: nobody knows.
+    """The suggestion for an unknown name in a pipeline, after a semicolon. Empty without a suggestion.
 
     Example:
         >>> try: [].apend(1)
@@ -69,8 +67,8 @@ def hint(error: BaseException) -> str:
 
 
 def _of_stream(thing: Any, name: str) -> str:
-    if isinstance(thing, dict) and all(isinstance(one, Stream) for one in thing.values()):
-        there = ", ".join(f'streams["{one}"]' for one in thing)
+    if isinstance(thing, dict) and all(isinstance(stream, Stream) for stream in thing.values()):
+        there = ", ".join(f'streams["{source}"]' for source in thing)
         return f"; streams stand in a dict by the names of their sources: {there}"
     if not isinstance(thing, tuple(kind for kinds, _ in STAGES for kind in kinds)):
         return ""
@@ -81,5 +79,5 @@ def _of_stream(thing: Any, name: str) -> str:
 
 
 def _nearly(thing: Any, name: str) -> str:
-    close = difflib.get_close_matches(name, [one for one in dir(thing) if not one.startswith("_")], 1)
+    close = difflib.get_close_matches(name, [known for known in dir(thing) if not known.startswith("_")], 1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -20,12 +20,12 @@ from ferry.process.window_join import WindowJoin
 
 
 def kept(columns: dict[str, str] | Sequence[str]) -> dict[str, str]:
-    """Columns by output name."""
+    """The kept columns by output name."""
     return dict(columns) if isinstance(columns, dict) else {column: column for column in columns}
 
 
 def bounds_of(within: Duration | tuple[Duration, Duration] | None) -> tuple[int | None, int | None]:
-    """Bounds of an interval join in milliseconds, the second one excluded."""
+    """Bounds of an interval join in milliseconds, the upper bound exclusive. Raises SpecRefused."""
     if within is None:
         return None, None
     lower, upper = within if isinstance(within, tuple) else (0, within)
@@ -46,7 +46,7 @@ def _signed(value: Duration) -> int:
 def join_of(
     keyed: Keyed[StreamT], name: str, other: Keyed[StreamT], join: IntervalJoin | SessionJoin | WindowJoin
 ) -> StreamT:
-    """A join that is a process: it sees the columns that it keeps."""
+    """Add a join that runs as a process. The process sees only the columns that the join keeps."""
     for side, of_side in ((join.left, keyed), (join.right, other)):
         refuse_turned(name, of_side.stream.input.schema, side.items())
     columns = [[*dict.fromkeys(side.values())] for side in (join.left, join.right)]
@@ -62,11 +62,11 @@ def window_join_of(
     left: dict[str, str] | Sequence[str],
     right: dict[str, str] | Sequence[str],
 ) -> StreamT:
-    """An inner join in windows: rows of both sides are its state."""
+    """Add an inner join of windows. Its state is the rows of both sides. Raises SpecRefused."""
     key, theirs = key_of(keyed, name), key_of(other, name)
     if [kind for _, kind in key] != [kind for _, kind in theirs]:
         raise SpecRefused(
-            f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}; cast those of one stream in "
+            f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}; cast the key of one stream in "
             ".map_batches(...)"
         )
     sides = _side(name, keyed.stream.input.schema, left), _side(name, other.stream.input.schema, right)

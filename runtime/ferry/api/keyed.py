@@ -1,4 +1,4 @@
-"""Streams that have a key: windows, aggregates, joins and processes. Nothing runs here."""
+"""Keyed streams: windows, aggregates, joins and processes. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream(Keyed[StreamT]):
-    """A stream with a key, which is cut into windows, aggregated, joined or given to a process.
+    """A stream with a key, for windows, aggregates, joins and processes.
 
     Example:
         >>> bids.event_time("ts").key_by("auction")
@@ -73,15 +73,16 @@ class KeyedStream(Keyed[StreamT]):
     def window(
         self, window: Window | SessionGap | LastRows, bounds: pa.DataType | None = None
     ) -> WindowedStream[StreamT] | SessionStream[StreamT] | RowStream[StreamT]:
-        """Cut the event time into windows.
+        """Assign records to windows of event time, or to windows of rows.
 
         Parameters:
             window: `ferry.tumbling("60s")`, `ferry.sliding("60s", "10s")`, `ferry.session("10s")` or `ferry.rows(5)`.
-            bounds: type of `window_start` and `window_end` in the rows: `pyarrow.int64()`, milliseconds since 1970, or a
-                timestamp, such as `pyarrow.timestamp("us", "UTC")`. None: that of the event time, with its zone and unit (of
-                seconds milliseconds, of nanoseconds microseconds); of a join that of this stream. State stays the same.
-        Returns: a windowed stream, which is aggregated or joined.
-        Raises: SpecRefused, if it is no window, the stream has no event time, or the bounds cannot have this type.
+            bounds: type of `window_start` and `window_end` in the rows: `pyarrow.int64()`, for milliseconds since 1970, or a
+                timestamp, such as `pyarrow.timestamp("us", "UTC")`. None: the type of this stream's event time, with its
+                zone and unit; seconds become milliseconds, nanoseconds become microseconds. The type does not change the
+                operator's state.
+        Returns: a windowed stream, for `.aggregate(...)`, `.join(...)` and `.top_n(...)`.
+        Raises: SpecRefused, if `window` is not a window, the stream has no event time, or `bounds` is of another type.
         Example:
             >>> minutes = bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
             >>> import pyarrow as pa
@@ -100,7 +101,9 @@ class KeyedStream(Keyed[StreamT]):
                 return SessionStream(self, window, bounds_type(self.stream, bounds))
             case LastRows():
                 if bounds is not None:
-                    raise SpecRefused(f"window: {window!r} is of rows, which have no window_start; leave bounds= out")
+                    raise SpecRefused(
+                        f"window: {window!r} is a window of rows, without window_start; leave bounds= out"
+                    )
                 return RowStream(self, window)
             case _:
                 return WindowedStream(self, window, bounds_type(self.stream, bounds))
@@ -114,21 +117,23 @@ class KeyedStream(Keyed[StreamT]):
         ttl: Duration | None = None,
         **aggregates: Aggregate,
     ) -> StreamT:
-        """One row for each key, of all its records: without a window nothing is late, without `ttl` nothing forgotten.
+        """Aggregate all records of each key. Without a window no record is late; without `ttl` no key is forgotten.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            emit: `ferry.at_end()`, when a finite input has ended, or `ferry.changes()`, after each epoch what changed in it,
-                or `ferry.records(...)`, a row for each record.
-            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "emit" and "ttl".
-            ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
-                epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
-                nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, with
-                strings, bytes or distinct values that are kept, nor with `ferry.records`. None: keys are kept for ever.
-            aggregates: names of output columns, and the functions that make them.
-        Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
-        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken; or if there is a
-            `ttl`, and the stream has no event time.
+            name: name of the operator. The operator's state belongs to this name.
+            emit: `ferry.at_end()` emits all rows when a finite input has ended; `ferry.changes()` emits the changed rows
+                after each epoch; `ferry.records(...)` emits a row for each record.
+            aggregator: your own `ferry.Aggregator` instead of `aggregates`; or a dict of aggregates, for column names such
+                as "emit" and "ttl".
+            ttl: how long a key is kept after its newest event time, such as "1h". A key is forgotten when the watermark at
+                the beginning of an epoch has reached this time. A later record of the key begins a new row. Forgetting emits
+                no row, and forgotten keys are not among the rows at the end. Not possible with your own aggregator, with
+                strings, bytes or distinct values in the state, or with `ferry.records`. None: keys are kept for ever.
+            aggregates: aggregate functions by output column, such as `n=ferry.count()`.
+        Returns: a stream of the key columns and the aggregates; with `ferry.records`, the record's columns and the
+            aggregates.
+        Raises: SpecRefused, if there is no aggregate, a column is missing or has a wrong type, or a name is taken; or if
+            `ttl` is used without an event time.
         Example:
             >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.changes())
             >>> recent = bids.event_time("ts").key_by("auction")
@@ -139,14 +144,14 @@ class KeyedStream(Keyed[StreamT]):
         simple = aggregator is None and not processed and not isinstance(emit, EachRecord)
         ttl_ms = None if ttl is None else self._ttl(name, ttl, simple)
         if isinstance(emit, EachRecord):
-            made = chosen_aggregator(name, aggregator, aggregates)
+            chosen = chosen_aggregator(name, aggregator, aggregates)
             if sets := [out for out, a in aggregates.items() if gathers(a)]:
                 raise SpecRefused(
                     f"aggregate {name!r}: {sets[0]}={aggregates[sets[0]].function}(...) would keep a set of values for each "
                     "record; emit ferry.changes(), or count in a window"
                 )
-            running = RunningAggregate(made, emit.columns, emit.order)
-            return declare_process(self, name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
+            running = RunningAggregate(chosen, emit.columns, emit.order)
+            return declare_process(self, name, running, columns=[read_by(self, chosen, [*emit.columns, *emit.order])])
         if isinstance(emit, Aggregate):
             raise SpecRefused(f"aggregate {name!r}: {emit.function} has no name; write n=ferry.{emit.function}(...)")
         if emit not in get_args(Emit):
@@ -155,15 +160,19 @@ class KeyedStream(Keyed[StreamT]):
                 "ferry.records(...)"
             )
         for out, a in aggregates.items():
-            if isinstance(a, Aggregate) and reads_times(a) and not all(one.time for one in inputs_of(self.stream)):
+            if (
+                isinstance(a, Aggregate)
+                and reads_times(a)
+                and not all(source.time for source in inputs_of(self.stream))
+            ):
                 raise SpecRefused(
-                    f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
+                    f"aggregate {name!r}: {out}={a.function}({a.column!r}) needs event times; call .event_time(column) "
                     "before key_by"
                 )
         if aggregator is not None or processed:
-            made = chosen_aggregator(name, aggregator, aggregates)
-            process = KeyAggregate(made, "changes" if emit == "changes" else "end")
-            return declare_process(self, name, process, columns=[read_by(self, made)], needs_time=False)
+            chosen = chosen_aggregator(name, aggregator, aggregates)
+            process = KeyAggregate(chosen, "changes" if emit == "changes" else "end")
+            return declare_process(self, name, process, columns=[read_by(self, chosen)], needs_time=False)
         place = len(self.stream.build.operators)
         read = AggregateInput(self.stream.input.schema, key_of(self, name))
         return declare(self, aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit, ttl_ms))
@@ -171,13 +180,13 @@ class KeyedStream(Keyed[StreamT]):
     def _ttl(self, name: str, ttl: Duration, possible: bool) -> int:
         if not possible:
             raise SpecRefused(
-                f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and "
-                "not of strings or bytes, nor for count_distinct; otherwise write a process, which sets timers"
+                f"aggregate {name!r}: ttl= works with Ferry's aggregate functions, emitted at_end() or as changes(), but "
+                "not with strings, bytes or count_distinct; for these write a process, which sets timers"
             )
         require_time(self.stream, f"aggregate {name!r} with ttl=")
         ttl_ms = milliseconds(ttl, f"aggregate {name!r}: ttl")
         if not 0 < ttl_ms <= WATERMARK_END:
-            raise SpecRefused(f"aggregate {name!r}: ttl={ttl!r} is no time that a key could be kept for")
+            raise SpecRefused(f"aggregate {name!r}: ttl={ttl!r} is not a positive time to keep a key for")
         return ttl_ms
 
     def distinct(
@@ -188,22 +197,24 @@ class KeyedStream(Keyed[StreamT]):
         order: str | None = None,
         late: Sink | None = None,
     ) -> StreamT:
-        """The first record of each key within some event time goes on, at once; its repeats are dropped.
+        """Drop repeated records of a key within a span of event time. The first record passes at once.
 
-        A record is a repeat if a record of its key that went on is less than `within` before or after it. The records that
-        an epoch has of a key are taken by event time. State is a time for each record that went on, until the watermark is
-        twice `within` beyond it.
+        A record is a repeat if a passed record of its key is less than `within` before or after it. Within an epoch, the
+        records of a key are processed by event time. The state holds the event time of each passed record until the
+        watermark is twice `within` past it.
 
         Parameters:
-            columns: more columns of the key, which tell records apart here.
-            within: how far apart two records of a key are that both go on: "10 minutes".
-            name: of the operator; its state belongs to this name. None: "distinct_" and the columns of the key.
-            order: an integer or timestamp column: of records of one time the least goes on. None: any of them.
-            late: a sink for the records that come when the watermark is `within` beyond them: what they would repeat may be
-                forgotten. They are counted, do not go on, and go there as they came.
+            columns: further columns of the key for this step.
+            within: the span of event time, such as "10 minutes".
+            name: name of the operator. The operator's state belongs to this name. None: "distinct_" and the key columns.
+            order: an integer or timestamp column. Among records of equal key and event time the one with the least value
+                passes. None: any of them passes.
+            late: a sink for late records. A record is late if the watermark is at least `within` past it, because the state
+                may have forgotten the record that it repeats. Late records are counted, do not pass, and go to the sink
+                unchanged.
         Returns: a stream of the same columns, with the same event time.
-        Raises: SpecRefused, if a column is missing or cannot be kept, the stream has no event time, `within` is no time, or
-            the name is taken.
+        Raises: SpecRefused, if a column is missing or has an unsupported type, the stream has no event time, `within` is
+            not a positive duration, or the name is taken.
         Example:
             >>> bids.event_time("ts").key_by("auction").distinct("bidder", within="10 minutes").columns
             ['seq', 'ts', 'auction', 'bidder', 'price']
@@ -219,24 +230,24 @@ class KeyedStream(Keyed[StreamT]):
         order: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> StreamT:
-        """Keep state by key, set timers and emit rows, as a process says that you write.
+        """Run your own process: it keeps state by key, sets timers and emits rows.
 
         Parameters:
-            name: the operator's name, to which its state belongs.
+            name: name of the operator. The operator's state belongs to this name.
             process: an instance of a subclass of `ferry.Process` at the top level of the pipeline's file or module.
-            other: a second keyed stream, with a key of the same types: the process's side 1.
-            order: an integer or timestamp column of every input: the records that an epoch has of a key are taken in its
-                order, otherwise in that of their event times. Without event times, all of them are 0, and timers of event
-                time go off at the end of a finite input.
-            columns: those that the process sees, of the inputs that have them; otherwise all.
-        Returns: the rows that it emits. Those with a column `window_end` have the event time just before it; for others call
-            `.event_time(column)` before an operator.
+            other: a second keyed stream with a key of the same types: side 1 of the process.
+            order: an integer or timestamp column of every input. Within an epoch, the records of a key are processed in the
+                order of this column. None: in the order of their event times. Without event times every record has the event
+                time 0, and event-time timers fire at the end of a finite input.
+            columns: the columns that the process sees. Each column must be in at least one input. None: all columns.
+        Returns: a stream of the emitted rows. Rows with a column `window_end` have the event time just before it; for other
+            rows call `.event_time(column)` before the next operator.
         Raises: SpecRefused, if the process, its inputs, their keys or the order do not fit.
         Example:
             >>> latest = bids.event_time("ts").key_by("auction").process("latest", Latest("price"), order="seq")
         """
         others = [] if other is None else [other_of(f"process {name!r}", other)]
-        read = shared(name, [one.stream.input.schema for one in (self, *others)], columns)
+        read = shared(name, [side.stream.input.schema for side in (self, *others)], columns)
         return declare_process(self, name, process, *others, order=order, columns=read, needs_time=False)
 
     def transform_with_state(
@@ -250,25 +261,26 @@ class KeyedStream(Keyed[StreamT]):
         initial_state: Keyed[StreamT] | None = None,
         late: Sink | None = None,
     ) -> StreamT:
-        """Run a class that was written for PySpark's `transformWithState` or `transformWithStateInPandas`, as it is.
+        """Run a class for PySpark's `transformWithState` or `transformWithStateInPandas` unchanged.
 
         Parameters:
-            name: the operator's name, to which its state belongs.
+            name: name of the operator. The operator's state belongs to this name.
             processor: an instance of a subclass of PySpark's `StatefulProcessor` at the top level of the pipeline's file or
-                module. What its constructor was given has to be what JSON can hold, and is found in attributes of the same
-                names, or in the fields of a dataclass.
-            output: columns of the rows that it gives: a StructType, DDL text or an Arrow schema.
-            time_mode: of its timers, as in Spark: "EventTime", "ProcessingTime" or "None".
-            pandas: it takes and gives DataFrames of pandas, as with `transformWithStateInPandas`; otherwise Rows.
-            order: a column in whose order an epoch's records of a key are taken, otherwise that of their event times.
-            initial_state: a stream of finite files, or of another source of Ferry's that ends, with a key of the same types:
-                its records go to `handleInitialState` before any other record of the job is read. It needs no event time.
-            late: a sink for the records that are behind the watermark, which the processor does not see: they are counted,
-                and go there as they came, with all columns.
-        Returns: the rows that it gives; call `.event_time(column)` before another operator.
-        Raises: SpecRefused, if instances could not make the processor anew, or its state has types that cannot be kept; or
-            if the initial state has no end, is made by an operator, or is read as something else, too; or if `late` is
-            given where nothing is, without an event time.
+                module. Its constructor's arguments must be JSON values, in attributes of the same names or in the fields of
+                a dataclass.
+            output: columns of the emitted rows: a StructType, DDL text or an Arrow schema.
+            time_mode: the clock of its timers, as in Spark: "EventTime", "ProcessingTime" or "None".
+            pandas: True: the processor takes and returns pandas DataFrames, as with `transformWithStateInPandas`. False: it
+                takes and returns Rows.
+            order: an integer or timestamp column. Within an epoch, the records of a key are processed in the order of this
+                column. None: in the order of their event times.
+            initial_state: a keyed stream of a finite source of Ferry, with a key of the same types. Its records go to
+                `handleInitialState` before the job reads any other record. It needs no event time.
+            late: a sink for records behind the watermark, which the processor does not see. They are counted, and go to the
+                sink unchanged, with all columns.
+        Returns: a stream of the emitted rows. Call `.event_time(column)` before the next operator.
+        Raises: SpecRefused, if instances could not create the processor, or its state has unsupported types; if the initial
+            state has no end, comes from an operator, or has another reader; or if `late` is used without an event time.
         Example:
             >>> per_auction = bids.event_time("ts").key_by("auction")
             >>> counts = per_auction.transform_with_state("counts", RunningCount(), "auction LONG, n LONG", time_mode="None")
@@ -276,9 +288,9 @@ class KeyedStream(Keyed[StreamT]):
             ['auction', 'n']
         """
         others = [] if initial_state is None else [_initial(name, initial_state)]
-        made = hosted(name, processor, output, time_mode, pandas)
+        process = hosted(name, processor, output, time_mode, pandas)
         columns = [None] * (1 + len(others))
-        fired = declare_process(self, name, made, *others, order=order, columns=columns, needs_time=late is not None)
+        fired = declare_process(self, name, process, *others, order=order, columns=columns, needs_time=late is not None)
         return with_late(fired, EACH_TIME, (late, *(None for _ in others)))
 
     def join(
@@ -292,24 +304,25 @@ class KeyedStream(Keyed[StreamT]):
         late: tuple[Sink | None, Sink | None] | None = None,
         how: str = "inner",
     ) -> StreamT:
-        """Pairs of records of both streams with the same key, emitted when the later one arrives.
+        """Join records of both streams with the same key. A pair is emitted when its later record arrives.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            other: the other stream, with a key and without a window.
-            left: which columns of this stream are kept: names, or {output name: column}.
-            right: which of the other.
-            within: how long after the left record the right one may be, less than that: "12h", or a pair of bounds such as
-                ("-10s", "10s"), of which the first one is still within. None: any time; then rows are kept for ever.
+            name: name of the operator. The operator's state belongs to this name.
+            other: the right stream: keyed, without a window.
+            left: the columns of this stream to keep: names, or {output name: column}.
+            right: the columns of the other stream to keep: names, or {output name: column}.
+            within: the time from the left record to the right record: "12h" means at least 0 and less than 12 hours; a pair
+                such as ("-10s", "10s") has an inclusive lower and an exclusive upper bound. None: any time; then rows are
+                kept for ever.
             where: further conditions on output columns, such as ("price", ">=", "reserve").
-            late: a pair of sinks, for records of the left and of the right stream that come when nothing is kept any more
-                that they could match, as for windows. Without `within` nothing is late.
-            how: "inner", or "left", "right" or "full": of which streams records without a partner come, with nulls, when the
-                watermark says that none can come any more. Not without `within`.
-        Returns: a stream of the left columns, and the right columns. Call `.event_time(column, delay=...)` before another
-            operator: a pair comes with its later record, a record without a partner when its time and `within` have passed.
-        Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, the bounds
-            leave no time, or `late` or another `how` is given without any.
+            late: a pair of sinks, for late records of the left and of the right stream. A record is late if the watermark
+                has passed every record that it could match. Without `within` no record is late.
+            how: "inner", "left", "right" or "full". An outer join also emits the records without a partner of the named
+                side, with nulls, when the watermark has passed every possible partner. An outer join needs `within`.
+        Returns: a stream of the left columns and the right columns. Call `.event_time(column, delay=...)` before the next
+            operator. A pair is as late as its later record; a record without a partner is emitted `within` after its time.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, two output columns have the same name, the
+            bounds are empty, or `late` or an outer join is used without `within`.
         Example:
             >>> sellers = auctions.event_time("ts").key_by("seller")
             >>> near = people.event_time("ts").key_by("id").join("near", sellers, ["name"], {"auction": "id"}, within="12h")
@@ -318,7 +331,7 @@ class KeyedStream(Keyed[StreamT]):
             >>> idle = people.event_time("ts").key_by("id").join("idle", sellers, ["name"], ["reserve"], "12h", how="left")
         """
         lower, upper = bounds_of(within)
-        columns, conditions = (kept(left), kept(right)), [list(one) for one in where]
+        columns, conditions = (kept(left), kept(right)), [list(condition) for condition in where]
         join = IntervalJoin(*columns, lower, upper, conditions)
         if how != "inner":
             join = OuterIntervalJoin(*columns, lower, upper, conditions, how)
@@ -327,18 +340,18 @@ class KeyedStream(Keyed[StreamT]):
             if late is not None:
                 raise SpecRefused(f"join {name!r}: without within= nothing is late; leave late= out, or give bounds")
             return fired
-        # Both sides are late alike: when the last one that matches a record is not kept any more.
+        # The same window for both sides: a record is late when its last possible partner is no longer kept.
         return with_late(fired, Window(upper - lower, 1), late)
 
 
-def _initial(name: str, given: Keyed[StreamT]) -> Keyed[StreamT]:
-    """The initial state of a processor: its records come before all others and have no event times."""
-    initial = other_of(f"transform_with_state {name!r}: initial_state", given)
+def _initial(name: str, stream: Keyed[StreamT]) -> Keyed[StreamT]:
+    """The stream of a processor's initial state: read before all others, without event times. Raises SpecRefused."""
+    initial = other_of(f"transform_with_state {name!r}: initial_state", stream)
     for source in inputs_of(initial.stream):
         if not isinstance(source.origin, str):
             raise SpecRefused(
                 f"transform_with_state {name!r}: initial_state comes from {origin_of(initial.stream, source.origin)}; it "
-                "has to be there before any record is read: take a source"
+                "must exist before any record is read: use a source"
             )
     change = partial(replace, time=None, delay_ms=0, ahead_ms=None, idle_ms=None, flow=None, initial=True)
     return KeyedStream(changed(initial.stream, change))

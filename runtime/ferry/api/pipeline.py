@@ -1,4 +1,4 @@
-"""What a pipeline is made of: inputs with their steps, operators, and what goes to sinks. Values only."""
+"""The parts of a pipeline: inputs with their steps, operators, and outputs to sinks. Values only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transform:
     where: str
     """The step's place in the pipeline, such as "transform on source 'orders'"."""
     schema: pa.Schema
-    """Columns of the function's result when the pipeline was built."""
+    """Columns of the function's result for an empty DataFrame at declaration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,19 @@ class MapBatches:
 
 @dataclass(slots=True)
 class Build:
-    """Operators of one pipeline in the order in which they were declared, and how to find out schemas of transforms."""
+    """The operators of one pipeline in the order of their declaration, and the pipeline's other parts."""
 
     schema_after: Callable[[Frames, pa.Schema, str], pa.Schema]
+    """(function of a transform, its input schema, its place) -> its output schema."""
     operators: list[Operator] = field(default_factory=list)
     late: list[LateOutput] = field(default_factory=list)
     created: dict[str, str] = field(default_factory=dict)
-    """By source: the column that says when a record was created."""
+    """By source: the column of the records' creation time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """How one input of an operator (or a sink) comes about: records of `origin`, then `steps`."""
+    """An input of an operator or a sink: the records of `origin` after `steps`."""
 
     origin: str | int
     """Name of a source, or index of the operator whose fired rows these are."""
@@ -62,19 +63,19 @@ class Input:
     delay_ms: int
     key: tuple[str, ...] = ()
     ahead_ms: int | None = None
-    """How far ahead of the clock an event time may be; None: as far as it likes."""
+    """Milliseconds by which an event time may be ahead of the clock. None: no bound."""
     idle_ms: int | None = None
-    """How long a flow may be silent before the watermark goes on without it; None: as long as it likes."""
+    """Milliseconds without a record after which a flow is idle and no longer holds the watermark back. None: never."""
     flow: str | None = None
-    """Column that says of which flow a record is; None: the source says it, or it is one flow."""
+    """Column with the name of each record's flow. None: the source names its flows, or is a single flow."""
     side: int = 0
-    """Of the operator that reads it: 1 for the right one of a join."""
+    """The side of the operator that reads this input: 1 for the right side of a join."""
     initial: bool = False
-    """It is what the operator's state begins from: it is read before all else, and has no event times."""
+    """Whether the operator's state begins from this input. It is read before all other inputs and has no event times."""
 
     @property
     def timed(self) -> bool:
-        """Whether its records have event times: said, or the end of the window that they were fired for."""
+        """Whether the records have event times: declared ones, or the end of the window of a fired row."""
         ends = [field.type for field in self.schema if field.name == "window_end"]
         known = len(ends) == 1 and (pa.types.is_int64(ends[0]) or pa.types.is_timestamp(ends[0]))
         return self.time is not None or (isinstance(self.origin, int) and known)
@@ -82,12 +83,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A stateful operator with its inputs: of each side one, or several that were united."""
+    """A stateful operator with its inputs: one for each side, or several united ones."""
 
     descriptor: OperatorDescriptor
     inputs: tuple[Input, ...]
     gives: pa.Schema | None = None
-    """Its rows as all that read them see them; None: as they are fired."""
+    """Schema of its rows behind the step that converts window bounds. None: the schema of the fired rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,50 +98,50 @@ class Output:
     input: Input
     sink: Sink
     where: str = ""
-    """The user's statement that makes it."""
+    """File and line of the user's statement that declares the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateOutput:
-    """Records that an operator leaves out because they came too late: they go to a sink as they came."""
+    """Late records of an operator, which go to a sink unchanged."""
 
     operator: int
     inputs: tuple[Input, ...]
-    """Of one side of the operator: one, or several that were united."""
+    """The inputs of one side of the operator: one, or several united ones."""
     window: Window
-    """A record is late when the last window with its time had ended at the operator's watermark before the epoch."""
+    """A record is late if its last window ended at or before the operator's watermark at the beginning of the epoch."""
     sink: Sink
 
 
-def key_type(column: pa.Field, what: str) -> KeyType:
-    """Type of a key element."""
+def key_type(column: pa.Field, place: str) -> KeyType:
+    """The type of a key column. Raises SpecRefused for a type that cannot be a key."""
     kind = key_kind_of(column.type)
     if kind is None:
         raise SpecRefused(
-            f"{what}: key column {column.name!r} is {column.type}; integers, strings, booleans, dates, timestamps, bytes, "
+            f"{place}: key column {column.name!r} is {column.type}; integers, strings, booleans, dates, timestamps, bytes, "
             "decimals of up to 38 digits and floats can be keys: make it one of these, or several columns, before key_by"
         )
     return kind
 
 
-def refuse_same(schema: pa.Schema, what: str) -> None:
-    """Refuse several columns of the very same name: nothing could tell which one is meant."""
+def refuse_same(schema: pa.Schema, subject: str) -> None:
+    """Refuse several columns of the same name, which would be ambiguous. `subject`: subject and verb of the message."""
     if same := [name for i, name in enumerate(schema.names) if name in schema.names[:i]]:
-        raise SpecRefused(f"{what} several columns named {same[0]!r}; give each a name of its own")
+        raise SpecRefused(f"{subject} several columns named {same[0]!r}; give each a name of its own")
 
 
-def refuse_twice(names: Sequence[str], what: str, keys: Sequence[str] = ()) -> None:
-    """Refuse columns of one name, also where capitals alone tell them apart, which Spark and most SQL do not look at."""
+def refuse_twice(names: Sequence[str], place: str, keys: Sequence[str] = ()) -> None:
+    """Refuse columns whose names are equal without regard to case, because Spark and most SQL ignore case."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.lower(), []).append(name)
-    for some in (some for some in alike.values() if len(some) > 1):
-        key = next((name for name in some if name in keys), None)
+    for same in (same for same in alike.values() if len(same) > 1):
+        key = next((name for name in same if name in keys), None)
         if key is None:
             raise SpecRefused(
-                f"{what}: output columns {some} would have one name (capitals do not tell); rename one of them"
+                f"{place}: output columns {same} would have the same name (case does not count); rename one of them"
             )
         raise SpecRefused(
-            f"{what}: its key column {key!r} would be an output column beside another {some[-1]!r}; rename it before "
+            f"{place}: the key column {key!r} and another output column would both be named {same[-1]!r}; rename it before "
             f"key_by, in .map_batches(ferry.select(..., other=pc.field({key!r})))"
         )

@@ -1,4 +1,4 @@
-"""The descriptor of a process in a pipeline: which columns it sees, in which order, and whether its inputs fit."""
+"""The descriptor of a process in a pipeline: its columns, its order, and the checks of its inputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ferry.process.api import Process
 from ferry.process.shapes import shape_of
 
 EACH_TIME = Window(1, 1)
-"""A process has no windows: records of each millisecond stand for themselves."""
+"""The window of a process, which has no windows of its own: one millisecond."""
 
 
 class ProcessInput(NamedTuple):
-    """One input of a process."""
+    """An input of a process."""
 
     schema: pa.Schema
     key: tuple[tuple[str, KeyType], ...]
     initial: bool = False
-    """State begins from it: its rows have no order."""
+    """Whether the state begins from this input. Its rows have no order."""
 
 
 def process_descriptor(
@@ -35,18 +35,22 @@ def process_descriptor(
     columns: Sequence[Sequence[str] | None],
     timed: bool,
 ) -> OperatorDescriptor:
-    """What tasks and instances need to know of it; of each input it sees `columns`, None: all. Raises SpecRefused.
+    """The descriptor that tasks and instances read. Raises SpecRefused if an input does not fit.
 
-    `timed`: its records have event times.
+    Parameters:
+        columns: for each input, the columns that the process sees. None: all.
+        timed: whether the records have event times.
     """
-    keys = [one.key for one in inputs]
+    keys = [source.key for source in inputs]
     if [kind for _, kind in keys[0]] != [kind for _, kind in keys[-1]]:
         raise SpecRefused(
-            f"operator {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}; cast those of one stream in "
+            f"operator {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}; cast the key of one stream in "
             ".map_batches(...)"
         )
-    orders = [None if one.initial else order for one in inputs]
-    chosen = [_chosen(name, one.schema, some, by) for one, some, by in zip(inputs, columns, orders, strict=True)]
+    orders = [None if source.initial else order for source in inputs]
+    chosen = [
+        _chosen(name, source.schema, names, by) for source, names, by in zip(inputs, columns, orders, strict=True)
+    ]
     key = pa.schema([(column, type_of(kind)) for column, kind in keys[0]])
     shape = shape_of(name, process, key, chosen, order, [number for number, by in enumerate(orders) if by is None])
     return OperatorDescriptor(name, index, "process", keys[0], EACH_TIME if timed else GLOBAL, process=shape)
@@ -58,7 +62,7 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | None) -> list[list[str] | None]:
-    """Of these columns those that each input has; each has to be in one. Raises SpecRefused."""
+    """For each input, its part of these columns. Raises SpecRefused for a column that no input has."""
     known = [column for schema in schemas for column in schema.names]
     if missing := [column for column in columns or () if column not in known]:
         raise SpecRefused(f"operator {name!r}: no column {missing[0]!r}; there are {', '.join(dict.fromkeys(known))}")
@@ -67,7 +71,7 @@ def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | Non
 
 
 def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: str | None) -> pa.Schema:
-    """What a process sees of an input: the chosen columns that it has, without dictionaries and views."""
+    """The columns of an input that a process sees, without dictionaries and views. Raises SpecRefused."""
     if order is not None and order not in schema.names:
         raise SpecRefused(f"operator {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
     if order is not None and not is_time(kind := schema.field(order).type):

@@ -1,7 +1,6 @@
 """A stream of records: the first steps of a pipeline, and its end, a sink.
 
-Every call returns a new value; nothing runs here. A mistake is refused as soon as it can be seen, with the name of the thing
-and a remedy.
+Every call returns a new value; nothing runs here. A call refuses a mistake at once. The message names the step and a remedy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ferry.kernels.kinds import key_kind_of
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stream(BaseStream):
-    """Records of a source, or rows that an operator fired: what `pipeline(streams, args)` gets, and each step returns.
+    """Records of a source, or fired rows of an operator. `pipeline(streams, args)` gets streams; each step returns a stream.
 
     Example:
         >>> def pipeline(streams, args):
@@ -36,13 +35,15 @@ class Stream(BaseStream):
     """
 
     def union(self, *others: Stream) -> Stream:
-        """The records of several streams in one, before an operator. Each keeps its event time; the slowest holds it back.
+        """Unite the records of several streams before an operator.
+
+        Each stream keeps its event time. The operator's watermark is the minimum over all united streams.
 
         Parameters:
-            others: streams of sources or operators, with columns of the same names and types in the same order. A column
-                may be null in all of them when it may be in one.
-        Returns: a stream of the records of all of them.
-        Raises: SpecRefused, if columns differ.
+            others: streams of sources or operators, with columns of the same names and types in the same order. A column of
+                the union is nullable if it is nullable in any of the streams.
+        Returns: a stream of all their records.
+        Raises: SpecRefused, if the columns differ.
         Example:
             >>> ids = [s.map_batches(lambda rows: rows.select(["id", "ts"])) for s in (people, auctions)]
             >>> seen = ids[0].union(ids[1]).event_time("ts").key_by("id")
@@ -57,7 +58,7 @@ class Stream(BaseStream):
                 )
             pairs = zip(schema, theirs, strict=True)
             schema = pa.schema([mine.with_nullable(mine.nullable or field.nullable) for mine, field in pairs])
-        inputs = [replace(one, schema=schema) for stream in (self, *others) for one in inputs_of(stream)]
+        inputs = [replace(source, schema=schema) for stream in (self, *others) for source in inputs_of(stream)]
         return replace(self, input=inputs[0], more=tuple(inputs[1:]))
 
     def __repr__(self) -> str:
@@ -66,7 +67,7 @@ class Stream(BaseStream):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns.
+        """Names of the columns, in order.
 
         Example:
             >>> bids.columns
@@ -82,25 +83,28 @@ class Stream(BaseStream):
         idle: Duration | None = None,
         flow: str | None = None,
     ) -> Stream:
-        """`column` is the event time; the watermark is the greatest one seen minus `delay`, of the slowest flow.
+        """Declare the event time and the watermark.
 
-        A source is one flow unless it names several: `parquet_files(..., flow=...)`, `json_files`, or a `FlowSplits`; or
-        unless its records do, in the column `flow`.
+        A flow is a part of a source with an order of its own, such as a partition. The watermark of a flow is its greatest
+        event time minus `delay`. The watermark of the stream is the minimum over its flows. A source is a single flow unless
+        it names its flows (`kafka`, `parquet_files(..., flow=...)`, a `FlowSplits`), or the column `flow` names them.
 
         Parameters:
-            column: int64 milliseconds or a timestamp.
-            delay: how late records come at most; text such as "3s" or "3 seconds", or a timedelta.
-            ahead: records whose time is more than this ahead of the worker's clock are malformed, for the watermark never
-                goes back. None: the times are of another clock. Ferry's generators have one of their own.
-            idle: a flow that has brought no record for so long, by the driver's clock, is idle: it does not hold the
-                watermark back. Time in which the job was down counts; a flow whose records wait to be read is not idle.
-                When it brings records again, they are judged by the watermark as it is then. None: it is waited for, for
-                ever. If all flows of all inputs of an operator are idle, its watermark stays where it is.
-            flow: a column that says of which flow a record is, such as "partition" of Spark's Kafka source. Nobody lists
-                these flows: they are waited for from their first record on, and idle also when more waits to be read.
+            column: the event time, as int64 milliseconds since 1970 or as a timestamp.
+            delay: the greatest expected lateness of a record: text such as "3s" or "3 seconds", or a timedelta.
+            ahead: the greatest lead of an event time over the worker's clock: text or a timedelta. A record with a greater
+                lead is malformed, because the watermark never goes back. None: no bound, for times of another clock. The
+                bound does not apply to Ferry's generators, which make up their event times.
+            idle: text or a timedelta. A flow without a record for this time, by the driver's clock, is idle and does not
+                hold the watermark back. Downtime of the job counts. A flow with unread records is not idle. Records of a
+                flow that was idle are compared with the current watermark. If all flows of all inputs of an operator are
+                idle, the operator's watermark does not move. None: no flow is ever idle.
+            flow: a column that names the flow of each record, such as "partition" of Spark's Kafka source. These flows are
+                not known in advance: a flow holds the watermark back from its first record on. It may be idle while records
+                of it are unread.
         Returns: the same records, with an event time.
-        Raises: SpecRefused, if there is no such column, it holds no times, or a duration is none; if `idle` or `flow` is
-            given for rows that an operator fired, which bring its watermark; or if the source has named its flows already.
+        Raises: SpecRefused, if a column is missing or has a wrong type, or a duration is invalid; if `idle` or `flow` is
+            used on fired rows of an operator, which have the operator's watermark; or if the source names its flows, too.
         Example:
             >>> timed = bids.event_time("ts", delay="3s", idle="30s")
         """
@@ -115,41 +119,41 @@ class Stream(BaseStream):
             require_column(self, flow, "event_time")
             if key_kind_of(kind := self.input.schema.field(flow).type) is None:
                 raise SpecRefused(
-                    f"event_time: column {flow!r} is {kind}, which names no flow; use an integer or a text"
+                    f"event_time: column {flow!r} is {kind}, which cannot name a flow; use an integer or a text"
                 )
         change = partial(replace, time=column, delay_ms=delay_ms, ahead_ms=ahead_ms, idle_ms=idle_ms, flow=flow)
         return changed(self, change)
 
     def created_at(self, column: str) -> Stream:
-        """`column` says when each record was created: how long it took from then to the sink is in the metrics.
+        """Declare the creation time of records. The metrics then show the latency from creation to the sink.
 
-        Each record counts once, where its source is read first, and whatever becomes of it: its time ends when the sinks
-        have the rows of its epoch. It holds for the source, also where that is read elsewhere. A source may say so itself,
-        by an attribute `creation_time` that is the name of a column; Ferry's paced workloads do.
+        Each record counts once, at the first reader of its source, also if the pipeline drops the record. The latency of a
+        record ends when the sinks have the rows of its epoch. The declaration applies to the source, in every place that
+        reads it. A source can declare the column with an attribute `creation_time`, as Ferry's paced workloads do.
 
         Parameters:
-            column: int64 milliseconds since 1970, or a timestamp, by the clock of whoever creates records: as that differs
-                from the driver's, latencies are wrong. Nulls are not counted.
+            column: the creation time, as int64 milliseconds since 1970 or as a timestamp, by the producer's clock. An offset
+                between the producer's clock and the driver's clock makes the latencies wrong by that offset. Nulls are not
+                counted.
         Returns: the same records.
-        Raises: SpecRefused, if there is no such column, it holds no times, or the stream is not as its source gives it.
+        Raises: SpecRefused, if the column is missing or is not a time, or if a step precedes this call.
         Example:
             >>> clocked = bids.created_at("ts").event_time("ts", delay="3s")
         """
-        for one in inputs_of(self):
-            if not isinstance(one.origin, str) or one.steps:
-                raise SpecRefused(
-                    f"created_at on {origin_of(self)}: say it straight behind the source, before any step"
-                )
+        for source in inputs_of(self):
+            if not isinstance(source.origin, str) or source.steps:
+                raise SpecRefused(f"created_at on {origin_of(self)}: call it on the source itself, before any step")
         require_column(self, column, "created_at")
         if not is_time(kind := self.input.schema.field(column).type):
             raise SpecRefused(f"created_at: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
-        self.build.created.update({str(one.origin): column for one in inputs_of(self)})
+        self.build.created.update({str(source.origin): column for source in inputs_of(self)})
         return self
 
-    def _refuse_fired(self, given: str) -> None:
-        if any(isinstance(one.origin, int) for one in inputs_of(self)):
+    def _refuse_fired(self, parameter: str) -> None:
+        """Refuse a parameter of `event_time` on fired rows of an operator."""
+        if any(isinstance(source.origin, int) for source in inputs_of(self)):
             raise SpecRefused(
-                f"event_time on {origin_of(self)}: rows that it fires bring its watermark; give {given}= to its inputs"
+                f"event_time on {origin_of(self)}: fired rows have the operator's watermark; give {parameter}= to its inputs"
             )
 
     def _idle(self, idle: Duration | None) -> int | None:
@@ -157,20 +161,20 @@ class Stream(BaseStream):
             return None
         self._refuse_fired("idle")
         if (idle_ms := milliseconds(idle, "idle")) == 0:
-            raise SpecRefused(f"event_time on {origin_of(self)}: idle={idle!r} is no time at all; a flow needs some")
+            raise SpecRefused(f"event_time on {origin_of(self)}: idle={idle!r} must be positive")
         return idle_ms
 
     def transform(self, function: Frames) -> Stream:
-        """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired.
+        """Run stateless Spark SQL. After an operator, `function` gets all fired rows of the epoch.
 
-        Before an operator it is planned once, and run in every epoch, unless the plan holds something that another epoch has
-        otherwise: a table that is read or joined, a shuffle, the time, a number that is drawn.
+        Before an operator, Spark plans the query once and reuses the plan in every epoch, unless the plan contains a table
+        scan, a join, a shuffle, now() or rand().
 
         Parameters:
-            function: DataFrame in, DataFrame out. It is tried once on an empty one, for its columns; how often it is called
-                later is not said.
-        Returns: the stream of what it returns.
-        Raises: SpecRefused, if the function fails, returns no DataFrame, or needs state of Spark's before an operator.
+            function: DataFrame in, DataFrame out. It is called once with an empty DataFrame, to get its columns. The number
+                of later calls is not defined.
+        Returns: a stream of the rows of the function's result.
+        Raises: SpecRefused, if the function fails, does not return a DataFrame, or needs Spark's state before an operator.
         Example:
             >>> dear = bids.transform(lambda rows: rows.where("price > 10000"))
         """
@@ -179,16 +183,16 @@ class Stream(BaseStream):
         schema = self.build.schema_after(function, self.input.schema, origin_of(self))
         refuse_same(schema, f"{where}: {function_name(function)} gives")
         step = Transform(function, where, schema)
-        return changed(self, lambda one: replace(one, steps=(*one.steps, step), schema=schema))
+        return changed(self, lambda source: replace(source, steps=(*source.steps, step), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:
-        """Arrow batches in and out, inside the task; keeps the records out of the JVM.
+        """Run a function of Arrow batches inside the task. The records do not pass through the JVM.
 
         Parameters:
-            function: RecordBatch in, RecordBatch or Table out; it is tried once on an empty one, for its columns. Or what
-                `ferry.filter` and `ferry.select` give: then the source reads the columns that are needed, and no others.
-        Returns: the stream of what it returns.
-        Raises: SpecRefused, if the function fails on an empty batch.
+            function: RecordBatch in, RecordBatch or Table out. It is called once with an empty batch, to get its columns. Or
+                `ferry.filter(...)` or `ferry.select(...)`: then the source reads only the columns that the pipeline needs.
+        Returns: a stream of the records of the function's result.
+        Raises: SpecRefused, if the function fails on an empty batch, or does not return a RecordBatch or a Table.
         Example:
             >>> bids.map_batches(lambda batch: batch.select(["ts", "auction"])).columns
             ['ts', 'auction']
@@ -199,38 +203,38 @@ class Stream(BaseStream):
             function = function.bound(self.input.schema)
         called = f"map_batches on {origin_of(self)}: {function_name(function)}"
         try:
-            made = function(empty)
+            result = function(empty)
         except BaseException as error:
             raise SpecRefused(
                 f"{called} fails on an empty batch with columns {self.input.schema.names}: {reason(error)}"
             ) from error
-        if not isinstance(made, pa.RecordBatch | pa.Table):
+        if not isinstance(result, pa.RecordBatch | pa.Table):
             at = place_of(function)
-            raise SpecRefused(f"{called} ({at}) must return a RecordBatch or a Table, it returned {not_arrow(made)}")
-        schema = made.schema
+            raise SpecRefused(f"{called} ({at}) must return a RecordBatch or a Table, it returned {not_arrow(result)}")
+        schema = result.schema
         refuse_same(schema, f"{called} gives")
         step = MapBatches(
             function if own else UserBatches(function, f"map_batches on {origin_of(self)}", empty.schema, schema)
         )
-        return changed(self, lambda one: replace(one, steps=(*one.steps, step), schema=schema))
+        return changed(self, lambda source: replace(source, steps=(*source.steps, step), schema=schema))
 
-    def _callable(self, function: object, what: str) -> None:
+    def _callable(self, function: object, step: str) -> None:
         if not callable(function):
-            raise SpecRefused(f"{what} on {origin_of(self)}: {type(function).__name__} is no function")
+            raise SpecRefused(f"{step} on {origin_of(self)}: {type(function).__name__} is not a function")
 
     def key_by(self, *columns: str) -> KeyedStream[Stream]:
-        """Partition by one or more columns. Keys are told from each other as SQL groups them.
+        """Partition by one or more columns. Keys are equal as in SQL's GROUP BY.
 
-        A null is a value of its own, and -0.0 is 0.0, and NaN one value; but in a join a null equals nothing, and its
-        records have no pairs.
+        A null is a value of its own, -0.0 equals 0.0, and all NaNs are equal. In a join a null equals nothing: a record with
+        a null in its key has no partner.
 
         Parameters:
-            columns: integers, strings, booleans, dates, timestamps, bytes, decimals of up to 38 digits, or floats. Rows that
-                are fired have the columns with their types (timestamps also with their unit and time zone), but for these:
-                integers of every width become 64 bits, and an unsigned one beyond that makes its record malformed; texts
-                and bytes of every layout become `string` and `binary`.
-        Returns: a keyed stream, which takes a window.
-        Raises: SpecRefused, if none is named, one is not there, or its type cannot be a key (lists, structs and maps).
+            columns: integers, strings, booleans, dates, timestamps, bytes, decimals of up to 38 digits, or floats. Fired
+                rows have the key columns with their types (timestamps with their unit and time zone), with two exceptions:
+                integers of every width become int64, and a record with a greater unsigned integer is malformed; strings and
+                bytes of every layout become `string` and `binary`.
+        Returns: a keyed stream, for `.window(...)`, `.aggregate(...)` and the other stateful steps.
+        Raises: SpecRefused, if no column is named, a column is missing, or its type cannot be a key (lists, structs, maps).
         Example:
             >>> per_auction = bids.event_time("ts").key_by("auction")
         """
@@ -244,16 +248,18 @@ class Stream(BaseStream):
         order: str | None = None,
         late: Sink | None = None,
     ) -> Stream:
-        """The first record of each key within some event time goes on, and its repeats are dropped: `key_by(...).distinct`.
+        """Drop repeated records of a key within a span of event time. Short for `key_by(...).distinct(...)`.
 
         Parameters:
-            columns: the key.
-            within: how far apart two records of a key are that both go on: "10 minutes".
-            name: of the operator; its state belongs to this name. None: "distinct_" and the columns of the key.
-            order: an integer or timestamp column: of records of one time the least goes on. None: any of them.
-            late: a sink for the records that come too late to say whether they are repeats.
+            columns: the columns of the key.
+            within: the span of event time, such as "10 minutes". A record is a repeat if a passed record of its key is less
+                than `within` before or after it.
+            name: name of the operator. The operator's state belongs to this name. None: "distinct_" and the key columns.
+            order: an integer or timestamp column. Among records of equal key and event time the one with the least value
+                passes. None: any of them passes.
+            late: a sink for late records, which may repeat a record that the state has forgotten.
         Returns: a stream of the same columns, with the same event time.
-        Raises: SpecRefused, as `KeyedStream.distinct`.
+        Raises: SpecRefused, for the same reasons as `KeyedStream.distinct`.
         Example:
             >>> bids.event_time("ts", delay="3s").distinct("auction", "bidder", within="10 minutes").columns
             ['seq', 'ts', 'auction', 'bidder', 'price']
@@ -261,23 +267,24 @@ class Stream(BaseStream):
         return self.key_by(*columns).distinct(within=within, name=name, order=order, late=late)
 
     def sink(self, sink: Sink) -> Output:
-        """End of the pipeline, behind an operator or straight behind a source. A stream may have several.
+        """Write the rows to a sink: the end of a pipeline, behind an operator or a source. A stream may have several sinks.
 
         Parameters:
-            sink: where the rows go: `ferry.parquet(...)`, `ferry.postgres(...)`, `ferry.console()` ... or one of yours.
-        Returns: what `pipeline(streams, args)` returns, alone or in a list.
-        Raises: SpecRefused, if streams were united before it, and no operator is between; if the sink cannot take a column.
+            sink: the destination: `ferry.parquet(...)`, `ferry.postgres(...)`, `ferry.console()` ... or an object of your
+                own subclass of `ferry.Sink`.
+        Returns: an output. `pipeline(streams, args)` returns one output or a list of outputs.
+        Raises: SpecRefused, if the stream is a union without an operator behind it, or the sink does not support a column.
         Example:
             >>> counts = per_auction.aggregate("counts", num=ferry.count())
             >>> output = counts.sink(ferry.parquet("counts"))
         """
         if not isinstance(sink, Sink):
-            given = function_name(sink) if callable(sink) else type(sink).__name__
+            value = function_name(sink) if callable(sink) else type(sink).__name__
             raise SpecRefused(
-                f"sink on {origin_of(self)}: {given} is no sink; use ferry.parquet(...), ferry.console(), "
-                "ferry.foreach_epoch(function) or an object of a class of ferry.Sink"
+                f"sink on {origin_of(self)}: {value} is not a sink; use ferry.parquet(...), ferry.console(), "
+                "ferry.foreach_epoch(function) or an object of a subclass of ferry.Sink"
             )
         if self.more:
-            raise SpecRefused(f"sink on {origin_of(self)}, which is united with others: give each a sink of its own")
+            raise SpecRefused(f"sink on {origin_of(self)}, a union: give each of its streams a sink of its own")
         expecting(sink, self.input.schema, f"sink on {origin_of(self)}")
         return Output(self.input, sink, here())

@@ -1,4 +1,4 @@
-"""What a pipeline says to have the greatest rows of each window, as an operator."""
+"""The operator that keeps the greatest rows of each key and window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.process.top import BOUNDS, TopRows
 
 N_MAX = 1000
-"""Rows of a key and pane that are kept: each of them is written again when one before it comes."""
+"""Most rows of a key and pane. A new row rewrites every kept row behind it."""
 
 
 def top_rows(
@@ -23,9 +23,9 @@ def top_rows(
     descending: bool,
     rank: str | None,
 ) -> StreamT:
-    """The operator. Raises SpecRefused."""
+    """Add the operator. Raises SpecRefused."""
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= N_MAX:
-        raise SpecRefused(f"top_n {name!r}: {n!r} is no number of rows; give one from 1 to {N_MAX}")
+        raise SpecRefused(f"top_n {name!r}: n={n!r} is not a number of rows; give a number from 1 to {N_MAX}")
     by = [by] if isinstance(by, str) else by
     if not isinstance(by, list | tuple) or not by or not all(isinstance(column, str) for column in by):
         raise SpecRefused(f'top_n {name!r}: by={by!r} has to be the column that orders rows, or several: by="price"')
@@ -33,6 +33,6 @@ def top_rows(
         taken = {*keyed.stream.input.key, *BOUNDS}
         columns = {column: column for column in keyed.stream.input.schema.names if column not in taken}
     if not columns:
-        raise SpecRefused(f"top_n {name!r}: columns= names none; give at least one")
+        raise SpecRefused(f"top_n {name!r}: columns= is empty; name at least one column")
     process = TopRows(window.size_ms, window.slide_ms, n, list(by), columns, descending, rank)
     return declare_process(keyed, name, process, columns=[list(dict.fromkeys([*by, *columns.values()]))])

@@ -1,4 +1,4 @@
-"""Functions that users write for `map_batches`, as tasks call them."""
+"""Users' functions for `map_batches`, as tasks call them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ferry.connectors.users import is_ferrys
 from ferry.contract.user_code import at, calling, function_name
 
 
-def not_arrow(made: object) -> str:
-    """What a function has returned that is neither a RecordBatch nor a Table, and what to do about it."""
-    kind = type(made).__name__
-    if inspect.iscoroutine(made):
-        made.close()
+def not_arrow(result: object) -> str:
+    """The type of a result that is neither a RecordBatch nor a Table, and the remedy."""
+    kind = type(result).__name__
+    if inspect.iscoroutine(result):
+        result.close()
     remedies = {
         "NoneType": "is a `return` missing?",
         "coroutine": "leave out `async`",
@@ -33,50 +33,51 @@ def not_arrow(made: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UserBatches:
-    """A function of the user's for `map_batches`."""
+    """A user's function for `map_batches`."""
 
     function: Batches
     where: str
-    """Which one it is, as in "map_batches on source 'orders'"."""
-    given: pa.Schema
-    """Of an empty batch, and `schema` of what it returned for that."""
+    """The step's place in the pipeline, as in "map_batches on source 'orders'"."""
+    input_schema: pa.Schema
+    """The schema of the empty batch at declaration."""
     schema: pa.Schema
+    """The schema of the result for the empty batch."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
-        """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
+        """The function's result. Raises UserCodeFailed, also if its columns differ from the columns for an empty batch."""
         with calling(f"{function_name(self.function)} in {self.where}", self.function):
-            made = self.function(batch)
-            if not isinstance(made, pa.RecordBatch | pa.Table):
-                raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
-            if _columns(batch.schema) != _columns(self.given):
-                return made  # Records that pass through Spark's SQL have its types, and so has what is made of them.
-            return made if _columns(made.schema) == _columns(self.schema) else self._fitted(made)
+            result = self.function(batch)
+            if not isinstance(result, pa.RecordBatch | pa.Table):
+                raise TypeError(f"it returned {type(result).__name__}; a RecordBatch or a Table is needed")
+            if _columns(batch.schema) != _columns(self.input_schema):
+                return result  # Records that pass through Spark SQL have Spark's types, and so does the result.
+            return result if _columns(result.schema) == _columns(self.schema) else self._fitted(result)
 
-    def _fitted(self, made: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
-        """With the declared types where a batch has nothing but nulls: builders of Arrow know no type for these."""
-        if made.schema.names == self.schema.names:
+    def _fitted(self, result: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        """The result with the declared types in columns of nulls alone, for which Arrow's builders infer no type."""
+        if result.schema.names == self.schema.names:
             columns = [
                 column.cast(field.type) if pa.types.is_null(column.type) else column
-                for column, field in zip(made.columns, self.schema, strict=True)
+                for column, field in zip(result.columns, self.schema, strict=True)
             ]
-            made = type(made).from_arrays(columns, names=made.schema.names)
-        if (now := _columns(made.schema)) != (declared := _columns(self.schema)):
+            result = type(result).from_arrays(columns, names=result.schema.names)
+        if (now := _columns(result.schema)) != (declared := _columns(self.schema)):
             raise TypeError(f"it returned columns ({_listed(now)}), and ({_listed(declared)}) for an empty batch")
-        return made
+        return result
 
 
 def code_of(inputs: Iterable[Input], sources: Mapping[str, Any]) -> str:
-    """The user's functions and sources of inputs, each with its place; empty: none is the user's own."""
-    found: dict[str, None] = {}
-    for one in inputs:
-        origin = sources.get(one.origin) if isinstance(one.origin, str) else None
+    """The user's functions and sources among the inputs, each with its file and line. Empty without any."""
+    code: dict[str, None] = {}
+    for source in inputs:
+        origin = sources.get(source.origin) if isinstance(source.origin, str) else None
         if isinstance(origin, Splits) and not is_ferrys(origin):
-            found[f"source {one.origin!r}{at(type(origin))}"] = None
-        for step in one.steps:
+            code[f"source {source.origin!r}{at(type(origin))}"] = None
+        for step in source.steps:
             if isinstance(step, Transform) or isinstance(step.function, UserBatches):
                 function = step.function.function if isinstance(step.function, UserBatches) else step.function
-                found[f"{function_name(function)}{at(function)}"] = None
-    return ", ".join(found)
+                code[f"{function_name(function)}{at(function)}"] = None
+    return ", ".join(code)
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

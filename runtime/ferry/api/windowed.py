@@ -1,4 +1,4 @@
-"""Streams that are keyed and cut into windows."""
+"""Windowed streams: keyed streams with a window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ferry.process.windowed import WindowAggregate
 
 @dataclass(frozen=True, slots=True)
 class WindowedStream(Generic[StreamT]):
-    """A keyed stream with a window, which is aggregated or joined.
+    """A keyed stream with tumbling or sliding windows, for aggregates and joins.
 
     Example:
         >>> bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
@@ -36,7 +36,7 @@ class WindowedStream(Generic[StreamT]):
     keyed: Keyed[StreamT]
     window: Window
     bounds: pa.DataType = MILLISECONDS
-    """Type of the bounds."""
+    """Type of window_start and window_end."""
 
     def __repr__(self) -> str:
         return f"{self.keyed!r} in {self.window}"
@@ -49,16 +49,17 @@ class WindowedStream(Generic[StreamT]):
         late: Sink | None = None,
         **aggregates: Aggregate,
     ) -> StreamT:
-        """One row for each key and window, when the watermark has passed the window's end.
+        """Aggregate each key and window. A row is emitted when the watermark has passed the window's end.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "late".
-            late: a sink for the records that come too late for all their windows, which are otherwise left out: they are
-                counted, and go there as they came, with all columns, when they come.
-            aggregates: names of output columns, and the functions that make them.
-        Returns: a stream of the key columns, window_start, window_end, and then the aggregates.
-        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+            name: name of the operator. The operator's state belongs to this name.
+            aggregator: your own `ferry.Aggregator` instead of `aggregates`; or a dict of aggregates, for column names such
+                as "late".
+            late: a sink for late records. A record is late if the watermark has passed all its windows. Late records are
+                counted, and go to the sink unchanged, with all columns. None: they are only counted.
+            aggregates: aggregate functions by output column, such as `n=ferry.count()`.
+        Returns: a stream of the key columns, window_start, window_end and the aggregates.
+        Raises: SpecRefused, if there is no aggregate, a column is missing or has a wrong type, or a name is taken.
         Example:
             >>> per_auction.aggregate("hot", bids=ferry.count(), top=ferry.max("price")).columns
             ['auction', 'window_start', 'window_end', 'bids', 'top']
@@ -66,9 +67,9 @@ class WindowedStream(Generic[StreamT]):
         keyed, window = self.keyed, self.window
         aggregator, aggregates = outputs_of(name, aggregator, aggregates)
         if aggregator is not None or needs_process(aggregates, keyed.stream.input.schema):
-            made = chosen_aggregator(name, aggregator, aggregates)
-            process = WindowAggregate(window.size_ms, window.slide_ms, made)
-            fired = declare_process(keyed, name, process, columns=[read_by(keyed, made)])
+            chosen = chosen_aggregator(name, aggregator, aggregates)
+            process = WindowAggregate(window.size_ms, window.slide_ms, chosen)
+            fired = declare_process(keyed, name, process, columns=[read_by(keyed, chosen)])
         else:
             read = AggregateInput(keyed.stream.input.schema, key_of(keyed, name))
             place = len(keyed.stream.build.operators)
@@ -84,18 +85,21 @@ class WindowedStream(Generic[StreamT]):
         how: str = "inner",
         late: tuple[Sink | None, Sink | None] | None = None,
     ) -> StreamT:
-        """Pairs of records of both streams with the same key in the same window, when the watermark has passed its end.
+        """Join records of both streams with the same key in the same window.
+
+        The pairs of a window are emitted when the watermark has passed the window's end.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            other: the other stream, with a key and without a window: it gets this one's.
-            left: which columns of this stream are kept: names, or {output name: column}.
-            right: which of the other.
-            how: "inner", or "left", "right" or "full": of which streams records without a partner are there, with nulls.
-            late: a pair of sinks, for records of the left and of the right stream that come too late, as for aggregates.
-                None in it: those of that stream are only counted.
-        Returns: a stream of window_start, window_end, the left columns, and the right columns.
-        Raises: SpecRefused, if the keys differ in type, a column is missing, or an output column is there twice.
+            name: name of the operator. The operator's state belongs to this name.
+            other: the right stream: keyed, without a window. It gets this stream's window.
+            left: the columns of this stream to keep: names, or {output name: column}.
+            right: the columns of the other stream to keep: names, or {output name: column}.
+            how: "inner", "left", "right" or "full". An outer join also emits the records without a partner of the named
+                side, with nulls.
+            late: a pair of sinks, for late records of the left and of the right stream, as in `aggregate`. None for a
+                stream: its late records are only counted.
+        Returns: a stream of window_start, window_end, the left columns and the right columns.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, or two output columns have the same name.
         Example:
             >>> sellers = auctions.event_time("ts").key_by("seller")
             >>> new = people.event_time("ts").key_by("id").window(ferry.tumbling("12h"))
@@ -120,22 +124,22 @@ class WindowedStream(Generic[StreamT]):
         rank: str | None = "rank",
         late: Sink | None = None,
     ) -> StreamT:
-        """The `n` greatest rows of each key and window, a row each, when the watermark has passed the window's end.
+        """Emit the `n` greatest rows of each key and window when the watermark has passed the window's end.
 
-        Rows with equal `by` are in the order of their event times, and then of what is kept of them, so that the same
-        records give the same rows, however they come. A row in which `by` is null is left out; NaN is the greatest.
+        Rows with equal `by` are ordered by event time, then by their kept columns. Therefore the same records give the same
+        rows in every order of arrival. A row with a null in `by` is left out. NaN is the greatest value.
 
         Parameters:
-            name: of the operator; its state belongs to this name. It keeps `n` rows of each key and slice.
-            n: how many, 1000 at most. Windows with fewer records have fewer.
-            by: the column that orders rows, or several, of which the first counts most.
-            columns: which columns there are: names, or {output name: column}. None: all but the key's and bounds of
-                windows.
-            descending: False: the least rows.
-            rank: name of the column for the row's place, from 1 on, as SQL's ROW_NUMBER; None: there is none.
-            late: a sink for the records that come too late, as of `aggregate`.
-        Returns: a stream of the key columns, window_start, window_end, the rank, and the columns.
-        Raises: SpecRefused, if a column is missing or cannot be kept, a name is there twice, or `n` is no such number.
+            name: name of the operator. The operator's state belongs to this name: `n` rows for each key and slice.
+            n: number of rows, from 1 to 1000. A window with fewer records emits fewer rows.
+            by: the column that orders the rows, or several columns, the most significant first.
+            columns: the columns to keep: names, or {output name: column}. None: all but the key and the window bounds.
+            descending: True: the greatest rows. False: the least rows.
+            rank: name of the output column for the row's rank, from 1 on, as SQL's ROW_NUMBER. None: no such column.
+            late: a sink for late records, as in `aggregate`.
+        Returns: a stream of the key columns, window_start, window_end, the rank and the columns.
+        Raises: SpecRefused, if a column is missing or has an unsupported type, two output columns have the same name, or `n`
+            is not a number from 1 to 1000.
         Example:
             >>> per_auction.top_n("dearest", 3, by="price", columns=["bidder", "price"]).columns
             ['auction', 'window_start', 'window_end', 'rank', 'bidder', 'price']
@@ -147,12 +151,12 @@ class WindowedStream(Generic[StreamT]):
 
 @dataclass(frozen=True, slots=True)
 class SessionStream(Generic[StreamT]):
-    """A keyed stream, cut into sessions."""
+    """A keyed stream with session windows."""
 
     keyed: Keyed[StreamT]
     window: SessionGap
     bounds: pa.DataType = MILLISECONDS
-    """Type of the bounds."""
+    """Type of window_start and window_end."""
 
     def aggregate(
         self,
@@ -162,23 +166,26 @@ class SessionStream(Generic[StreamT]):
         late: Sink | None = None,
         **aggregates: Aggregate,
     ) -> StreamT:
-        """One row for each session, when the watermark has passed its end.
+        """Aggregate each session. A row is emitted when the watermark has passed the session's end.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "late".
-            late: a sink for the records that come too late, as for windows.
-            aggregates: names of output columns, and the functions that make them.
-        Returns: a stream of the key columns, window_start (the first record's time), window_end, and then the aggregates.
-        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+            name: name of the operator. The operator's state belongs to this name.
+            aggregator: your own `ferry.Aggregator` instead of `aggregates`; or a dict of aggregates, for column names such
+                as "late".
+            late: a sink for late records. A record is late if the watermark has passed the end of a session of this record
+                alone. Late records are counted, and go to the sink unchanged, with all columns. None: they are only counted.
+            aggregates: aggregate functions by output column, such as `n=ferry.count()`.
+        Returns: a stream of the key columns, window_start (the event time of the first record), window_end (the gap after
+            the last record) and the aggregates.
+        Raises: SpecRefused, if there is no aggregate, a column is missing or has a wrong type, or a name is taken.
         Example:
             >>> visits = bids.event_time("ts").key_by("bidder").window(ferry.session("10s"))
             >>> visits.aggregate("visits", num=ferry.count(), most=ferry.max("price")).columns
             ['bidder', 'window_start', 'window_end', 'num', 'most']
         """
-        made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
-        sessions = SessionAggregate(self.window.gap_ms, made)
-        fired = declare_process(self.keyed, name, sessions, columns=[read_by(self.keyed, made)])
+        chosen = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
+        sessions = SessionAggregate(self.window.gap_ms, chosen)
+        fired = declare_process(self.keyed, name, sessions, columns=[read_by(self.keyed, chosen)])
         return with_bounds(with_late(fired, self.window.alone, (late,)), self.bounds)
 
     def join(
@@ -190,18 +197,21 @@ class SessionStream(Generic[StreamT]):
         how: str = "inner",
         late: tuple[Sink | None, Sink | None] | None = None,
     ) -> StreamT:
-        """Pairs of records of both streams with the same key in one session, which is made of the records of both.
+        """Join records of both streams with the same key in the same session. Records of both streams form the sessions.
+
+        The pairs of a session are emitted when the watermark has passed the session's end.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            other: the other stream, with a key and without a window: it gets this one's.
-            left: which columns of this stream are kept: names, or {output name: column}.
-            right: which of the other.
-            how: "inner", or "left", "right" or "full": of which streams records without a partner are there, with nulls.
-            late: a pair of sinks, for records of the left and of the right stream that come too late, as for aggregates.
-                None in it: those of that stream are only counted.
-        Returns: a stream of window_start, window_end, the left columns, and the right columns.
-        Raises: SpecRefused, if the keys differ in type, a column is missing, or an output column is there twice.
+            name: name of the operator. The operator's state belongs to this name.
+            other: the right stream: keyed, without a window. It gets this stream's window.
+            left: the columns of this stream to keep: names, or {output name: column}.
+            right: the columns of the other stream to keep: names, or {output name: column}.
+            how: "inner", "left", "right" or "full". An outer join also emits the records without a partner of the named
+                side, with nulls.
+            late: a pair of sinks, for late records of the left and of the right stream, as in `aggregate`. None for a
+                stream: its late records are only counted.
+        Returns: a stream of window_start, window_end, the left columns and the right columns.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, or two output columns have the same name.
         Example:
             >>> offers = bids.event_time("ts").key_by("bidder")
             >>> active = people.event_time("ts").key_by("id").window(ferry.session("10s"))
@@ -216,7 +226,7 @@ class SessionStream(Generic[StreamT]):
 
 @dataclass(frozen=True, slots=True)
 class RowStream(Generic[StreamT]):
-    """A keyed stream, cut into windows of rows."""
+    """A keyed stream with windows of rows."""
 
     keyed: Keyed[StreamT]
     window: LastRows
@@ -231,26 +241,27 @@ class RowStream(Generic[StreamT]):
         number: str | None = None,
         **aggregates: Aggregate,
     ) -> StreamT:
-        """One row for each record that ends a window, at once: nothing is late.
+        """Aggregate each window of rows. A row is emitted at once for each record that ends a window; no record is late.
 
         Parameters:
-            name: of the operator; its state belongs to this name.
-            columns: which columns of the record itself are there: names, or {output name: column}.
-            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "order".
-            order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
-            number: name of an output column for the record's number among those of its key, from 1 on.
-            aggregates: names of output columns, and the functions that make them.
-        Returns: a stream of the number, if it has a name, the columns, and then the aggregates. Call `.event_time(column)`
-            before another operator.
-        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+            name: name of the operator. The operator's state belongs to this name.
+            columns: the columns of the window's last record to keep: names, or {output name: column}.
+            aggregator: your own `ferry.Aggregator` instead of `aggregates`; or a dict of aggregates, for column names such
+                as "order".
+            order: a column or columns. Within an epoch, the records of a key are processed in the order of these columns.
+                Empty: in the order of their event times.
+            number: name of an output column for the record's number within its key, from 1 on. None: no such column.
+            aggregates: aggregate functions by output column, such as `n=ferry.count()`.
+        Returns: a stream of the number (if named), the columns and the aggregates. Call `.event_time(column)` before the
+            next operator.
+        Raises: SpecRefused, if there is no aggregate, a column is missing or has a wrong type, or a name is taken.
         Example:
             >>> last5 = bids.event_time("ts").key_by("auction").window(ferry.rows(5))
             >>> last5.aggregate("last5", ["seq", "ts"], order="seq", n=ferry.count(), total=ferry.sum("price")).columns
             ['seq', 'ts', 'n', 'total']
         """
-        made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
+        chosen = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
         by = [order] if isinstance(order, str) else list(order)
-        window = RowWindows(self.window.size, made, kept(columns), self.window.slide, by, number)
-        return declare_process(
-            self.keyed, name, window, columns=[read_by(self.keyed, made, [*kept(columns).values(), *by])]
-        )
+        window = RowWindows(self.window.size, chosen, kept(columns), self.window.slide, by, number)
+        read = read_by(self.keyed, chosen, [*kept(columns).values(), *by])
+        return declare_process(self.keyed, name, window, columns=[read])

@@ -1,4 +1,4 @@
-"""Windows, and when an aggregate emits its rows, as a pipeline names them. Values only."""
+"""Windows and emit modes of a pipeline. Values only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ferry.contract.texts import require_name
 
 
 def tumbling(size: Duration) -> Window:
-    """Windows [k * size, (k + 1) * size).
+    """Tumbling windows [k * size, (k + 1) * size) since 1970, without overlap.
 
     Parameters:
-        size: text such as "60s".
+        size: length of a window: text such as "60s" or "1 minute", or a timedelta.
     Returns: a window, for `.window(...)`.
-    Raises: SpecRefused, if the size is no duration, or 0.
+    Raises: SpecRefused, if the size is not a positive duration.
     Example:
         >>> ferry.tumbling("60s") == ferry.tumbling("1 minute")
         True
@@ -26,13 +26,13 @@ def tumbling(size: Duration) -> Window:
 
 
 def sliding(size: Duration, slide: Duration) -> Window:
-    """Windows of `size` that start at every multiple of `slide`.
+    """Sliding windows of length `size` that start at every multiple of `slide` since 1970.
 
     Parameters:
-        size: text such as "60s".
-        slide: the same; it must divide the size.
+        size: length of a window: text such as "60s", or a timedelta.
+        slide: distance between the starts of two windows: text or a timedelta. It must divide the size.
     Returns: a window, for `.window(...)`.
-    Raises: SpecRefused, if one of them is no duration, or 0, or the slide does not divide the size.
+    Raises: SpecRefused, if size or slide is not a positive duration, or the slide does not divide the size.
     Example:
         >>> ferry.sliding("60s", "7s")
         Traceback (most recent call last):
@@ -47,39 +47,39 @@ def sliding(size: Duration, slide: Duration) -> Window:
 
 
 class SessionGap(NamedTuple):
-    """Sessions: records of a key that are at most so far apart."""
+    """Sessions: the records of a key with at most `gap_ms` between neighbours."""
 
     gap_ms: int
 
     @property
     def alone(self) -> Window:
-        """The session of a record that nothing else belongs to."""
+        """The window of a session with a single record."""
         return Window(self.gap_ms, 1)
 
 
 class LastRows(NamedTuple):
-    """Windows of rows: the last ones of each key."""
+    """Windows of the last `size` rows of each key, every `slide` rows."""
 
     size: int
     slide: int
 
 
 class EachRecord(NamedTuple):
-    """A row for each record, with these columns of its own, in this order within an epoch."""
+    """Emit a row for each record: its columns by output name, and the columns that order the records of an epoch."""
 
     columns: dict[str, str]
     order: list[str]
 
 
 def session(gap: Duration) -> SessionGap:
-    """Sessions: a record that is at most `gap` after the one before it, of the same key, is of the same session.
+    """Session windows: a record at most `gap` after the previous record of its key belongs to the same session.
 
-    A session ends `gap` after its last record, and is final when the watermark has reached that.
+    A session ends `gap` after its last record. It is final when the watermark has reached its end.
 
     Parameters:
-        gap: text such as "10s".
+        gap: the longest time between two records of a session: text such as "10s", or a timedelta.
     Returns: a window, for `.window(...)`.
-    Raises: SpecRefused, if the gap is no duration, or 0.
+    Raises: SpecRefused, if the gap is not a positive duration.
     Example:
         >>> visits = bids.event_time("ts", delay="3s").key_by("bidder").window(ferry.session("10s"))
         >>> visits.aggregate("visits", num=ferry.count()).columns
@@ -87,36 +87,37 @@ def session(gap: Duration) -> SessionGap:
     """
     gap_ms = milliseconds(gap, "gap")
     if not gap_ms:
-        raise SpecRefused(f"window: a session's gap of {gap!r} is no time at all")
+        raise SpecRefused(f"window: a session's gap of {gap!r} must be positive")
     return SessionGap(gap_ms)
 
 
 def rows(size: int, slide: int = 1) -> LastRows:
-    """Windows of the last rows of each key: each record ends one, or every `slide`-th.
+    """Windows of the last `size` rows of each key. Every `slide`-th record of a key ends a window.
 
     Parameters:
-        size: how many rows; the first windows of a key have less.
-        slide: how many rows lie between the ends of two windows.
+        size: number of rows in a window. The first windows of a key have fewer rows.
+        slide: number of rows between the ends of two windows.
     Returns: a window, for `.window(...)`.
-    Raises: SpecRefused, if one of them is not a positive number.
+    Raises: SpecRefused, if size or slide is not a positive integer.
     Example:
         >>> last5 = bids.event_time("ts").key_by("auction").window(ferry.rows(5))
         >>> last5.aggregate("last5", ["seq"], total=ferry.sum("price")).columns
         ['seq', 'total']
     """
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in (size, slide)):
-        raise SpecRefused(f"window: rows({size!r}, {slide!r}) needs numbers of rows, 1 at least")
+        raise SpecRefused(f"window: rows({size!r}, {slide!r}) needs positive numbers of rows")
     return LastRows(size, slide)
 
 
 def records(*columns: str, order: str | Sequence[str] = ()) -> EachRecord:
-    """Emit a row for each record, with the aggregates of its key until then, itself among them.
+    """Emit a row for each record, with the aggregates of its key up to and including this record.
 
     Parameters:
-        columns: those of the record itself that are there, too.
-        order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
-    Returns: what `emit` of an aggregate without a window takes.
-    Raises: SpecRefused for what is no name.
+        columns: names of the record's columns to keep in the row.
+        order: a column or columns. Within an epoch, the records of a key are processed in the order of these columns. Empty:
+            in the order of their event times.
+    Returns: a value for `emit` of an aggregate without a window.
+    Raises: SpecRefused, if a column is not a name.
     Example:
         >>> counts = bids.event_time("ts").key_by("auction")
         >>> counts.aggregate("counts", num=ferry.count(), emit=ferry.records("seq", "auction", order="seq")).columns
@@ -129,9 +130,9 @@ def records(*columns: str, order: str | Sequence[str] = ()) -> EachRecord:
 
 
 def at_end() -> Emit:
-    """Emit the rows of all keys once, when a finite input has ended.
+    """Emit the rows of all keys once, at the end of a finite input. This is the default.
 
-    Returns: what `emit` of an aggregate without a window takes; it is the default.
+    Returns: a value for `emit` of an aggregate without a window.
     Raises: nothing.
     Example:
         >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.at_end())
@@ -140,12 +141,12 @@ def at_end() -> Emit:
 
 
 def changes() -> Emit:
-    """Emit after each epoch one row for every key that has changed in it, with its new values: Spark's update mode.
+    """Emit a row with the new values of every changed key after each epoch: Spark's update mode.
 
-    How records fall into epochs decides which rows there are on the way; the last row of a key has its final values.
-    That a key was forgotten (`ttl` of the aggregate) is no change: nothing is emitted for it.
+    The intermediate rows depend on the distribution of records over epochs; the last row of a key has its final values. A
+    key that is forgotten (`ttl` of the aggregate) emits no row.
 
-    Returns: what `emit` of an aggregate without a window takes.
+    Returns: a value for `emit` of an aggregate without a window.
     Raises: nothing.
     Example:
         >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.changes())

@@ -1,5 +1,5 @@
-"""Sources and sinks: one folder a system, its source and its sink together, and the ports that all of them keep.
+"""Sources and sinks: one folder per system, with its source and its sink.
 
-`splits.Splits` is the port of a source, `sink.Sink` that of a sink. Must never import PySpark: a DataFrame only comes in as
-the argument of a sink.
+`splits.Splits` is the interface of sources, `sink.Sink` is the interface of sinks. Must never import PySpark: only a sink
+sees a DataFrame, as an argument.
 """

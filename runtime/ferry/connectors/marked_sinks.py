@@ -1,10 +1,10 @@
-"""Sinks whose system changes rows and a mark in one step: the mark says which epoch of which run is there.
+"""Sinks with transactions: one transaction writes the rows of an epoch and the sink's mark. The mark names run and epoch.
 
-    open       the mark becomes this run's, unless another run has published; rows are compared with the system's columns
-    write      what the mark has is not written again; rows and mark are written together, if nobody was there meanwhile
-    restore    the mark goes back, and gets another life: a driver of the time before it writes no more
+    open       claims the mark for this run, unless another run has published; compares the rows with the system's columns
+    write      skips an epoch that the mark includes; writes rows and mark together, if the mark is unchanged since its read
+    restore    sets the mark back and gives it a new life; a driver of the earlier life cannot write any more
 
-The driver writes, as for Kafka: an epoch is one step of one process. Must never write rows without their mark.
+Only the driver writes, as for Kafka: one process writes an epoch in one transaction. Must never write rows without a mark.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("ferry.driver")
 
 TRIES = 6
+"""Greatest number of attempts of a transaction while other writers change the same table."""
+
 TRY_SECONDS = 0.05
-"""How often a step is tried anew, and the first wait, when somebody else has changed the same table meanwhile."""
+"""The wait before attempt n is this times 2**n."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkMark:
-    """What a system knows of a sink."""
+    """A sink's mark in the external system."""
 
     epoch: int
-    """The last one that is there; -1: none."""
+    """The last published epoch; -1 before the first."""
     generation: int
-    """Of the driver that wrote it; -1: none has."""
+    """The generation of the driver that wrote this epoch; -1 before the first."""
     run: str
     life: str
-    """Of the last restore; empty: there was none."""
+    """Identifier of the last restore; empty without a restore."""
 
 
 class Overtaken(Fault):
-    """Somebody else was there first: the mark has to be looked at again."""
+    """Another writer has committed first: the mark must be read again."""
 
 
 class MarkedSink(Sink):
-    """What is the same for all of them; one kind implements the methods that begin with `_`."""
+    """The common part of sinks with a mark. A subclass implements the abstract methods for its system."""
 
     def __init__(self, name: str) -> None:
         self._own = name
@@ -63,13 +65,13 @@ class MarkedSink(Sink):
         self.notice = ""
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str:
-        """Marks are of a job and a sink, in every run of it."""
+        """The mark's name: job and sink, the same in every run of the job."""
         self._name, self._run = f"ferry.{job}.{self._own}", run
         self._name_before = f"ferry.{before}.{self._own}" if before not in (None, job) else ""
         return f"{self._name} in {self!r}"
 
     def open(self, committed: int) -> None:
-        """Have the mark be this run's. Raises SpecRefused when another run has published."""
+        """Claim the mark for this run. Raises SpecRefused if another run has published."""
         with allowed_before(committed >= 0):
             self._prepare()
             for _ in self._tries():
@@ -79,7 +81,8 @@ class MarkedSink(Sink):
                     return
                 if there is None and committed >= 0:
                     self.notice = (
-                        f"{self!r} has nothing of this run, which has committed epoch {committed}: is it the same?"
+                        f"{self!r} has no rows of this run, which has committed epoch {committed}: "
+                        "is it the same table?"
                     )
                 mark = SinkMark(
                     -1, -1, self._marked_as(self._run), self._marked_as("") if there is None else there.life
@@ -90,7 +93,7 @@ class MarkedSink(Sink):
                     return
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Publish an epoch, unless it is there. Raises Final when another driver has taken over."""
+        """Publish an epoch, unless it is published. Raises Final if another driver has taken over."""
         table: pa.Table | None = None
         for _ in self._tries():
             there = self._marked(self._name)
@@ -99,23 +102,23 @@ class MarkedSink(Sink):
             if epoch <= there.epoch:
                 return
             table = table if table is not None else for_frame(rows if isinstance(rows, pa.Table) else rows.toArrow())
-            if not table.num_rows:  # as of a source that is at rest: no commit for that
+            if not table.num_rows:  # An idle source gives empty epochs, which need no commit.
                 return
             with self._again():
                 return self._put(table, replace(there, epoch=epoch, generation=generation), there)
 
     def truncate_after(self, epoch: int) -> None:
-        """Take back what later epochs wrote, where that can be. Raises SpecRefused."""
+        """Remove the rows of later epochs, if the system can. Raises SpecRefused."""
         if self._name_before and (other := self._marked_if_there(self._name_before)) and other.epoch > epoch:
             raise SpecRefused(
-                f"sink: {self!r} has epochs up to {other.epoch} of the job whose checkpoint this is, as "
-                f"{self._name_before!r}, and that checkpoint is of epoch {epoch}; give this job a table of its own, or "
-                "restore with --sink keep (spec.restoreSink: keep), which leaves these rows"
+                f"sink: {self!r} has epochs up to {other.epoch} of the checkpoint's job, as {self._name_before!r}, but the "
+                f"checkpoint is of epoch {epoch}; give this job a table of its own, or restore with --sink keep "
+                "(spec.restoreSink: keep), which keeps these rows"
             )
         self._begin_life(epoch, take_back=True)
 
     def keep_after(self, epoch: int) -> None:
-        """Leave what later epochs wrote; epochs of these numbers are written beside it."""
+        """Keep the rows of later epochs. New epochs of these numbers are added."""
         self._begin_life(epoch, take_back=False)
 
     def _begin_life(self, epoch: int, take_back: bool) -> None:
@@ -133,37 +136,37 @@ class MarkedSink(Sink):
                 return
 
     def _is_this_runs(self, there: SinkMark, committed: int) -> bool:
-        """Whether there is nothing to claim. Raises SpecRefused for another run's."""
+        """Whether the mark already belongs to this run. Raises SpecRefused if another run has published."""
         if there.run != self._marked_as(self._run):
             if there.epoch < 0:
                 return False
             raise SpecRefused(
-                f"sink: {self!r} has rows of another run{self._words_of(there)}, up to epoch {there.epoch} of it, written "
+                f"sink: {self!r} has rows of another run{self._words_of(there)}, up to its epoch {there.epoch}, written "
                 f"as {self._name!r}; give it another name= to write beside them, or another table"
             )
         if there.epoch > committed:
             raise SpecRefused(
-                f"sink: {self!r} has got epoch {there.epoch} of another run (this one has committed up to {committed}); "
+                f"sink: {self!r} has epoch {there.epoch} of another run (this run has committed up to {committed}); "
                 "give it another name=, or another table"
             )
         return True
 
     def _judge(self, there: SinkMark | None, generation: int) -> None:
-        """Whether this driver still writes. Raises Final, or Unreachable for a table that lost its mark."""
+        """Check that this driver may write. Raises Final if it may not, Unreachable for a table that lost its mark."""
         if there is None:
             raise Unreachable(
-                f"{self!r}: the mark of this run, {self._name!r}, is not there: is it the same table? Put it back; to go on "
-                "without what was there, stop the job and start it again"
+                f"{self!r}: the mark of this run, {self._name!r}, is missing: is it the same table? Put it back; to go on "
+                "without its rows, stop the job and start it again"
             )
         if self._life is not None and there.life != self._life:
-            raise Final(f"sink: {self!r}: the job was restored by another driver, and this one writes no more")
+            raise Final(f"sink: {self!r}: another driver has restored the job; this driver stops writing")
         if there.run != self._marked_as(self._run):
             raise Final(f"sink: {self!r} is written by another run{self._words_of(there)}; use another table, or name=")
         if there.generation > generation:
-            raise Final(f"{self!r}: the driver of generation {there.generation} writes, this one is of {generation}")
+            raise Final(f"{self!r}: the driver of generation {there.generation} writes; this driver is of {generation}")
 
     def _marked_as(self, name: str) -> str:
-        """How the system keeps the name of a run, or a life."""
+        """The system's form of the name of a run or a life."""
         return name
 
     def _words_of(self, there: SinkMark) -> str:
@@ -174,48 +177,48 @@ class MarkedSink(Sink):
         return self._marked(name)
 
     def _tries(self) -> Iterator[int]:
-        """As often as it is worth while. Raises Unreachable behind the last one."""
+        """Numbers of attempts, with a wait between them. Raises Unreachable after the last attempt."""
         for number in range(TRIES):
             if number:
                 time.sleep(TRY_SECONDS * 2**number)
             yield number
-        raise Unreachable(f"{self!r}: others write to the table, and were faster {TRIES} times")
+        raise Unreachable(f"{self!r}: other writers of the table committed first, {TRIES} times")
 
     @contextmanager
     def _again(self) -> Iterator[None]:
-        """Around a step: who was overtaken goes on behind it."""
+        """Suppress Overtaken, so the caller makes the next attempt."""
         try:
             yield
         except Overtaken as error:
-            log.info("%r: %s; it is looked at again", self, error)
+            log.info("%r: %s; the mark is read again", self, error)
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Have what rows and mark are written to. Raises SpecRefused when rows do not fit it."""
+        """Create the tables for rows and mark. Raises SpecRefused if the rows do not fit the table."""
 
     @abstractmethod
     def _marked(self, name: str) -> SinkMark | None:
-        """The mark of this name; None: there is none."""
+        """The mark of this name, or None."""
 
     @abstractmethod
     def _put(self, rows: pa.Table | None, mark: SinkMark, there: SinkMark | None) -> None:
-        """Add rows and have the mark, in one step. Raises Overtaken when the mark is not `there` any more."""
+        """Write rows and mark in one transaction. Raises Overtaken if the mark is no longer `there`."""
 
     def _take_back(self, epoch: int, mark: SinkMark, there: SinkMark) -> None:
-        """Remove the rows of later epochs and have the mark, in one step. Raises SpecRefused where that cannot be."""
+        """Remove the rows of later epochs and write the mark in one transaction. Raises SpecRefused if it cannot."""
         raise SpecRefused(self._no_way_back(epoch, there))
 
     def _no_way_back(self, epoch: int, there: SinkMark, why: str = "") -> str:
         later = f"epoch {there.epoch}" if there.epoch == epoch + 1 else f"epochs {epoch + 1} to {there.epoch}"
         return (
-            f"sink: {self!r} cannot take back {later}{why}. Restore with --sink keep (spec.restoreSink: keep), which leaves "
-            "what a sink has, and has these epochs written once more"
+            f"sink: {self!r} cannot take back {later}{why}. Restore with --sink keep (spec.restoreSink: keep), which keeps "
+            "the sink's rows and writes these epochs once more"
         )
 
 
 @contextmanager
 def allowed_before(before: bool) -> Iterator[None]:
-    """What a system does not allow is waited for by a job that has written `before`; else it was never allowed."""
+    """Turn Disallowed into SpecRefused, unless this job has written `before`: such a job waits for the permission."""
     try:
         yield
     except Disallowed as error:
@@ -225,4 +228,4 @@ def allowed_before(before: bool) -> Iterator[None]:
 
 
 class Disallowed(Unreachable):
-    """The system says that it may not be, or lacks what it takes: somebody may give it back while the job runs."""
+    """The system denies a permission, or a required object is missing. An administrator may restore it during the job."""

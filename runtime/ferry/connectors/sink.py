@@ -1,9 +1,9 @@
-"""Where fired rows go (docs/design.md, section 8). An epoch's output appears in one atomic step, or not at all.
+"""The interface of sinks (docs/design.md, section 8). The output of an epoch appears in one atomic step, or not at all.
 
-`place(base)` and `open(committed)` are called once by every driver before its first epoch; `write` once for every epoch that
-fired rows, and again with the same rows when an epoch is run again. A job that is restored begins at an earlier epoch, and
-numbers those behind it anew: before it opens its sinks it calls `truncate_after`, or `keep_after`, of each, again until
-they have returned. Must never delete what an epoch published otherwise.
+Every driver calls `place(base)` and `open(committed)` once before its first epoch. It calls `write` once for every epoch
+with fired rows, and again with the same rows if it repeats the epoch. A restored job begins at an earlier epoch and uses
+the later epoch numbers again: before it opens its sinks it calls `truncate_after` or `keep_after` of each sink, until the
+call returns. Must never delete published rows in any other case.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Part = tuple[str, int, int]
-"""What a task has written: its name, rows, bytes."""
+"""A part that a task has written: (name, rows, bytes)."""
 
 
 class RowParts(ABC):
-    """Rows that are where they fired: tasks read them, and pass them to nobody. For a sink with `takes_parts`."""
+    """Fired rows that stay with their instances: each task reads and writes its own part. For sinks with `takes_parts`."""
 
     @abstractmethod
     def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
-        """What `write` says of the rows of each task."""
+        """Run `write` on the rows of each task. Returns the parts of all tasks."""
 
 
 class Sink(ABC):
-    """One end of a pipeline; one of yours needs `write` only, and `truncate_after` if its job is to be restored.
+    """The end of a pipeline. Your own subclass needs `write`, and `truncate_after` if its job is to be restored.
 
     Example:
         >>> class Counting(ferry.Sink):
@@ -47,51 +47,51 @@ class Sink(ABC):
         ...         self.rows[epoch] = rows.num_rows
         ...
         ...     def truncate_after(self, epoch):
-        ...         self.rows = {one: n for one, n in self.rows.items() if one <= epoch}
+        ...         self.rows = {number: n for number, n in self.rows.items() if number <= epoch}
         >>> output = counts.sink(Counting())
     """
 
     takes_parts: ClassVar[bool] = False
-    """Whether `write` may get `RowParts`, in place of a DataFrame of very many rows that nothing is to be done with."""
+    """Whether `write` accepts `RowParts` in place of a large DataFrame that the driver does not process."""
 
-    def expect(self, schema: pa.Schema) -> None:  # noqa: B027  most sinks take whatever comes
-        """The columns that rows will have, when the pipeline is built. Raises SpecRefused for what this sink cannot take."""
+    def expect(self, schema: pa.Schema) -> None:  # noqa: B027  most sinks accept all columns
+        """Take the columns of the rows at declaration. Raises SpecRefused for columns that this sink does not support."""
 
     def place(self, base: str | None) -> Path | None:
-        """The directory that is written to, if there is one; `base` takes the place of its parent."""
+        """The sink's directory, if it has one. `base` replaces the parent of the declared directory."""
         return None
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str | None:
-        """A name that what this sink writes is known by elsewhere, in this and every later run of the job; None: none.
+        """The name of the sink in its external system, the same in every run of the job. None: no name.
 
-        `before`: the job whose checkpoint this run begins with.
+        `before`: the job of the checkpoint with which this run begins.
         """
         return None
 
     def open(self, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
-        """`committed` is the last committed epoch, -1 for a new job."""
+        """Prepare to write. `committed`: the last committed epoch, -1 for a new job."""
 
     @abstractmethod
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Publish the rows of an epoch. Must be idempotent."""
+        """Publish the rows of an epoch. Must be idempotent by epoch."""
 
     def truncate_after(self, epoch: int) -> None:
-        """Remove what later epochs published: their numbers come again. Must be idempotent, and never leave half of one.
+        """Remove the rows of all later epochs, whose numbers are used again.
 
-        Raises SpecRefused when this sink cannot.
+        Must be idempotent, and must remove each epoch completely. Raises SpecRefused if this sink cannot remove rows.
         """
         raise SpecRefused(
-            f"sink: {self!r} cannot remove what it got after epoch {epoch}. Remove that yourself, or give it a "
+            f"sink: {self!r} cannot remove the rows after epoch {epoch}. Remove them yourself, or give it a "
             "truncate_after (foreach_epoch: truncate=); then restore with --sink keep (spec.restoreSink: keep), which "
-            "leaves what a sink has"
+            "keeps the sink's rows"
         )
 
-    def keep_after(self, epoch: int) -> None:  # noqa: B027  most sinks have nothing to do for that
-        """Leave what later epochs published, and be ready to get epochs of these numbers again. Must be idempotent."""
+    def keep_after(self, epoch: int) -> None:  # noqa: B027  most sinks have nothing to do
+        """Keep the rows of later epochs, and accept new epochs of these numbers. Must be idempotent."""
 
 
 def place(sinks: Iterable[Sink], base: str | None) -> None:
-    """Have every sink know its directory. Two in one would each skip the epochs that the other has published."""
+    """Give every sink its directory. Raises SpecRefused for a shared directory: each sink would skip the other's epochs."""
     placed: dict[Path, Sink] = {}
     for sink in sinks:
         directory = sink.place(base)
@@ -104,7 +104,7 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
 
 
 def identify(sinks: Iterable[Sink], job: str, run: str = "", before: str | None = None) -> None:
-    """Have every sink know whose it is. Two of one name would each keep the other from writing."""
+    """Give every sink its job and run. Raises SpecRefused for two sinks of one name: each would block the other."""
     named: dict[str, Sink] = {}
     for sink in sinks:
         name = name_of_sink(sink, job, run, before)
@@ -115,18 +115,18 @@ def identify(sinks: Iterable[Sink], job: str, run: str = "", before: str | None 
 
 
 def name_of_sink(sink: Sink, job: str, run: str, before: str | None) -> str | None:
-    """By which elsewhere knows what a sink writes. Raises SpecRefused when a user's own fails."""
+    """The name of a sink in its external system. Raises SpecRefused if a user's `identify` fails."""
     if is_ferrys(sink):
         return sink.identify(job, run, before)
     with refused(f"identify() of sink {shown(sink)}{at(type(sink))}"):
         name = sink.identify(job, run, before)
         if not isinstance(name, str | None):
-            raise TypeError(f"it returned {type(name).__name__}; a text or None is needed")
+            raise TypeError(f"it returned {type(name).__name__}, neither a text nor None")
         return name
 
 
 def expecting(sink: Sink, schema: pa.Schema, where: str) -> None:
-    """Tell a sink the columns of its rows. Raises SpecRefused, saying where, for what it cannot take."""
+    """Give a sink the columns of its rows. Raises SpecRefused, with the place, for unsupported columns."""
     try:
         with nullcontext() if is_ferrys(sink) else refused(f"expect() of sink {shown(sink)}{at(type(sink))}"):
             sink.expect(schema)

@@ -1,8 +1,8 @@
-"""Sources whose records are made or read inside the ingest task, and so never cross the JVM.
+"""The interface of sources. An ingest task reads their records, which do not pass through the JVM.
 
-The driver asks such a source only for positions and for splits (JSON values); a task rebuilds the source by importing
-the user's module and reads its split. Must never import pyspark, and an implementation must never keep state that
-another process would lack: caches only.
+The driver asks such a source only for positions and splits (JSON values). A task imports the user's module, creates the
+source and reads its split. Must never import pyspark. An implementation must never keep state that another process would
+need: caches only.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import pyarrow as pa
 
 Position: TypeAlias = Any
-"""How far a source has been read: a JSON value that only its source understands. It is kept in Spark's offset log."""
+"""A source's offset: a JSON value that only its source understands. Spark's offset log stores it."""
 
 WHOLE = 1 << 62
-"""Asked for as many rows a source is read to its end, in one epoch."""
+"""Value of `max_rows` with which a source is read to its end in one epoch."""
 
 Split: TypeAlias = dict[str, Any]
-"""One task's share of the records between two positions: a JSON object that only its source understands."""
+"""One task's part of the records between two positions: a JSON object that only its source understands."""
 
 PARTS = 8
-"""Into so many parts what kills its task is cut: each part that does costs a process, the others cost little."""
+"""Number of parts into which a split that crashes its task is divided. Each crashing part costs a process."""
 
 BATCH_ROWS = 131_072
-"""Batches of a source hold about this many rows; tasks work on one batch at a time."""
+"""Approximate rows in a batch of a source. A task processes one batch at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Records that a source could not parse; they are counted and set aside, and the job goes on.
+    """Records that a source could not parse. They are counted and go to the dead letters; the job goes on.
 
     Parameters:
-        count: how many they are.
-        records: as text; at most `count` of them. Bytes that are no UTF-8 are replaced, or, to be kept in the dead letter,
-            decoded with errors="surrogateescape".
-        reason: what was wrong with the first of them, and where it is.
-        reasons: of each record its own, in their order; empty: `reason` is that of all.
+        count: number of these records.
+        records: their texts, at most `count`. Bytes that are not UTF-8 are replaced, or decoded with
+            errors="surrogateescape", so the dead letter holds the original bytes.
+        reason: the fault of the first record, and its place.
+        reasons: the fault of each record, in order. Empty: `reason` applies to all records.
     Example:
-        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: no object").count
+        >>> ferry.Malformed(1, ["{oops"], "clicks.json, line at byte 0: not a JSON object").count
         1
     """
 
@@ -52,20 +52,21 @@ class Malformed:
 
 
 def malformed(records: Sequence[bytes | None], reasons: Sequence[str]) -> Malformed:
-    """Records that could not be parsed, each with its reason, which says where it lies."""
-    texts = [(one or b"").decode("utf-8", "surrogateescape") for one in records]
+    """Records that could not be parsed, each with its reason and place."""
+    texts = [(record or b"").decode("utf-8", "surrogateescape") for record in records]
     return Malformed(len(records), texts, reasons[0], [*reasons])
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a source reads from here on, to the end of the split or the next of these, is of the flow of this name.
+    """The following records belong to the flow of this name, up to the next `Flow` or the end of the split.
 
-    A flow is what comes in order for itself, as a partition does: the watermark waits for the slowest one, so none makes
-    the records of another late. Of a source that is no `FlowSplits` it is not heeded.
+    A flow is a part of a source with an order of its own, such as a partition. The watermark of the source is the minimum
+    over its flows, so a fast flow does not make the records of a slow flow late. Only a `FlowSplits` has flows; in other
+    sources a `Flow` has no effect.
 
     Parameters:
-        name: of the flow, at most 100 characters.
+        name: name of the flow, at most 100 characters.
     Example:
         >>> def read(self, split, columns):
         ...     yield ferry.Flow(f"partition {split['partition']}")
@@ -77,13 +78,15 @@ class Flow:
 
 @runtime_checkable
 class Splits(Protocol):
-    """A source whose records are made or read inside the ingest task.
+    """A source that ingest tasks read.
 
-    Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
-    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
-    `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together. One whose records say
-    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does. One that
-    gives `Malformed` before a `transform` says so by an attribute `sets_aside` that is true, and is read twice then.
+    A repeated read of a split must give the same records in the same order, in any process. A source may have these
+    attributes:
+
+        own_clock      True: the source makes up its event times, which are not compared with the worker's clock
+        counted_with   sources with equal values share one row limit per epoch
+        creation_time  name of the column with the creation time of records, as for `Stream.created_at`
+        sets_aside     True: `read` yields `Malformed`; a source before a `transform` is then read twice
 
     Example:
         >>> import pyarrow as pa
@@ -113,15 +116,15 @@ class Splits(Protocol):
         ...
 
     def start(self) -> Position:
-        """The position before the first record. Asked once in the life of a job."""
+        """The position before the first record. Called once in the life of a job."""
         ...
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """A position at most about max_rows rows after `start`; `start` itself when there is nothing new."""
+        """A position about `max_rows` rows after `start` at most; `start` itself without new rows."""
         ...
 
     def ended(self, position: Position) -> bool:
-        """True when the input is finite and nothing will ever come after this position."""
+        """Whether the input is finite and has no records after this position."""
         ...
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
@@ -129,15 +132,15 @@ class Splits(Protocol):
         ...
 
     def read(self, split: Split, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
-        """The records of a split, with these columns (None: all); further ones are left out."""
+        """The records of a split with these columns. None: all columns."""
         ...
 
 
 class FlowSplits(Splits, Protocol):
-    """A source whose records are of several flows: `read` says of which one what follows is.
+    """A source with several flows: `read` yields a `Flow` before the records of each flow.
 
-    The watermark of an input that reads it is the minimum over its flows, of which 1000 are possible at most. Which flow a
-    record is of is not known behind `transform`, so that is refused; `map_batches` may change the records.
+    The watermark of the source is the minimum over its flows, of which it may have 1000. `transform` behind such a source is
+    refused, because Spark loses the flow of a record; `map_batches` keeps it.
 
     Example:
         >>> class Partitions:  # a position is how far each partition was read
@@ -151,53 +154,54 @@ class FlowSplits(Splits, Protocol):
 
     @property
     def has_flows(self) -> bool:
-        """False: it is one flow after all, and nobody asks for `flows`."""
+        """False: the source is a single flow, and `flows` is not called."""
         ...
 
     def flows(self, position: Position) -> Mapping[str, bool]:
-        """The flows that there are, and for each whether records of it wait to be read after this position.
+        """All flows by name, and whether a flow has unread records after this position.
 
-        One that has brought nothing yet holds the watermark back; one whose records wait is not idle. One that is not named
-        any more counts until it is idle.
+        A flow without records so far holds the watermark back. A flow with unread records is not idle. A flow that is
+        missing here counts until it is idle.
         """
         ...
 
 
 @runtime_checkable
 class RangeSplits(Protocol):
-    """A source of Ferry's own; a split is ranges of files or partitions: {"pieces": [[of what, low, high], ...]}."""
+    """A source of Ferry. Its splits are ranges of files or partitions: {"pieces": [[file or partition, low, high], ...]}."""
 
     def divided(self, split: Split) -> list[Split] | None:
-        """The same records in smaller splits, of a split of one range.
+        """A split of one range, divided into smaller splits.
 
-        None of them: it is a single record. None: it has more, and there are no smaller ranges. Raises Fault or OSError.
+        An empty list: the split is a single record. None: the split has several records, but cannot be divided. Raises Fault
+        or OSError.
         """
         ...
 
     def place(self, split: Split) -> str:
-        """Where the records of a split lie, for people."""
+        """The place of a split's records, for messages."""
         ...
 
 
 @runtime_checkable
 class LagSplits(Protocol):
-    """A source that knows how much waits to be read, for the metric `ferry_source_lag_records`."""
+    """A source that knows its lag, for the metric `ferry_source_lag_records`."""
 
     def lag(self, position: Position) -> int:
-        """Records behind this position, as far as is known; it is asked often."""
+        """Number of unread records after this position. Called often."""
         ...
 
 
 def has_flows(source: object) -> bool:
-    """Whether the records of a source are of several flows."""
+    """Whether a source has several flows."""
     return isinstance(source, Splits) and bool(getattr(source, "has_flows", False))
 
 
 def sets_aside(source: object) -> bool:
-    """Whether a source says that it may have malformed records."""
+    """Whether a source may yield malformed records."""
     return bool(getattr(source, "sets_aside", False))
 
 
 def ranges(low: int, high: int) -> list[tuple[int, int]]:
-    """A range in at most `PARTS` parts of about equal size."""
+    """A range divided into at most `PARTS` ranges of about equal size."""
     return list(pairwise(sorted({low + (high - low) * i // PARTS for i in range(PARTS + 1)})))

@@ -1,7 +1,7 @@
-"""Calls of code that users bring for sources and sinks.
+"""Calls of users' code in sources and sinks.
 
-a method raises, exits, or returns something else -> UserCodeFailed: a line with the method and its place
-a system cannot be reached                         -> Unreachable, or the error itself: Ferry tries again
+a method raises, exits or returns a wrong type -> UserCodeFailed: one line with the method and its place
+a system cannot be reached                     -> Unreachable, or the error itself: Ferry retries
 """
 
 from __future__ import annotations
@@ -23,85 +23,88 @@ AWAY = re.compile(
     r"toomanyrequests|http|unreachable|dns|ssl",
     re.IGNORECASE,
 )
-"""Names of errors by which clients of databases and services say that the other end is away or busy."""
+"""Names of client libraries' errors that mean that a database or service is unreachable or busy."""
 
 
 ANSWERS: dict[str, Callable[[Any], Any]] = {"plan": list, "flows": dict, "lag": int, "ended": bool}
-"""What methods of sources give; a position may be any JSON value."""
+"""Types of the results of sources' methods. A position may be any JSON value."""
 
 
-def require_arguments(what: str, function: object, *names: str) -> None:
-    """Refuse what cannot be called with so many arguments. Raises SpecRefused."""
-    wanted = f"is no function of ({', '.join(names)})"
+def require_arguments(place: str, function: object, *names: str) -> None:
+    """Raise SpecRefused if `function` cannot be called with these arguments."""
+    wanted = f"is not a function of ({', '.join(names)})"
     if not callable(function):
-        raise SpecRefused(f"{what}{function!r} {wanted}")
+        raise SpecRefused(f"{place}{function!r} {wanted}")
     try:
         inspect.signature(function).bind(*names)
     except TypeError as error:
-        raise SpecRefused(f"{what}{function_name(function)} ({place_of(function)}) {wanted}: {error}") from error
-    except ValueError:  # A function of C need not have a signature.
+        raise SpecRefused(f"{place}{function_name(function)} ({place_of(function)}) {wanted}: {error}") from error
+    except ValueError:  # Functions written in C may lack a signature.
         return
 
 
 @contextmanager
-def source_code(what: str, source: Any) -> Iterator[None]:
-    """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
-    with nullcontext() if is_ferrys(source) else asked_code(what, type(source)):
+def source_code(call: str, source: Any) -> Iterator[None]:
+    """Around a call of a source. Errors of a user's source become UserCodeFailed, or Unreachable for an absent system."""
+    with nullcontext() if is_ferrys(source) else reading_code(call, type(source)):
         yield
 
 
 @contextmanager
-def asked_code(what: str, code: object) -> Iterator[None]:
-    """The same around a call of the user's code that answers what there is to read."""
+def reading_code(call: str, code: object) -> Iterator[None]:
+    """Around a call of a user's code that reads a system. Raises UserCodeFailed, or Unreachable for an absent system."""
     try:
-        with calling(what, code):
+        with calling(call, code):
             yield
     except UserCodeFailed as failed:
         cause = failed.__cause__
         if isinstance(cause, Fault):
             raise cause from None
         if cause is not None and is_away(cause):
-            raise Unreachable(f"{what}: {type(cause).__name__}: {words_of(cause)}") from cause
+            raise Unreachable(f"{call}: {type(cause).__name__}: {words_of(cause)}") from cause
         raise
 
 
 def as_kept(answer: Any, method: str) -> Any:
-    """What a source of the user's answers, as it is kept and compared. Raises TypeError or ValueError for what is not."""
+    """The result of a user's source as a plain JSON value. Raises TypeError for any other value."""
     try:
         plain = json.loads(json.dumps(ANSWERS.get(method, lambda position: position)(answer)))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{method}() gave {type(answer).__name__}, which is no such JSON value: {error}") from error
+        raise TypeError(
+            f"{method}() gave {type(answer).__name__}, which is not a JSON value of the right type: {error}"
+        ) from error
     if method == "plan" and not all(isinstance(split, dict) for split in plain):
-        raise TypeError("plan() gave a split that is no JSON object; give dicts")
+        raise TypeError("plan() gave a split that is not a JSON object; give dicts")
     return plain
 
 
 @contextmanager
-def refused(what: str) -> Iterator[None]:
-    """Around a call while the program is built: whatever is raised there is about the program. Raises SpecRefused."""
+def refused(call: str) -> Iterator[None]:
+    """Around a call while the program is built: every error is an error of the program. Raises SpecRefused."""
     try:
         yield
     except FerryError:
         raise
     except BaseException as error:
-        raise refusal_of(error, what) from error
+        raise refusal_of(error, call) from error
 
 
-def refusal_of(error: BaseException, what: str, hint: str = "") -> SpecRefused:
-    """The refusal of a program that fails; where a system is away, a job that has begun waits for it."""
+def refusal_of(error: BaseException, call: str, hint: str = "") -> SpecRefused:
+    """The refusal of a program whose call failed. InputAway for an absent system, for which a running job waits."""
     kind = InputAway if is_away(error) else SpecRefused
-    return kind(f"{what} failed: {reason(error)}{hint}")
+    return kind(f"{call} failed: {reason(error)}{hint}")
 
 
 def is_ferrys(value: object) -> bool:
-    """Whether a source or a sink is one that comes with Ferry."""
+    """Whether a source or a sink is part of Ferry."""
     return type(value).__module__.split(".")[0] == "ferry"
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that a system cannot be reached, as a network, a disk or a database that is down does.
+    """Whether an error means that a system (network, disk, database) cannot be reached.
 
-    These are OSError with its kinds, Ferry's faults, and errors that a client names so, as psycopg's OperationalError.
+    These errors are OSError and its subclasses, Ferry's faults, and clients' errors with such a name, such as psycopg's
+    OperationalError.
     """
     if isinstance(error, OSError | Fault | fl.FlightError):
         return True

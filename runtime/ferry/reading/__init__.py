@@ -1,5 +1,5 @@
-"""Checkpoints as users read and make them: the state of an operator as an Arrow table, and back.
+"""Reading and writing of checkpoints: the state of an operator as an Arrow table, and back.
 
-Imports contract, kernels, process, store and durable. Must never change a checkpoint: what it reads it pins, for as long as
-it reads, and what it makes is another one.
+Imports contract, kernels, process, store and durable. Must never change a checkpoint: a read pins the checkpoint, and a
+write creates a new one.
 """

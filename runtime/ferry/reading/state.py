@@ -1,4 +1,4 @@
-"""The state of one operator at a checkpoint, loaded from its files as an instance loads it."""
+"""The state of an operator at a checkpoint, loaded from the checkpoint's files in the same way as by an instance."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from ferry.reading.tables import rows_of, table_of
 from ferry.store.state import open_state
 
 MEMORY_BYTES = 1 << 30
-"""Of the files that are loaded for a while; the others are paged out."""
+"""Memory of a loaded state. Further pages of its files are paged out."""
 
 
 def read_state(
     location: str, operator: str, checkpoint: str = "latest", job: str | None = None, table: str | None = None
 ) -> pa.Table:
-    """The state of an operator at a checkpoint: what it has counted, the rows that wait for others, or a process's tables.
+    """Read the state of an operator at a checkpoint: aggregates, the rows of a join, or the tables of a process.
 
-    Each row has the columns of its key. An aggregate has one row for each key, and where it has windows for each pane of
-    time that is not over (`slice`, its begin in milliseconds), with a column for each aggregate. A join has the rows of
-    both sides (`side`: left or right), with columns `left_...` and `right_...`. A process, such as a session window, has one
-    table for each name in its `tables`; `timers` are its timers (`clock`: event or processing; `time`). The job may run
-    meanwhile; nothing of the checkpoint is removed while it is read.
+    Each row has the columns of its key. An aggregate has a row for each key, with a column for each aggregate; with windows
+    it has a row for each key and open slice of time (`slice`: its begin, in milliseconds since 1970). A join has the rows of
+    both sides (`side`: left or right), with columns `left_...` and `right_...`. A process, such as a session window, has a
+    table for each name in its `tables`; the table `timers` has its timers (`clock`: event or processing; `time`:
+    milliseconds since 1970). The job may run during the read. The checkpoint is pinned until the read has ended.
 
     Parameters:
-        location: what `checkpoint.location` of the job says: a path, or a URL such as s3://bucket/folder.
+        location: value of `checkpoint.location` of the job: a path, or a URL such as s3://bucket/folder.
         operator: name of the operator.
         checkpoint: `latest`, a number, a name, or the URL of a checkpoint.
-        job: name of the job; without it the last part of the location is the job's folder.
-        table: of a process, which of its tables; it may be left out when there is one.
+        job: name of the job. None: the last part of the location is the job's folder.
+        table: name of the table of a process. None: the only table of the process.
     Returns:
-        An Arrow table, in no order.
+        An Arrow table without a defined order of rows.
     Raises:
-        Refusal: there is no such checkpoint; it says which there are.
-        SpecRefused: there is no such operator or table, or the location is none.
+        Refusal: the checkpoint does not exist; the message lists the existing checkpoints.
+        SpecRefused: the operator or table does not exist, or the location is invalid.
         FerryError: the store cannot be reached, or a file of the checkpoint is damaged.
     Example:
         >>> import tempfile
@@ -61,7 +61,7 @@ def read_state(
     chosen = table_of(descriptor, table)
     with catalog.pin(manifest) as pin:
         catalog.check(manifest)
-        renew = _now_and_then(pin)
+        renew = _renewing(pin)
         batches = [
             rows
             for chain in manifest.chains
@@ -72,7 +72,7 @@ def read_state(
 
 
 def catalog_of(location: str, job: str | None, checkpoint: str) -> CheckpointCatalog:
-    """Where this checkpoint is, or would be."""
+    """The catalog of the job, which holds this checkpoint."""
     if "/" in checkpoint:
         return CheckpointCatalog.at(checkpoint)
     if job is None:
@@ -83,7 +83,7 @@ def catalog_of(location: str, job: str | None, checkpoint: str) -> CheckpointCat
 
 
 def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:
-    """By its name. Raises SpecRefused that says which there are."""
+    """The operator of this name. Raises SpecRefused with the existing names."""
     for descriptor in manifest.operators:
         if descriptor.name == name:
             return descriptor
@@ -94,7 +94,7 @@ def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:
 def _chunks(
     location: Location, manifest: Manifest, descriptor: OperatorDescriptor, chain: Chain, renew: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The state of the virtual nodes of one chain: another has other epochs, and a state takes them in order."""
+    """The state of the virtual nodes of a chain. Each chain needs its own state, because its epochs differ from others."""
     files = [file for file in chain.files if file.operator == descriptor.index]
     vnodes = np.array(sorted(chain.vnodes), np.int64)
     with TemporaryDirectory(prefix="ferry-state-") as directory:
@@ -109,8 +109,8 @@ def _chunks(
         yield from state.snapshot(vnodes)
 
 
-def _now_and_then(pin: Pin) -> Callable[[], None]:
-    """Renews a pin in time, however often it is called."""
+def _renewing(pin: Pin) -> Callable[[], None]:
+    """A function for frequent calls that renews the pin in time."""
     renewed = time.monotonic()
 
     def renew() -> None:

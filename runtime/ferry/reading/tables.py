@@ -1,4 +1,4 @@
-"""Rows of state as users expect them: keys as columns, aggregates with their results, entries of processes decoded."""
+"""Rows of state for users: keys as columns, results of aggregates, decoded entries of processes."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from ferry.kernels.kinds import kind_of, type_of
 from ferry.kernels.values import Beyond
 
 TIMERS = "timers"
-"""The table of a process's timers, unless it has one of this name itself."""
+"""The table of a process's timers, unless the process has its own table of this name."""
 
 CLOCKS = ("event", "processing")
-"""Of timers."""
+"""Clocks of timers."""
 
 SIDES = ("left", "right")
+"""Sides of a join."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """What is read of an operator."""
+    """The rows to read of an operator."""
 
     schema: pa.Schema
     numbers: tuple[int, ...] = ()
-    """of a process: the tables of places"""
+    """Numbers of a process's tables in the places of entries."""
     values: pa.Schema | None = None
-    """of a process: those of a table; None: timers"""
+    """Value columns of a process's table. None for timers."""
     entry: pa.DataType | None = None
+    """Type of the entries in a process's table. None for a table with a single entry per key."""
 
 
 def table_of(descriptor: OperatorDescriptor, table: str | None) -> StateRows:
-    """What there is to read. Raises SpecRefused when there is no such table, or several and none is named."""
+    """The rows to read. Raises SpecRefused if the table does not exist, or `table` is None for a process with several."""
     key = [pa.field(name, type_of(kind)) for name, kind in descriptor.key]
     if table is not None and descriptor.kind != "process":
-        raise SpecRefused(f"operator {descriptor.name!r} is no process and has no tables: leave out table={table!r}")
+        raise SpecRefused(f"operator {descriptor.name!r} is not a process and has no tables: leave out table={table!r}")
     pane = [pa.field("slice", pa.int64())] if descriptor.windowed else []
     match descriptor.kind:
         case "aggregate":
@@ -70,11 +72,11 @@ def _process_table(descriptor: OperatorDescriptor, key: list[pa.Field], table: s
         fields = [pa.field("clock", pa.string()), pa.field("time", pa.int64())]
         return StateRows(pa.schema([*key, *fields]), (EVENT_TIMERS, PROCESSING_TIMERS), None, pa.int64())
     there = ", ".join(repr(name) for name in [*(name for name, _, _ in tables), TIMERS])
-    raise SpecRefused(f"operator {descriptor.name!r} is a process with several tables: say table=, one of {there}")
+    raise SpecRefused(f"operator {descriptor.name!r} is a process with several tables: choose with table=: {there}")
 
 
 def rows_of(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: StateRows, watermark: int) -> pa.RecordBatch:
-    """Rows of a snapshot as they are read; without those that are over at this watermark."""
+    """The rows of a snapshot for users, without slices and keys that have ended at this watermark."""
     match descriptor.kind:
         case "aggregate":
             arrays = _aggregated(descriptor, _living(descriptor, chunk, watermark))
@@ -89,7 +91,7 @@ def rows_of(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: State
 
 
 def _living(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, watermark: int) -> pa.RecordBatch:
-    """Without slices whose windows have all fired, and keys that are forgotten."""
+    """The rows without forgotten keys and without slices whose windows have all fired."""
     if descriptor.ttl_ms is not None:
         newest = columns.integers(chunk.column(4 + len(aggregates.value_columns(descriptor))))
         return chunk.filter(pa.array(newest > watermark - descriptor.ttl_ms))
@@ -130,12 +132,12 @@ def _side_column(name: str) -> str:
 
 
 def _entries(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: StateRows) -> list[pa.Array]:
-    """Of the rows of CHANGES that put something into the table: its place has key and entry, unless these are long."""
+    """The entries that rows of CHANGES put into the table. A row's place has its key and entry, unless they are long."""
     rows = chunk.filter(pa.array(chunk.column("change").to_numpy(zero_copy_only=True) == PUT))
     _, tables, lengths = places.parsed(*columns.binary(rows.column("place")))
     mine = np.flatnonzero(np.isin(tables, chosen.numbers))
     rows = rows.take(pa.array(mine))
-    found_keys: list[bytes] = []
+    stored_keys: list[bytes] = []
     entries: list[bytes] = []
     values: list[bytes] = []
     integer = chosen.entry is not None and pa.types.is_integer(chosen.entry)
@@ -146,11 +148,11 @@ def _entries(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: Stat
             key, value = places.split_whole(value)
         if len(entry) >= places.CUT_BYTES and not integer:
             entry, value = places.split_whole(value)
-        found_keys.append(key)
+        stored_keys.append(key)
         entries.append(entry)
         values.append(value)
     stored = rows.column("hash").to_numpy(zero_copy_only=True)
-    elements = keys.elements_of(descriptor, stored, _stored_keys(descriptor, found_keys))
+    elements = keys.elements_of(descriptor, stored, _stored_keys(descriptor, stored_keys))
     if chosen.values is None:
         clocks = pa.array(CLOCKS).take(pa.array(tables[mine].astype(np.int64) - EVENT_TIMERS))
         return [*elements, clocks, pa.array(places.ints_of(entries))]
@@ -159,11 +161,11 @@ def _entries(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: Stat
     return [*elements, *of_entry, *row_codec.decode_rows(*places.texts(values), [kind for kind in kinds if kind])]
 
 
-def _stored_keys(descriptor: OperatorDescriptor, found: list[bytes]) -> pa.Array:
+def _stored_keys(descriptor: OperatorDescriptor, texts: list[bytes]) -> pa.Array:
     if descriptor.int_key:
-        stored: Ints = np.frombuffer(b"".join(found), "<i8").astype(np.int64)
+        stored: Ints = np.frombuffer(b"".join(texts), "<i8").astype(np.int64)
         return pa.array(stored)
-    return pa.array(found, pa.binary())
+    return pa.array(texts, pa.binary())
 
 
 def _entry_column(entries: list[bytes], kind: pa.DataType) -> pa.Array:

@@ -1,6 +1,6 @@
-"""Checkpoints made from Arrow tables, for a job to begin from.
+"""New checkpoints from Arrow tables, for a job to begin with.
 
-Must never change what is there: a checkpoint that is made of another one has its files, and others in place of some.
+Must never change an existing checkpoint: a new checkpoint shares the files of its base, except for the replaced operators.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from ferry.store.process_tables import TouchedKeys, changed
 from ferry.store.state import open_state
 
 ROWS_AT_ONCE = 65536
+"""Rows in a batch of a process's table."""
 
 Tables = Mapping[str, pa.Table]
+"""The tables of a process by name."""
 
 
 def write_state(
@@ -46,24 +48,25 @@ def write_state(
     tables: Mapping[str, pa.Table | Tables],
     name: str | None = None,
 ) -> str:
-    """A new checkpoint with the state of some operators made from tables, and the rest as it is in another checkpoint.
+    """Write a new checkpoint: the state of the named operators from tables, everything else from a base checkpoint.
 
-    That other checkpoint says what the operators are, where sources are read on, and what operators hold that `tables` does
-    not name: a job that was suspended before its first record has an empty one. For an aggregate without a window the table
-    has records: columns of its key, and those that it aggregates; its state is then that of these records. For a process it
-    is a map of its tables, as `read_state` gives them, and `timers`; a table that is left out is empty.
+    The base checkpoint defines the operators, the positions of sources, and the state of the operators that `tables` does
+    not name. A job that was suspended before its first record has an empty base checkpoint. The table of an aggregate
+    without a window has records, with the key columns and the aggregated columns; the new state is the aggregate of these
+    records. The value for a process is a dict of its tables in the format of `read_state`, including `timers`; a missing
+    table is empty.
 
     Parameters:
-        location: what `checkpoint.location` of the job says.
-        job: name of the job; without it the last part of the location is the job's folder.
-        operators: the other checkpoint: `latest`, a number, a name, or a URL of one of this job.
-        tables: by name of the operator, its table, or its tables by their names.
-        name: of the new checkpoint, which is kept until it is deleted then.
+        location: value of `checkpoint.location` of the job.
+        job: name of the job. None: the last part of the location is the job's folder.
+        operators: the base checkpoint: `latest`, a number, a name, or the URL of a checkpoint of this job.
+        tables: by operator: its table, or for a process a dict of its tables.
+        name: name of the new checkpoint. A named checkpoint is kept until it is deleted.
     Returns:
         The URL of the new checkpoint, for `restoreFrom`.
     Raises:
-        SpecRefused: there is no such operator or column, or it is a join, a window, or forgets keys.
-        FerryError: there is no such checkpoint, or the store cannot be reached.
+        SpecRefused: an operator or column does not exist, or the operator is a join, has windows, or forgets keys.
+        FerryError: the base checkpoint does not exist, or the store cannot be reached.
     Example:
         >>> import tempfile, pyarrow as pa
         >>> try:
@@ -76,9 +79,9 @@ def write_state(
     base = catalog.find(operators)
     with catalog.pin(base):
         catalog.check(base)
-        files = [_written(catalog, base, operator_of(base, operator), given) for operator, given in tables.items()]
+        files = [_written(catalog, base, operator_of(base, operator), content) for operator, content in tables.items()]
         replaced = {file.operator for file in files}
-        made = replace(
+        manifest = replace(
             base,
             number=catalog.next_number(),
             lineage=secrets.token_hex(8),
@@ -90,25 +93,26 @@ def write_state(
                 for chain in base.chains
             ),
         )
-        catalog.publish(made)
-    return catalog.url(made)
+        catalog.publish(manifest)
+    return catalog.url(manifest)
 
 
 def _written(
-    catalog: CheckpointCatalog, base: Manifest, descriptor: OperatorDescriptor, given: pa.Table | Tables
+    catalog: CheckpointCatalog, base: Manifest, descriptor: OperatorDescriptor, content: pa.Table | Tables
 ) -> StoredFile:
+    """Write the state of an operator to a file of the checkpoint. Raises SpecRefused."""
     if descriptor.kind == "aggregate" and not descriptor.windowed and descriptor.ttl_ms is None:
-        if not isinstance(given, pa.Table):
-            raise SpecRefused(f"operator {descriptor.name!r} is an aggregate: give it one table, of records")
-        batches = _aggregated(base, descriptor, given)
+        if not isinstance(content, pa.Table):
+            raise SpecRefused(f"operator {descriptor.name!r} is an aggregate: give one table of records")
+        batches = _aggregated(base, descriptor, content)
     elif descriptor.kind == "process":
-        if isinstance(given, pa.Table):
-            raise SpecRefused(f"operator {descriptor.name!r} is a process: give it a map of tables by their names")
-        batches = _entries(descriptor, given)
+        if isinstance(content, pa.Table):
+            raise SpecRefused(f"operator {descriptor.name!r} is a process: give a dict of tables by name")
+        batches = _entries(descriptor, content)
     else:
         raise SpecRefused(
-            f"the state of operator {descriptor.name!r} cannot be made from a table: only aggregates without a window that "
-            "forget no keys, and processes"
+            f"the state of operator {descriptor.name!r} cannot be written from a table: only processes, and aggregates "
+            "without a window and without ttl="
         )
     writer = PartWriter(
         catalog.location,
@@ -128,7 +132,7 @@ def _written(
 
 
 def _aggregated(base: Manifest, descriptor: OperatorDescriptor, records: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The state that these records make."""
+    """The state of an aggregate of these records."""
     wanted = [*dict.fromkeys([*(name for name, _ in descriptor.key), *descriptor.columns(0)])]
     _require(descriptor, records, wanted, "the table")
     with TemporaryDirectory(prefix="ferry-state-") as directory:
@@ -151,15 +155,16 @@ def _partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> pa.Recor
 
 
 def _stored_keys(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    """Hashes, and keys as they are stored."""
+    """(hashes, stored keys) of the rows."""
     elements = [columns.cast(descriptor, batch.column(name), type_of(kind), name) for name, kind in descriptor.key]
-    found = keys.stored(descriptor, elements)
-    whole = pa.array(found.keys) if descriptor.int_key else columns.binary_array(found.offsets, found.data, pa.binary())
-    return pa.array(found.hashes), whole
+    stored = keys.stored(descriptor, elements)
+    if descriptor.int_key:
+        return pa.array(stored.hashes), pa.array(stored.keys)
+    return pa.array(stored.hashes), columns.binary_array(stored.offsets, stored.data, pa.binary())
 
 
 def _entries(descriptor: OperatorDescriptor, tables: Tables) -> Iterator[pa.RecordBatch]:
-    """What puts the rows of these tables into a process's state."""
+    """The changes that put the rows of these tables into a process's state. Raises SpecRefused."""
     for name, table in tables.items():
         chosen = table_of(descriptor, name)
         _require(descriptor, table, chosen.schema.names, f"table {name!r}")
@@ -185,9 +190,9 @@ def _changes(
         if not np.isin(clock, CLOCKS).all():
             raise SpecRefused(f"operator {descriptor.name!r}: the clock of a timer is one of {', '.join(CLOCKS)}")
         return [
-            made
+            batch_of_changes
             for number, of in zip(chosen.numbers, CLOCKS, strict=True)
-            for made in touched.timers_changed(
+            for batch_of_changes in touched.timers_changed(
                 number, TimerChanges(Timers(touched.of_rows[clock == of], times[clock == of]), NO_TIMERS)
             )
         ]
@@ -198,6 +203,6 @@ def _changes(
     return [changed(touched, chosen.numbers[0], StateTable(chosen.values, chosen.entry), put)]
 
 
-def _require(descriptor: OperatorDescriptor, table: pa.Table, names: list[str], what: str) -> None:
+def _require(descriptor: OperatorDescriptor, table: pa.Table, names: list[str], label: str) -> None:
     if lacking := [name for name in names if name not in table.column_names]:
-        raise SpecRefused(f"operator {descriptor.name!r}: {what} lacks columns: {', '.join(lacking)}")
+        raise SpecRefused(f"operator {descriptor.name!r}: {label} lacks columns: {', '.join(lacking)}")

@@ -1,1 +1,1 @@
-"""Jobs from Python: a pipeline tried without a cluster, and a run of this machine with a handle."""
+"""Jobs from Python: a test of a pipeline in this process, and a run on this machine with a handle."""

@@ -1,7 +1,7 @@
-"""A whole pipeline in this process, epoch after epoch: sources are tables, sinks become tables.
+"""A whole pipeline in this process, epoch by epoch: sources are tables, and the rows of sinks are tables.
 
-The same code reads, aggregates and fires as in a job; what a job does between processes (replication, moves, checkpoints) is
-left out. A JVM is started for `.transform` alone.
+The code that reads, aggregates and fires is the same as in a job. The work between processes (replication, moves,
+checkpoints) is left out. A JVM is started only for `.transform`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from ferry.spark.transforms import transformed
 from ferry.store.state import State, open_state
 
 Rows: TypeAlias = "pa.Table | Sequence[Mapping[str, Any]]"
-"""Records of a source: a table, or dictionaries."""
+"""Records of a source: a table or dicts."""
 
 VNODES = 4
+"""Virtual nodes of a state."""
+
 MEMORY_BYTES = 64 * 1024 * 1024
-"""Virtual nodes of a state, and what it keeps in memory."""
+"""Memory of a state."""
 
 
 class TestedRows(dict[str, pa.Table]):
-    """The rows of each sink, by its name, in the order of the epochs.
+    """The rows of each sink by name, in the order of the epochs.
 
-    `late`: how many records came too late, by operator; `malformed`: records that were set aside, each with its reason.
+    `late`: number of late records by operator. `malformed`: the malformed records, each with its reason.
     """
 
     def __init__(self) -> None:
@@ -67,17 +69,17 @@ def test(
     args: Mapping[str, Any] | None = None,
     restarts: bool = True,
 ) -> TestedRows:
-    """Run a pipeline over these records in this process, to the end of its input.
+    """Run a pipeline on these records in this process, to the end of the input.
 
     Parameters:
-        pipeline: the function of a job, `pipeline(streams, args)`.
-        inputs: by source, its records: a table, or dictionaries (their types are then found out; an empty source needs a
-            table). A list of these has the records of one epoch after the other.
-        epochs: into how many epochs records are cut that are not in a list.
-        args: `spec.pipeline.args`.
-        restarts: before every epoch the state is put into another process's hands, as a move or a crash would: what a
-            function of yours keeps anywhere but in its state is not lost here alone.
-    Returns: the rows of each sink, by its name: the last name of a folder or a table, a topic, the name of a function, or
+        pipeline: the function `pipeline(streams, args)` of a job.
+        inputs: by source, its records: a table, or a list of dicts, whose types are inferred. An empty source needs a table.
+            A list of tables or of such lists has the records of successive epochs.
+        epochs: number of epochs for inputs that are not a list of epochs.
+        args: the arguments, `spec.pipeline.args` of a job.
+        restarts: True: before every epoch the state is copied to a new instance, as in a move or after a crash. So a test
+            fails if your function keeps data outside of its state.
+    Returns: the rows of each sink by name: the last part of a folder or table, the topic, the name of the function, or
         "console".
     Raises: SpecRefused, if the pipeline is refused; UserCodeFailed, if one of its functions raises.
     Example:
@@ -88,34 +90,34 @@ def test(
         >>> ferry.test(pipeline, {"orders": orders}, epochs=2)["sales"].to_pylist()
         [{'shop': 'a', 'window_start': 0, 'window_end': 10000, 'cents': 12}]
     """
-    pieces = {name: _pieces(name, given, epochs) for name, given in inputs.items()}
+    pieces = {name: _pieces(name, rows, epochs) for name, rows in inputs.items()}
     with TemporaryDirectory(prefix="ferry-test-", ignore_cleanup_errors=True) as folder:
         return _InOneProcess(pipeline, pieces, dict(args or {}), Path(folder), restarts).run()
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for one of its own
+test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it as a test
 
 
-def _pieces(name: str, given: Rows | Sequence[Rows], epochs: int) -> list[pa.Table]:
+def _pieces(name: str, rows: Rows | Sequence[Rows], epochs: int) -> list[pa.Table]:
+    """The records of a source by epoch. Raises SpecRefused."""
     if epochs < 1:
-        raise SpecRefused(f"epochs={epochs}: at least one is needed")
-    if not isinstance(given, pa.Table) and given and not isinstance(given[0], Mapping):
-        whole = [one if isinstance(one, pa.Table) else None for one in given]
-        schema = next((one.schema for one in whole if one is not None), None)
-        return [_table(name, one, schema) for one in given]
-    table = _table(name, given, None)
+        raise SpecRefused(f"epochs={epochs}: give at least 1")
+    if not isinstance(rows, pa.Table) and rows and not isinstance(rows[0], Mapping):
+        schema = next((piece.schema for piece in rows if isinstance(piece, pa.Table)), None)
+        return [_table(name, piece, schema) for piece in rows]
+    table = _table(name, rows, None)
     bounds = np.linspace(0, table.num_rows, epochs + 1).astype(int)
     return [table.slice(begin, end - begin) for begin, end in pairwise(bounds)]
 
 
-def _table(name: str, given: Any, schema: pa.Schema | None) -> pa.Table:
-    if isinstance(given, pa.Table):
-        return given
-    if isinstance(given, pa.RecordBatch):
-        return pa.Table.from_batches([given])
-    if not given and schema is None:
-        raise SpecRefused(f"inputs[{name!r}]: nothing says what columns it has; give a pyarrow.Table")
-    return pa.Table.from_pylist(list(given), schema=schema)
+def _table(name: str, rows: Any, schema: pa.Schema | None) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if not rows and schema is None:
+        raise SpecRefused(f"inputs[{name!r}]: its columns are unknown; give a pyarrow.Table")
+    return pa.Table.from_pylist(list(rows), schema=schema)
 
 
 class _Pieces:
@@ -146,8 +148,8 @@ class _Pieces:
         yield from (table if columns is None else table.select(list(columns))).to_batches()
 
 
-class _Kept:
-    """In place of a helper: what a task sends is kept."""
+class _SentBatches:
+    """A task's sender that keeps the batches in place of sending them."""
 
     helper: str | None = None
 
@@ -159,7 +161,7 @@ class _Kept:
 
 
 class _InOneProcess:
-    """One run."""
+    """A run of a pipeline in this process."""
 
     def __init__(
         self,
@@ -178,17 +180,19 @@ class _InOneProcess:
         self._spark: Any = LateSession(lambda: tried(str(folder / "spark")))
         self._plan = compile.build(self._spark, module, args)
         self._works = feeds.works_of(self._plan, None, None)
-        self._operators = [one for one in self._plan.operators if one.inputs]
-        self._low = dict.fromkeys((one.descriptor.index for one in self._operators), WATERMARK_NONE)
+        self._operators = [operator for operator in self._plan.operators if operator.inputs]
+        self._low = dict.fromkeys((operator.descriptor.index for operator in self._operators), WATERMARK_NONE)
         self._clocks: dict[tuple[int, int], dict[str, watermarks.FlowClock]] = {}
         self._states: dict[int, State] = {}
         self._opened = 0
         self._outcome = TestedRows()
-        self._named = _named([*(one.sink for one in self._plan.outputs), *(one.sink for one in self._plan.late)])
-        self._given: dict[int, list[pa.Table]] = {id(sink): [] for sink in self._named}
+        outputs = [*self._plan.outputs, *self._plan.late]
+        self._named = _named([output.sink for output in outputs])
+        self._written: dict[int, list[pa.Table]] = {id(sink): [] for sink in self._named}
+        """By id of a sink: its rows so far."""
 
     def run(self) -> TestedRows:
-        """All epochs; in the last one the input ends."""
+        """Run all epochs. The input ends in the last epoch."""
         initial = set(self._plan.first)
         turns: list[dict[str, list[int]]] = []
         if initial:
@@ -199,7 +203,7 @@ class _InOneProcess:
         for epoch, turn in enumerate(turns):
             self._epoch(epoch, turn, epoch == len(turns) - 1)
         for sink, name in self._named.items():
-            tables = self._given[id(sink)]
+            tables = self._written[id(sink)]
             self._outcome[name] = pa.concat_tables(tables) if tables else pa.table({})
         return self._outcome
 
@@ -226,25 +230,26 @@ class _InOneProcess:
             self._outcome.malformed += map(json.loads, task.dead_letters)
         for output in self._plan.outputs:
             self._give(output.sink, self._rows(output, turn, fired))
-        for one in self._plan.late:
-            for source in one.inputs:
-                descriptor = self._plan.operators[one.operator].descriptor
-                found = late.late_of(descriptor, source, one, lows[one.operator])
+        for late_output in self._plan.late:
+            for source in late_output.inputs:
+                descriptor = self._plan.operators[late_output.operator].descriptor
+                late_of = late.late_of(descriptor, source, late_output, lows[late_output.operator])
                 rows = self._records(source, turn, fired)
-                self._give(one.sink, pa.Table.from_batches(found(rows.to_batches()), schema=rows.schema))
+                late_rows = pa.Table.from_batches(late_of(rows.to_batches()), schema=rows.schema)
+                self._give(late_output.sink, late_rows)
         for index, state in self._states.items():
             state.release(epoch, self._low[index])
 
     def _read(
         self, epoch: int, operator: Operator, turn: dict[str, list[int]], fired: dict[int, pa.Table]
     ) -> tuple[IngestTask, list[pa.RecordBatch]]:
-        """What the tasks of an epoch do for an operator, done by one of them, and what that sends."""
+        """Run the ingest task of an operator for an epoch. Returns the task and the batches that it sends."""
         index = operator.descriptor.index
         work = self._works[index]
         run = IngestRun(Step(epoch, index), 1, 1, (), Right(b""), self._low[index])
         with Connections(None) as connections:
             task = IngestTask(work, run, 1, 0, connections)
-            task.sender = kept = _Kept()  # type: ignore[assignment]
+            task.sender = sent = _SentBatches()  # type: ignore[assignment]
             for source in operator.inputs:
                 name = feeds.name_of(source)
                 if feeds.in_spark(source):
@@ -256,26 +261,26 @@ class _InOneProcess:
             task.read([(name, json.dumps({"piece": piece})) for name, mine in turn.items() for piece in mine])
             for fragmenter in task.fragmenters.values():
                 task.sender.send(fragmenter.drain())
-        return task, kept.batches
+        return task, sent.batches
 
     def _watermark(self, operator: Operator, task: IngestTask, highs: dict[int, int], now: int) -> int:
-        index, found = operator.descriptor.index, list[int | None]()
+        index, inputs = operator.descriptor.index, list[int | None]()
         for number, source in enumerate(operator.inputs):
             if source.initial:
                 continue
             if isinstance(source.origin, int):
-                found.append(max(highs[source.origin] - source.delay_ms, WATERMARK_NONE))
+                inputs.append(max(highs[source.origin] - source.delay_ms, WATERMARK_NONE))
                 continue
             before = self._clocks.get((index, number), {})
             maxima = task.maxima.get(number, {})
             listed = None if source.flow is None else dict.fromkeys(maxima, False)
             clocks = watermarks.advanced(before, maxima, listed, source.idle_ms, now)
             self._clocks[index, number] = clocks
-            found.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
-        return watermarks.operator_watermark(found)
+            inputs.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
+        return watermarks.operator_watermark(inputs)
 
     def _records(self, source: Input, turn: dict[str, list[int]], fired: dict[int, pa.Table]) -> pa.Table:
-        """The records of an input in an epoch, behind its steps."""
+        """The records of an input in an epoch, after its steps."""
         if isinstance(source.origin, int):
             table = fired[source.origin]
         else:
@@ -294,11 +299,11 @@ class _InOneProcess:
         return self._records(output.input, turn, fired)
 
     def _give(self, sink: sinks.Sink, rows: pa.Table) -> None:
-        if rows.num_rows or not self._given[id(sink)]:
-            self._given[id(sink)].append(rows)
+        if rows.num_rows or not self._written[id(sink)]:
+            self._written[id(sink)].append(rows)
 
     def _hand_over(self) -> None:
-        """Each state goes on as another instance that was sent all of it."""
+        """Copy each state to a new instance, by a snapshot."""
         self._opened += 1
         for operator in self._operators:
             descriptor = operator.descriptor
@@ -314,8 +319,8 @@ class _InOneProcess:
 
 
 def source_number(operator: Operator, source: Input) -> int:
-    """Of an input of an operator."""
-    return next(number for number, one in enumerate(operator.inputs) if one is source)
+    """The index of an input of an operator."""
+    return next(number for number, each in enumerate(operator.inputs) if each is source)
 
 
 def _label(sink: sinks.Sink) -> str:
@@ -330,11 +335,13 @@ def _label(sink: sinks.Sink) -> str:
 
 
 def _named(declared: Sequence[sinks.Sink]) -> dict[sinks.Sink, str]:
-    """A name for each sink. Raises SpecRefused when two have the same."""
-    found: dict[sinks.Sink, str] = {}
+    """The name of each sink. Raises SpecRefused for two sinks of the same name."""
+    names: dict[sinks.Sink, str] = {}
     for sink in declared:
         name = _label(sink)
-        if name in found.values():
-            raise SpecRefused(f"ferry.test: two sinks are called {name!r}; give one another folder, topic or function")
-        found[sink] = name
-    return found
+        if name in names.values():
+            raise SpecRefused(
+                f"ferry.test: two sinks are named {name!r}; give one of them another folder, topic or function"
+            )
+        names[sink] = name
+    return names

@@ -1,7 +1,7 @@
 """`ferry.run`: a job on this machine, from a script, a notebook or a test.
 
-The run is a process of the command `ferry run`, with all of its output, and the handle asks it by the command, too: a run
-that Python began and one that a terminal began are the same.
+The run is a process of the command `ferry run`, with the same output. The handle uses the commands of `ferry`, too, so a run
+from Python is the same as a run from a terminal.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ferry.contract.errors import FerryError, SpecRefused
 
 _COMMAND = (sys.executable, "-m", "ferry_operator.cli")
 _MARK = "_ferry-life"
-"""File in the folder of a sink."""
+"""A file in the folder of every parquet sink."""
 
 
 class RunFailed(FerryError):
-    """A run has ended badly, or was asked what it cannot answer; the message is that of the `ferry` command.
+    """A run has failed, or a request to a run has failed. The message is the message of the `ferry` command.
 
     Example:
         >>> try:
@@ -41,11 +41,11 @@ class RunFailed(FerryError):
 
 
 class Run:
-    """A job that runs on this machine. As a context manager it is stopped at the end of the block, if it still runs.
+    """A job on this machine. As a context manager it stops a running job at the end of the block.
 
     Attributes:
-        name: of the job.
-        output: the folder in which its file sinks write.
+        name: name of the job.
+        output: parent of the folders of its file sinks.
     """
 
     def __init__(self, name: str, output: Path, process: subprocess.Popen[str], folder: Any) -> None:
@@ -63,31 +63,34 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """The run has not ended."""
+        """Whether the run has not ended."""
         return self._process.poll() is None
 
     def status(self) -> dict[str, Any]:
-        """Phase, workers, moves, epochs and watermark, as `ferry status --json` has them. Raises RunFailed."""
-        found: dict[str, Any] = json.loads(self._ask("status", self.name, "--json"))
-        return found
+        """Phase, workers, moves, epochs and watermark, as in `ferry status --json`. Raises RunFailed."""
+        status: dict[str, Any] = json.loads(self._command("status", self.name, "--json"))
+        return status
 
     def scale(self, workers: int | None = None, instances: int | None = None) -> None:
-        """Change the number of workers, or of instances of each worker, while the job runs. Raises RunFailed."""
+        """Change the number of workers, or of instances per worker, of the running job. Raises RunFailed."""
         sizes = {"--workers": workers, "--instances": instances}
-        self._ask("scale", self.name, *(str(one) for pair in sizes.items() if pair[1] is not None for one in pair))
+        options = [part for option, size in sizes.items() if size is not None for part in (option, str(size))]
+        self._command("scale", self.name, *options)
 
     def stop(self) -> dict[str, Any]:
-        """End the run, and wait for its end: the summary. A job without an end ends in no other way. Raises RunFailed."""
+        """Stop the run and wait for its end. Returns the summary. Needed for an endless input. Raises RunFailed."""
         if self.running:
-            self._ask("stop", self.name)
+            self._command("stop", self.name)
         return self.wait()
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Until the run has ended: the summary of `ferry run --json`.
+        """Wait for the end of the run. Returns the summary of `ferry run --json`.
 
+        Parameters:
+            timeout: longest wait in seconds. None: no limit.
         Raises:
-            TimeoutError: it still runs after `timeout` seconds.
-            RunFailed: it ended badly, for the reason in the message.
+            TimeoutError: the run has not ended within `timeout`.
+            RunFailed: the run has failed; the message has the reason.
         """
         try:
             code = self._process.wait(timeout)
@@ -103,16 +106,17 @@ class Run:
         return self._summary
 
     def result(self, sink: str | None = None) -> pa.Table:
-        """The rows that a `ferry.parquet` sink has written so far, of all complete epochs. No order is promised.
+        """The rows of all published epochs of a `ferry.parquet` sink, without a defined order.
 
         Parameters:
-            sink: the folder that the sink was given; None: there is only one.
-        Raises: SpecRefused, where there is no such sink, or several and none is named.
+            sink: the folder of the sink. None: the only sink.
+        Returns: an Arrow table.
+        Raises: SpecRefused, if the sink has not written, or if `sink` is None and there are several sinks.
         """
         there = sorted(path.parent.relative_to(self.output).as_posix() for path in self.output.rglob(_MARK))
-        chosen = [one for one in there if sink is None or one == sink]
+        chosen = [folder for folder in there if sink is None or folder == sink]
         if len(chosen) != 1:
-            known = ", ".join(there) or "none has written yet"
+            known = ", ".join(there) or "no sink with rows yet"
             raise SpecRefused(
                 f"result({'' if sink is None else repr(sink)}) of {self.name}: name one sink; there are: {known}"
             )
@@ -121,14 +125,14 @@ class Run:
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
     def _pass_on(self) -> None:
-        """Standard error of the process, to that of Python's, which in a notebook is another one."""
+        """Copy the process's standard error to Python's `sys.stderr`, which a notebook replaces."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._last_lines.append(line)
             sys.stderr.write(line)
             sys.stderr.flush()
 
-    def _ask(self, *arguments: str) -> str:
+    def _command(self, *arguments: str) -> str:
         ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if ran.returncode:
             raise RunFailed(ran.stderr.strip().removeprefix("ferry: "))
@@ -158,21 +162,20 @@ def run(
     sets: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Begin to run a job on this machine, and return at once; progress goes to standard error, as with `ferry run`.
+    """Start a job on this machine and return at once. Progress goes to standard error, as with `ferry run`.
 
-    A program must stand in a file, for processes of Spark load it: a notebook writes it with `%%writefile`.
+    A program must be a file, because Spark's processes import it. A notebook writes it with `%%writefile`.
 
     Parameters:
         job: a job file (`sales.yaml`), or a program (`sales.py`) with `sources` and `pipeline`.
-        args: what `sources` and `pipeline` get; beside those of the job file.
-        output: the folder for file sinks.
-        workers: processes with state.
-        name: of a program's job; None: the name of its file.
-        sets: further fields below `spec`, as {"state.replicas": 1}.
-        quiet: without progress.
-    Returns: a handle.
-    Raises: SpecRefused, where there is no such file. What else is wrong is told by `Run.wait`.
-
+        args: arguments for `sources` and `pipeline`, in addition to the job file's.
+        output: parent of the folders of file sinks.
+        workers: number of worker processes, which hold the state. None: as in the job file, or the default.
+        name: name of a program's job. None: the name of its file.
+        sets: further fields of `spec`, such as {"state.replicas": 1}.
+        quiet: True: no progress.
+    Returns: a handle of the run.
+    Raises: SpecRefused, if the file does not exist, or `name` is used with a job file. `Run.wait` raises all other errors.
     Example:
         >>> run = ferry.run("sales.py", args={"directory": "orders"}, output="out")  # and then run.wait(timeout=120)
         Traceback (most recent call last):
@@ -190,12 +193,12 @@ def run(
         written = Path(folder.name) / "job.yaml"
         written.write_text(json.dumps({**document, "spec": {"pipeline": {"file": str(file)}}}))
     elif name is not None:
-        raise SpecRefused(f"ferry.run: a name is for a program; {file} has its own")
+        raise SpecRefused(f"ferry.run: name= works with a program; the job file {file} has a name")
     else:
         import yaml
 
         written, name = file, str(yaml.safe_load(file.read_text())["metadata"]["name"])
-    sets_given = [part for key, value in fields.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    settings = [part for key, value in fields.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     command = [
         *_COMMAND,
         "run",
@@ -203,7 +206,7 @@ def run(
         "--output",
         str(output),
         "--json",
-        *sets_given,
+        *settings,
         *(["--quiet"] if quiet else []),
     ]
     with (Path(folder.name) / "summary").open("wb") as summary:
@@ -214,7 +217,7 @@ def run(
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """What the run has printed; empty, where it ended before it could."""
+    """The summary that the run has printed. Empty if the run ended before."""
     text = (folder / "summary").read_text()
-    found: dict[str, Any] = json.loads(text) if text.strip() else {}
-    return found
+    summary: dict[str, Any] = json.loads(text) if text.strip() else {}
+    return summary

@@ -17,7 +17,7 @@ ROWS = pa.schema([("ts", pa.int64())])
 REFUSED = {
     "parquet: directory ''; give its path": lambda: ferry.parquet(""),
     "parquet: directory 3; give its path": lambda: ferry.parquet(3),
-    "console: limit 'x'; it is how many rows": lambda: ferry.console("x"),
+    "console: limit 'x'; it is the number of printed rows": lambda: ferry.console("x"),
     "files: directory ''; give its path": lambda: ferry.json_files("", ROWS),
     "files: directory b'in'; give its path": lambda: ferry.parquet_files(b"in"),
     "flow=3: a pattern for files": lambda: ferry.parquet_files("in", flow=3),
@@ -33,7 +33,7 @@ REFUSED = {
     "arg_max: column None; give its name": lambda: ferry.arg_max("a", None),
     "records: column ['a']; give its name": lambda: ferry.records(["a"]),
     "records: column 4; give its name": lambda: ferry.records("a", order=4),
-    "window: rows(True, 1) needs numbers": lambda: ferry.rows(True),
+    "window: rows(True, 1) needs positive numbers": lambda: ferry.rows(True),
     "ferry.select: column 3; give its name": lambda: ferry.select(3),
 }
 

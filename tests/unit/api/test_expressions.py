@@ -117,11 +117,11 @@ def test_a_source_of_files_gives_words_and_only_what_is_needed(tmp_path: Path) -
     ("make", "reason"),
     [
         (lambda: ferry.filter(), "at least one condition"),
-        (lambda: ferry.filter("n > 0"), "no Arrow expression"),
+        (lambda: ferry.filter("n > 0"), "not an Arrow expression"),
         (lambda: ferry.select(), "at least one column"),
         (lambda: ferry.select("n", "n"), "'n' is named twice"),
         (lambda: ferry.select("n", n=pc.field("m")), "'n' is named twice"),
-        (lambda: ferry.select(n=3), "no Arrow expression"),
+        (lambda: ferry.select(n=3), "not an Arrow expression"),
         (lambda: ferry.filter(pc.field("none") > 0).bound(SCHEMA), "does not fit columns"),
         (lambda: ferry.filter(pc.field("word") > 0).bound(SCHEMA), "does not fit columns"),
         (lambda: ferry.filter(pc.field("n") + 1).bound(SCHEMA), "not true or false"),

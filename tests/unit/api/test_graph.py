@@ -99,9 +99,9 @@ def begun(a: Stream, b: Stream) -> Stream:
 
 INITIAL: list[tuple[str, Graph, str]] = [
     ("no end", lambda a, b: [begun(b, a)], "operator 't': initial_state comes from source 'a', which has no end"),
-    ("twice", lambda a, b: [begun(a, b), counted(b, "x")], "source 'b', which is read otherwise, too"),
-    ("itself", lambda a, b: [begun(b, b), a], "source 'b', which is read otherwise, too"),
-    ("a sink", lambda a, b: [begun(a, b), b], "source 'b', which is read otherwise, too"),
+    ("twice", lambda a, b: [begun(a, b), counted(b, "x")], "source 'b', which has another reader, too"),
+    ("itself", lambda a, b: [begun(b, b), a], "source 'b', which has another reader, too"),
+    ("a sink", lambda a, b: [begun(a, b), b], "source 'b', which has another reader, too"),
     ("fired", lambda a, b: [begun(a, counted(b, "x"))], "initial_state comes from operator 'x'"),
     ("united", lambda a, b: [begun(a, u(b, counted(b, "x")))], "initial_state comes from operator 'x'"),
     ("no key", lambda a, b: [a.key_by("k").transform_with_state("t", RunningCount(), "n LONG", initial_state=b)],  # type: ignore[arg-type]

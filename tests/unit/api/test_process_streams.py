@@ -137,8 +137,8 @@ def test_a_step_makes_its_process(step: Any, process: Any, columns: Any) -> None
 
 
 REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
-    (lambda b, p, a: b.window(ferry.session(0)), "a session's gap of 0 is no time at all"),
-    (lambda b, p, a: b.window(ferry.rows(0)), "rows(0, 1) needs numbers of rows, 1 at least"),
+    (lambda b, p, a: b.window(ferry.session(0)), "a session's gap of 0 must be positive"),
+    (lambda b, p, a: b.window(ferry.rows(0)), "rows(0, 1) needs positive numbers of rows"),
     (lambda b, p, a: b.window("10s"), "use tumbling(size), sliding(size, slide), session(gap) or rows(size)"),
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x"), "name at least one"),
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", Joined("ts"), **N), "not both"),
@@ -198,7 +198,7 @@ def test_a_step_needs_an_event_time() -> None:
     _, named = declared(lambda b, p, a: p.join("x", a, {"window_end": "name"}, {"auction": "id"}, within="1s"))
     with pytest.raises(SpecRefused, match="no event time"):
         named.key_by("auction").window(MINUTE)
-    with pytest.raises(SpecRefused, match="ttl= is for the aggregate functions of Ferry"):
+    with pytest.raises(SpecRefused, match="ttl= works with Ferry's aggregate functions"):
         bids.aggregate("x", aggregator=Joined("name"), ttl="1h")
     assert pa.types.is_int64(sources()["bids"].input.schema.field("price").type)
 
@@ -232,7 +232,7 @@ def test_without_a_window_texts_need_no_event_time_unless_a_function_goes_by_it(
     people = sources()["people"].key_by("id")
     people.aggregate("x", a=ferry.min("name"), emit=ferry.changes())
     assert not people.stream.build.operators[0].descriptor.windowed
-    with pytest.raises(SpecRefused, match=r"aggregate 'y': a=last\('name'\) goes by event time"):
+    with pytest.raises(SpecRefused, match=r"aggregate 'y': a=last\('name'\) needs event times"):
         people.aggregate("y", a=ferry.last("name"))
 
 

@@ -58,7 +58,7 @@ BAD = {
     b'1, "x",2': "a quote",
     b"1,x\ry,2": "a carriage return within the line",
     b"1,x,2\r\r": "a carriage return within the line",
-    b"1,\xff,2": "no UTF-8",
+    b"1,\xff,2": "not UTF-8",
     b",x,2": "field 'a' is empty, and must not be null",
     b'"",x,2': "field 'a': '' does not fit int64",
     b"1.0,x,2": "field 'a': '1.0' does not fit int64",

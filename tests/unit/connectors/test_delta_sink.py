@@ -96,14 +96,14 @@ def test_of_two_drivers_in_one_epoch_one_commits(tmp_path: Path, monkeypatch: py
         return table
 
     monkeypatch.setattr(DeltaSink, "_at", first_the_other)
-    with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
+    with pytest.raises(Final, match=r"generation 2 writes; this driver is of 1$"):
         slow.write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1)]
 
 
 def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
     opened(tmp_path, run="first").write(0, 1, rows(("a", 1)))
-    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to epoch 0.*another name="):
+    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to its epoch 0.*another name="):
         opened(tmp_path, run="second")
     opened(tmp_path, run="second", name="again").write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1), ("a", 1)]
@@ -116,7 +116,7 @@ def test_a_table_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="does not exist"):
         sink.write(1, 1, rows(("b", 1)))
     DeltaTable.create(str(tmp_path / "sales"), SCHEMA)
-    with pytest.raises(Unreachable, match="is not there: is it the same table"):
+    with pytest.raises(Unreachable, match="is missing: is it the same table"):
         sink.write(1, 1, rows(("b", 1)))
     shutil.rmtree(tmp_path / "sales")
     (tmp_path / "away").rename(tmp_path / "sales")
@@ -134,7 +134,7 @@ def test_a_restore_takes_back_later_epochs_and_stops_the_driver_before(tmp_path:
         restored.truncate_after(1)
     assert there(tmp_path) == [("epoch 0", 0), ("epoch 1", 1)]
     restored.open(1)
-    with pytest.raises(Final, match="was restored by another driver"):
+    with pytest.raises(Final, match="another driver has restored the job"):
         before.write(4, 1, rows(("z", 9)))
     restored.write(2, 2, rows(("other", 2)))
     again = declared(tmp_path, "third")
@@ -160,7 +160,9 @@ def test_what_cannot_be_taken_back_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "sales")
     table.optimize.compact()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    with pytest.raises(SpecRefused, match=r"cannot take back epochs 1 to 2: files of before were removed \(VACUUM\)"):
+    with pytest.raises(
+        SpecRefused, match=r"cannot take back epochs 1 to 2: files of that version were removed \(VACUUM\)"
+    ):
         declared(tmp_path, "next").truncate_after(0)
     write_deltalake(tmp_path / "sales", rows(("a colleague's", 7)), mode="append")
     with pytest.raises(SpecRefused, match=r"epoch 2: version 8 of the table, WRITE, is another writer's.*--sink keep"):
@@ -216,7 +218,7 @@ def test_columns_of_every_type_come_back(tmp_path: Path) -> None:
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     for kind in (pa.time64("us"), pa.duration("s")):
-        with pytest.raises(SpecRefused, match=r"delta: column 'x' is .*, which Delta has not"):
+        with pytest.raises(SpecRefused, match=r"delta: column 'x' is .*, which Delta does not have"):
             ferry.delta("a").expect(pa.schema([("x", kind)]))
     with pytest.raises(SpecRefused, match=r"storage_options 'aws_secret_access_key' is a secret"):
         ferry.delta("s3://bucket/a", storage_options={"aws_secret_access_key": "hello"})
@@ -286,7 +288,7 @@ def test_a_row_that_does_not_keep_a_constraint_stops_the_job_and_is_not_shown(tm
     DeltaTable(tmp_path / "sales").alter.add_constraint({"enough": "n > 5"})
     sink = opened(tmp_path)
     sink.write(0, 1, rows(("a", 6)))
-    with pytest.raises(Final, match="do not keep a constraint of the table") as stopped:
+    with pytest.raises(Final, match="violate a constraint of the table") as stopped:
         sink.write(1, 1, rows(("secret", 3)))
     assert "secret" not in str(stopped.value)
 
@@ -295,7 +297,7 @@ def test_a_row_that_does_not_keep_a_constraint_stops_the_job_and_is_not_shown(tm
     ("schema", "words"),
     [
         (pa.schema([("a", pa.struct([("at", pa.time64("us"))]))]), "column 'a' is struct<at: time64.us.>, which Delta"),
-        (pa.schema([("a", pa.list_(pa.duration("us")))]), "column 'a' is list<.*>, which Delta has not"),
+        (pa.schema([("a", pa.list_(pa.duration("us")))]), "column 'a' is list<.*>, which Delta does not have"),
         (pa.schema([("a", pa.int64()), ("A", pa.int64())]), "have one name"),
     ],
     ids=str,
@@ -309,5 +311,5 @@ def test_a_directory_is_one_whether_a_path_or_a_url_names_it(tmp_path: Path) -> 
     both = [ferry.delta(f"{tmp_path}/sales"), ferry.delta(f"file://{tmp_path}/sales")]
     with pytest.raises(SpecRefused, match="both write to"):
         sinks.place(both, None)
-    with pytest.raises(SpecRefused, match="encoded"):
+    with pytest.raises(SpecRefused, match="decodes"):
         ferry.delta(tmp_path / "100%25")

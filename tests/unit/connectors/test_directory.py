@@ -70,10 +70,10 @@ def everything(source: DirectorySplits) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere", "no directory 'nowhere'; a file source needs one; it was looked for in /"),
-        ("in/*.json", "name the folder alone: all of its files are read"),
-        ("in/1.json", "it is a file, and the source needs its folder"),
-        ("s3://bucket/in", "folders of this machine are read, also mounted ones; spark.readStream reads others"),
+        ("nowhere", "no directory 'nowhere'; a file source needs a directory; looked for in /"),
+        ("in/*.json", "give the folder alone: all its files are read"),
+        ("in/1.json", "it is a file; give its folder"),
+        ("s3://bucket/in", "the source reads local and mounted folders; spark.readStream reads other stores"),
     ],
 )
 def test_a_name_that_is_no_folder_says_what_to_write(
@@ -102,7 +102,7 @@ def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Pa
     for step in (lambda: source.latest(first, 10), lambda: json_files(folder, SCHEMA, finite).latest(first, 10)):
         with pytest.raises(Unreachable, match=r"the folder .*/in cannot be listed: No such file or directory"):
             step()
-    with pytest.raises(Fault, match=r"1.json went away"):
+    with pytest.raises(Fault, match=r"1.json was removed"):
         source.plan(start, first, 1)
     os.rename(tmp_path / "away", folder)
     assert [row["a"] for row in read(source, first, source.latest(first, 10))] == [2]
@@ -114,14 +114,14 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, m
     source = json_files(tmp_path, SCHEMA)
     start = source.start()
     (split,) = source.plan(start, source.latest(start, 10**6), 1)
-    as_it_was = source._as_it_is
+    as_it_was = source._current
 
     def cut_off(name: str) -> Any:
         seen = as_it_was(name)
         os.truncate(tmp_path / name, 50)
         return seen
 
-    monkeypatch.setattr(source, "_as_it_is", cut_off)
+    monkeypatch.setattr(source, "_current", cut_off)
     with pytest.raises(RowsGone, match=r"1.json (became shorter while|was written again before) it was read"):
         [*source.read(split)]
     assert len(whole) > 50
@@ -181,7 +181,7 @@ def test_links_to_nothing_and_pipes_are_passed_over_aloud(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     source = json_files(tmp_path, SCHEMA, finite=True)
     assert source.ended(source.start())
-    assert "dead.json (a link to nothing)" in source.notice() and "pipe (neither" in source.notice()
+    assert "dead.json (a broken link)" in source.notice() and "pipe (neither" in source.notice()
     assert "holds no file" in source.contents() and "dead.json" in source.contents()
 
 
@@ -286,7 +286,7 @@ def test_a_broken_file_that_is_taken_is_not_lost_with_its_folder(tmp_path: Path)
         read(source, start, stop)
     source.failed(stop, str(raised.value))
     os.rename(tmp_path / "in", tmp_path / "away")
-    with pytest.raises(RowsGone, match="a went away"):
+    with pytest.raises(RowsGone, match="a was removed"):
         source.plan(start, stop, 1)
     os.rename(tmp_path / "away", tmp_path / "in")
     pq.write_table(pa.table({"a": [], "b": []}, SCHEMA), tmp_path / "in" / "a")
@@ -331,7 +331,7 @@ def test_a_list_of_taken_files_that_is_not_what_was_written_makes_none_of_them_n
         try:
             assert names(planner().latest(position, 10)) == ["d"]
         except Fault as wrong:
-            assert "the list of files that were read is lost" in str(wrong)
+            assert "the list of read files is lost" in str(wrong)
 
 
 def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) ->
     source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), ("day", pa.date32())]))
     start = source.start()
     assert source.latest(start, 10) == start
-    assert "day=soon/p: the folder says day=soon, which is no date32" in source.problems[0]
+    assert "day=soon/p: the folder says day=soon, which is not of type date32" in source.problems[0]
 
 
 def test_a_folder_of_nulls_is_named_where_none_may_be(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_other_folders_are_refused_by_name_and_said_when_they_come_later(tmp_pat
     source = make(tmp_path)
     start = source.start()
     parquet(tmp_path / "done" / "p", 1, 1)
-    assert source.latest(start, 10) == start and "done (a folder that is not named COLUMN=VALUE)" in source.notice()
+    assert source.latest(start, 10) == start and "done (a folder not named COLUMN=VALUE)" in source.notice()
     with pytest.raises(SpecRefused, match=r"holds done, .*begins with '_' or '.', or .* flow="):
         make(tmp_path).start()
 

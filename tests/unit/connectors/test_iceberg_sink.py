@@ -95,14 +95,14 @@ def test_of_two_drivers_in_one_epoch_one_commits(tmp_path: Path, monkeypatch: py
         return summary(self, mark)
 
     monkeypatch.setattr(IcebergSink, "_summary", first_the_other)
-    with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
+    with pytest.raises(Final, match=r"generation 2 writes; this driver is of 1$"):
         slow.write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1)]
 
 
 def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
     opened(tmp_path, run="first").write(0, 1, rows(("a", 1)))
-    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to epoch 0.*another name="):
+    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to its epoch 0.*another name="):
         opened(tmp_path, run="second")
     opened(tmp_path, run="second", name="again").write(0, 1, rows(("a", 1)))
     assert there(tmp_path) == [("a", 1), ("a", 1)]
@@ -117,7 +117,7 @@ def test_a_restore_takes_back_later_epochs_and_stops_the_driver_before(tmp_path:
         restored.truncate_after(1)
     assert there(tmp_path) == [("epoch 0", 0), ("epoch 1", 1)]
     restored.open(1)
-    with pytest.raises(Final, match="was restored by another driver"):
+    with pytest.raises(Final, match="another driver has restored the job"):
         before.write(4, 1, rows(("z", 9)))
     restored.write(2, 2, rows(("other", 2)))
     declared(tmp_path, "third").truncate_after(0)
@@ -207,10 +207,10 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, Any], text: str) -> No
 
 
 def test_a_duration_is_refused_where_the_stream_is_given() -> None:
-    with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is duration\[s\], which Iceberg has not"):
+    with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is duration\[s\], which Iceberg does not have"):
         ferry.iceberg("shop.sales").expect(pa.schema([("x", pa.duration("s"))]))
     for within in (pa.list_(pa.duration("us")), pa.struct([("nothing", pa.null())])):
-        with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is .*, which Iceberg has not"):
+        with pytest.raises(SpecRefused, match=r"iceberg: column 'x' is .*, which Iceberg does not have"):
             ferry.iceberg("shop.sales").expect(pa.schema([("x", within)]))
 
 

@@ -41,16 +41,16 @@ GOOD = [
     '{"s":"é\u2028","a":7,"":1}'.encode(),
 ]
 BAD = {
-    b"null": "no JSON object",
-    b" null ": "no JSON object",
-    b"[]": "no JSON object",
-    b"5": "no JSON object",
-    b"\xc2\xa0{}": "no JSON object",
+    b"null": "not a JSON object",
+    b" null ": "not a JSON object",
+    b"[]": "not a JSON object",
+    b"5": "not a JSON object",
+    b"\xc2\xa0{}": "not a JSON object",
     b'{"a":7}{"a":8}': "more than a JSON object: '{' at byte 7",
     b'{"a":7},': "more than",
     b'{"a":7}\x00': "more than",
     b'{"a":7': "ends within",
-    b'"a":7}': "no JSON object",
+    b'"a":7}': "not a JSON object",
     b'{"a":7,}': "unexpected '}' at byte 7",
     b"{'a':7}": "unexpected",
     b'{"a":07}': "unexpected '7'",
@@ -65,7 +65,7 @@ BAD = {
     b'{"a":7,"s":"x\ty"}': "control character",
     b'{"a":7,"zz":"\\x"}': "wrong escape",
     b'{"a":7,"zz":"\\ud800"}': "surrogate",
-    b'{"a":7,"s":"\xff"}': "no UTF-8",
+    b'{"a":7,"s":"\xff"}': "not UTF-8",
     b'{"a":7,"a":8}': "field 'a' comes twice",
     b'{"s":"no a"}': "field 'a' is missing or null",
     b'{"a":null}': "field 'a' is missing or null",
@@ -284,11 +284,11 @@ def test_numbers_are_times_where_their_unit_is_declared(unit: str, text: str, va
     [
         (pa.map_(pa.list_(pa.int8()), pa.int8()), None, "column 'c' is map<list<item: int8>, int8>, but names"),
         (pa.struct([("x", pa.list_(pa.month_day_nano_interval()))]), None, "column 'c.x"),
-        (pa.list_view(pa.int8()), None, "no JSON value"),
+        (pa.list_view(pa.int8()), None, "not supported in JSON"),
         (pa.dictionary(pa.int8(), pa.string()), None, "int32"),
         (pa.struct([("x", pa.int8()), ("x", pa.int8())]), None, "'x' is the name of two"),
-        (pa.run_end_encoded(pa.int32(), pa.int8()), None, "no JSON value"),
-        (pa.int64(), {"c": "ms"}, "no timestamp"),
+        (pa.run_end_encoded(pa.int32(), pa.int8()), None, "not supported in JSON"),
+        (pa.int64(), {"c": "ms"}, "not a timestamp"),
         (pa.timestamp("ms"), {"c": "min"}, "s, ms, us, ns"),
         (pa.timestamp("ms"), {"d": "s"}, "give a column"),
     ],
@@ -305,7 +305,7 @@ def test_large_inputs_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     lines = [b'{"a":%d}' % i for i in range(50)] + [b"null", b'{"a":1,"b":"' + b"x" * 100 + b'"}']
     table, bad = parse(b"\n".join(lines), SCHEMA)
     assert table.column("a").to_pylist() == [*range(50)] and [one.line for one in bad] == lines[50:]
-    assert [one.reason for one in bad] == ["no JSON object", "longer than 100 bytes"]
+    assert [one.reason for one in bad] == ["not a JSON object", "longer than 100 bytes"]
     assert [one.at for one in bad] == [len(b"\n".join(lines[:i])) + 1 for i in (50, 51)]
     assert parse_each([None, b""], SCHEMA)[1] == {0: "no value", 1: "no value"}
     assert np.array(parse(b"", pa.schema([]))[0].num_rows) == 0 and parse(b"{}\n{}", pa.schema([]))[0].num_rows == 2

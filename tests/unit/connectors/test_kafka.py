@@ -71,7 +71,7 @@ def source(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Ka
     monkeypatch.setattr(kafka, "ENDS_SECONDS", 0.0)
     monkeypatch.setattr(kafka, "MISSING_SECONDS", 0.0)
     made = ferry.kafka("nowhere:1", "clicks", COLUMNS, **more)
-    made._asks = brokers  # type: ignore[assignment]
+    made._topic_ends = brokers  # type: ignore[assignment]
     return made
 
 
@@ -189,7 +189,7 @@ def test_a_finite_input_ends_where_the_topic_ended(monkeypatch: pytest.MonkeyPat
 def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers()
     one = source(brokers, monkeypatch)
-    with pytest.raises(SpecRefused, match="no such topic"):
+    with pytest.raises(SpecRefused, match="the topic does not exist"):
         one.start()
     brokers.ends = {0: (0, 1)}
     start = one.start()
@@ -234,7 +234,7 @@ def test_a_partition_without_a_leader_is_waited_for_but_not_for_ever(monkeypatch
 
 def test_tasks_get_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     one = source(Brokers(p0=(0, 1)), monkeypatch)
-    assert pickle.loads(pickle.dumps(one))._asks is None and one._asks is not None
+    assert pickle.loads(pickle.dumps(one))._topic_ends is None and one._topic_ends is not None
 
 
 class Record:
@@ -288,8 +288,8 @@ def test_each_value_that_does_not_fit_has_its_own_reason() -> None:
     _, bad = Decoder(COLUMNS, ()).decode([Record(value, i) for i, value in enumerate(values)], None)
     assert isinstance(bad, Malformed) and bad.reason == bad.reasons[0]
     assert bad.reasons == [
-        "topic clicks, partition 3, offset 0: no JSON object",
-        "topic clicks, partition 3, offset 2: no JSON object",
+        "topic clicks, partition 3, offset 0: not a JSON object",
+        "topic clicks, partition 3, offset 2: not a JSON object",
         "topic clicks, partition 3, offset 3: field 'ts': \"x\" does not fit int64",
         "topic clicks, partition 3, offset 4: no value",
         "topic clicks, partition 3, offset 5: more than a JSON object: '{' at byte 9",
@@ -312,7 +312,7 @@ def test_a_header_whose_name_is_no_text_and_a_time_that_is_none() -> None:
         assert isinstance(rows, pa.RecordBatch) and rows.column("ts").to_pylist() == [0, 3]
         assert columns or rows.column("timestamp").to_pylist() == [None, None]
         assert isinstance(bad, Malformed) and bad.records == ['{"ts": 1}', "oops"]
-        assert bad.reason == "topic clicks, partition 3, offset 1: the name of a header is no UTF-8"
+        assert bad.reason == "topic clicks, partition 3, offset 1: the name of a header is not UTF-8"
 
 
 def test_plain_values() -> None:
@@ -422,7 +422,7 @@ def test_records_of_a_topic_that_was_made_again_are_not_given_out(monkeypatch: p
     one = reader(monkeypatch, brokers)
     one._consumer.waiting = [Come(0, at) for at in range(3)]
     brokers.id = "two"
-    with pytest.raises(SpecRefused, match=r"kafka\('b:1', 'clicks'\): the topic was deleted, and made again"):
+    with pytest.raises(SpecRefused, match=r"kafka\('b:1', 'clicks'\): the topic was deleted and created again"):
         list(one.read({0: (0, 3)}, "one"))
 
 
@@ -813,7 +813,7 @@ def test_two_runs_of_one_job_never_write_to_one_topic(monkeypatch: pytest.Monkey
     with pytest.raises(Unreachable):
         other.write(0, 1, rows(7))
     with pytest.raises(
-        Final, match=r"run job-a writes as 'ferry.job.out', and this one is job-b; give this job another"
+        Final, match=r"run job-a writes as 'ferry.job.out', and this run is job-b; give this job another"
     ):
         other.write(0, 1, rows(7))
     with pytest.raises(SpecRefused, match="run job-a writes"):

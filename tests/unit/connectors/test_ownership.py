@@ -121,7 +121,7 @@ def test_a_restored_run_takes_over_and_the_one_before_writes_no_more(tmp_path: P
         restored = of_run(tmp_path, "restored-b", job, before="sales")
         getattr(restored, act)(1)
     restored.open(1)
-    with pytest.raises(Final, match=r"restored by another driver|written by run restored-b"):
+    with pytest.raises(Final, match=r"another driver has restored the job|written by run restored-b"):
         before.write(2, 1, rows(2))
     with pytest.raises(SpecRefused, match="run restored-b"):
         of_run(tmp_path, "sales-a").open(2)
@@ -176,7 +176,7 @@ def test_a_folder_that_is_away_is_waited_for(tmp_path: Path, empty: bool) -> Non
     (tmp_path / "q").rename(tmp_path / "away")
     if empty:
         (tmp_path / "q").mkdir()
-    with pytest.raises(Unreachable, match=rf"q is away: {LIFE} of this run is not there. Mount it, or put it back"):
+    with pytest.raises(Unreachable, match=rf"q is away: {LIFE} of this run is missing. Mount it, or put it back"):
         sink.write(1, 1, rows(1))
     assert [*tmp_path.glob("q/*")] == []
     if empty:
@@ -189,7 +189,7 @@ def test_a_folder_that_is_away_is_waited_for(tmp_path: Path, empty: bool) -> Non
     again.open(1)
     again.write(2, 2, rows(2))
     assert values(tmp_path) == [2], "who starts the job again goes on without"
-    assert "q holds nothing of this run, which has committed epoch 1: is it mounted?" in again.notice
+    assert "q has no files of this run, which has committed epoch 1: is it mounted?" in again.notice
     once_more = of_run(tmp_path, "sales-a")
     once_more.open(2)
     assert not once_more.notice and not sink.notice

@@ -105,8 +105,8 @@ def test_a_finite_input_ends_with_the_first_answer_without_rows(tmp_path: Path) 
         ((pa.table({"id": [1]}), 1), "it returned columns ['id']; its schema has ['id', 'shop']"),
         (([{"id": "x"}], 1), "Arrow"),
         (([{"id": None}], 1), "a null in column 'id'"),
-        (([{"id": 1}], {1, 2}), "a state that is no JSON value"),
-        (([{"id": 1}], float("nan")), "a state that is no JSON value"),
+        (([{"id": 1}], {1, 2}), "a state that is not a JSON value"),
+        (([{"id": 1}], float("nan")), "a state that is not a JSON value"),
         (([{"id": 1.5}], 1), "ValueError: it returned 1.5 in column 'id', which is int64"),
         (([(1, "x")], 1), "TypeError: it returned tuple for a row; give dicts"),
         (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero (test_polling.py:"),
@@ -200,11 +200,11 @@ def test_answers_are_kept_for_as_long_as_checkpoints_may_need_them(tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"function": lambda: None}, r"is no function of \(state\)"),
+        ({"function": lambda: None}, r"is not a function of \(state\)"),
         ({"schema": ["id"]}, "give a pyarrow.schema"),
         ({"journal": None}, "poll: journal None; give its path"),
         ({"every": 10}, "poll: every: 10 has no unit"),
-        ({"first": object()}, "is no JSON value"),
+        ({"first": object()}, "is not a JSON value"),
     ],
     ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )  # fmt: skip

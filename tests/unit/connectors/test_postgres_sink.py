@@ -144,7 +144,7 @@ def test_of_two_drivers_in_one_epoch_one_writes(
         return found
 
     monkeypatch.setattr(PostgresSink, "_marked", first_the_other)
-    with pytest.raises(Final, match=r"generation 2 writes, this one is of 1$"):
+    with pytest.raises(Final, match=r"generation 2 writes; this driver is of 1$"):
         slow.write(0, 1, rows(("a", 1)))
     assert there(server, table) == [("a", 1)]
 
@@ -167,7 +167,7 @@ def test_rows_take_the_place_of_those_with_their_key(server: PostgresServer, tab
     sink.write(0, 1, rows(("a", 1), ("b", 1)))
     sink.write(1, 1, rows(("a", 2), ("c", 3)))
     assert there(server, table) == [("a", 2), ("b", 1), ("c", 3)]
-    with pytest.raises(Final, match=r"name more columns in key=, or say with latest="):
+    with pytest.raises(Final, match=r"name more columns in key=, or choose the row to keep with latest="):
         sink.write(2, 1, rows(("a", 7), ("a", 8)))
     assert there(server, table) == [("a", 2), ("b", 1), ("c", 3)]
 
@@ -190,7 +190,7 @@ def test_a_table_of_nothing_but_a_key(server: PostgresServer, table: str) -> Non
 
 def test_another_run_is_refused_by_name(server: PostgresServer, table: str) -> None:
     opened(server, table, run="first").write(0, 1, rows(("a", 1)))
-    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to epoch 0.*another name="):
+    with pytest.raises(SpecRefused, match=r"rows of another run \(first\), up to its epoch 0.*another name="):
         opened(server, table, run="second")
     opened(server, table, run="second", name="again").write(0, 1, rows(("a", 1)))
     assert there(server, table) == [("a", 1), ("a", 1)]
@@ -209,10 +209,10 @@ def test_a_mark_that_is_gone_is_waited_for(server: PostgresServer, table: str) -
     sink = opened(server, table)
     sink.write(0, 1, rows(("a", 1)))
     server.sql(f"DELETE FROM ferry_epochs WHERE sink = 'ferry.job.{table}'")
-    with pytest.raises(Unreachable, match="is not there: is it the same table"):
+    with pytest.raises(Unreachable, match="is missing: is it the same table"):
         sink.write(1, 1, rows(("b", 1)))
     again = opened(server, table, committed=0)
-    assert "has nothing of this run, which has committed epoch 0" in again.notice
+    assert "has no rows of this run, which has committed epoch 0" in again.notice
     again.write(1, 1, rows(("b", 1)))
     assert there(server, table) == [("a", 1), ("b", 1)]
 
@@ -227,7 +227,7 @@ def test_a_restore_is_refused_or_leaves_the_rows(server: PostgresServer, table: 
     restored.truncate_after(5)
     restored.keep_after(4)
     restored.open(4)
-    with pytest.raises(Final, match="was restored by another driver"):
+    with pytest.raises(Final, match="another driver has restored the job"):
         before.write(6, 1, rows(("z", 9)))
     restored.write(5, 2, rows(("a", 2), ("b", 1)))
     assert there(server, table) == [("a", 2), ("b", 1)]
@@ -238,7 +238,7 @@ def test_rows_of_the_job_whose_checkpoint_it_is_are_not_taken_back(server: Postg
     fork = ferry.postgres(server.dsn, table, name="same")
     fork.expect(SCHEMA)
     fork.identify("fork", "run2", before="job")
-    with pytest.raises(SpecRefused, match=r"epochs up to 9 of the job whose checkpoint this is"):
+    with pytest.raises(SpecRefused, match=r"epochs up to 9 of the checkpoint's job"):
         fork.truncate_after(8)
     fork.truncate_after(9)
 
@@ -349,7 +349,7 @@ def test_a_server_that_is_away_is_waited_for_and_no_word_holds_the_password(
     with pytest.raises(Unreachable, match="password authentication failed") as refused:
         opened(server, table)
     monkeypatch.setenv("DATABASE", f"nonsense {PASSWORD}")
-    with pytest.raises(SpecRefused, match="what the variable holds is no address") as unread:
+    with pytest.raises(SpecRefused, match="the variable's value is not the address") as unread:
         ferry.postgres("${DATABASE}", table)._place.connect()
     words = " ".join(map(str, (away.value, still.value, refused.value, unread.value, repr(sink))))
     assert PASSWORD not in words and wrong not in words and unread.value.__cause__ is None

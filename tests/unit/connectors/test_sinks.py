@@ -303,7 +303,7 @@ def test_a_driver_of_the_time_before_a_restore_writes_no_more(tmp_path: Path) ->
     before.open(3)
     restored = placed(tmp_path, "q")
     restored.truncate_after(3)
-    with pytest.raises(Final, match="was restored by another driver"):
+    with pytest.raises(Final, match="another driver has restored the job"):
         before.write(4, 9, pa.table({"x": [1]}))
     restored.open(3)
     restored.write(4, 2, pa.table({"x": [2]}))
@@ -391,7 +391,7 @@ def test_a_sink_that_cannot_go_back_says_what_to_do() -> None:
     called: list[int] = []
     foreach_epoch(store, truncate=called.append).truncate_after(7)
     assert called == [7]
-    with pytest.raises(SpecRefused, match="truncate='no' is no function"):
+    with pytest.raises(SpecRefused, match="truncate='no' is not a function"):
         foreach_epoch(store, truncate="no")  # type: ignore[arg-type]
     console().truncate_after(7)
     console().keep_after(7)

@@ -42,7 +42,7 @@ def test_a_finite_job_that_has_read_nothing_says_what_there_was(tmp_path: Path) 
     sources = {"clicks": ferry.json_files(tmp_path, SCHEMA, finite=True), "other": object()}
     text = inputs.nothing_read(sources, 3)
     assert text.startswith("no record was read (3 were set aside as malformed): source 'clicks' (")
-    assert "has 1 files without records" in text and "dead (a link to nothing)" in text
+    assert "has 1 files without records" in text and "dead (a broken link)" in text
 
 
 def test_what_is_not_read_is_a_notice_for_as_long_as_it_is_there(tmp_path: Path) -> None:

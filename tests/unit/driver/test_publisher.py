@@ -54,7 +54,7 @@ def test_a_lost_instance_or_executor_passes_and_an_error_of_the_user_does_not(te
         (Final("the table has other columns"), True),
         (SpecRefused("x"), True),
         (Halted(Halt("superseded", "x")), True),
-        (Fault("what tasks wrote is not seen here"), False),
+        (Fault("the driver does not see the tasks' files"), False),
         (ConnectionError("the database is away"), False),
         (RuntimeError("Task 0 failed 4 times: ferry.contract.errors.Final: the table has other columns"), True),
         (RuntimeError("Task 0 failed 4 times: ConnectionError"), False),

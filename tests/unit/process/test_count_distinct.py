@@ -206,7 +206,7 @@ def test_words_of_a_pipeline() -> None:
     assert isinstance(functions_of({"d": ferry.count_distinct("x")}), DistinctFunctions)
     with pytest.raises(SpecRefused, match=r"d=count_distinct\(\.\.\.\) would keep a set of values for each record"):
         keyed.aggregate("d", d=ferry.count_distinct("x"), emit=ferry.records("id"))
-    with pytest.raises(SpecRefused, match=r"ttl= is for .* nor for count_distinct; otherwise write a process"):
+    with pytest.raises(SpecRefused, match=r"ttl= works with .* count_distinct; for these write a process"):
         keyed.aggregate("e", d=ferry.count_distinct("x"), ttl="1h")
     with pytest.raises(SpecRefused, match=r"'tags' is list<item: string>; .*have distinct values that can be counted"):
         keyed.window(ferry.tumbling("1s")).aggregate("f", d=ferry.count_distinct("tags"))

@@ -102,7 +102,7 @@ def test_its_name_and_key_are_those_of_its_columns() -> None:
     [
         (lambda s: timed(s).distinct(within="1s"), "name at least one column"),
         (lambda s: timed(s).distinct("no", within="1s"), "no column 'no'"),
-        (lambda s: timed(s).distinct("id", within="0s"), "distinct 'distinct_id': within='0s' is no time in which"),
+        (lambda s: timed(s).distinct("id", within="0s"), "distinct 'distinct_id': within='0s' is not a span in which"),
         (lambda s: timed(s).distinct("id", within=5), 'within: 5 has no unit; write "5ms" or "5s"'),
         (lambda s: timed(s).distinct("id", within="1s", order="id8"), "no column 'id8' to order by"),
         (lambda s: timed(s).distinct("id", within="1s", name="Mine"), "operator name 'Mine': use lower-case letters"),

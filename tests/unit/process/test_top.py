@@ -127,13 +127,13 @@ def test_in_a_pipeline() -> None:
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({"n": 0}, "top_n 'top': 0 is no number of rows; give one from 1 to 1000"),
-        ({"n": True}, "True is no number of rows"),
+        ({"n": 0}, "top_n 'top': n=0 is not a number of rows; give a number from 1 to 1000"),
+        ({"n": True}, "n=True is not a number of rows"),
         ({"by": []}, r"by=\[\] has to be the column that orders rows"),
         ({"by": 7}, "by=.* has to be the column"),
         ({"by": "price"}, "no column 'price'"),
         ({"columns": ["no"]}, "no column 'no'"),
-        ({"columns": []}, "columns= names none"),
+        ({"columns": []}, "columns= is empty"),
         ({"columns": {"window_end": "x"}}, "would appear twice"),
         ({"columns": ["tags"]}, "column 'tags' cannot be list"),
         ({"rank": "x"}, r"output columns \['x'\] would appear twice"),

@@ -177,7 +177,7 @@ def test_what_is_not_there_is_named(where: Location, tmp_path: Path) -> None:
     aggregate = aggregates.shape_of(aggregates.INT_KEY, GLOBAL)
     epochs = [(aggregates.partials(aggregate, [(1, 1, 1, 1, 1)]), times(0, WATERMARK_NONE, 5))]
     made = publish(where, aggregate, epochs, tmp_path / "other", number=5)
-    with pytest.raises(ferry.SpecRefused, match="'op' is no process and has no tables"):
+    with pytest.raises(ferry.SpecRefused, match="'op' is not a process and has no tables"):
         read(where, "op", table="count")
     assert ferry.read_state(where.text, "op").num_rows == 1, "without a job the location ends in its name"
     assert ferry.read_state("nowhere", "op", checkpoint=CheckpointCatalog(where).url(made)).num_rows == 1

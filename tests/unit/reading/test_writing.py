@@ -88,20 +88,20 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(where: Location, tmp_
         publish(
             where, descriptor, [(partials(descriptor, []), times(0, WATERMARK_NONE, 5))], tmp_path / name, number + 1
         )
-        with pytest.raises(ferry.SpecRefused, match=f"the state of operator '{name}' cannot be made from a table"):
+        with pytest.raises(ferry.SpecRefused, match=f"the state of operator '{name}' cannot be written from a table"):
             ferry.write_state(where.text, tables={name: table})
     descriptor = aggregates.shape_of(key, GLOBAL)
     publish(where, descriptor, [([], times(0, WATERMARK_NONE, 5))], tmp_path / "a", 4)
     with pytest.raises(ferry.SpecRefused, match="'op': the table lacks columns: x, y, z, w"):
         ferry.write_state(where.text, tables={"op": table})
-    with pytest.raises(ferry.SpecRefused, match="is an aggregate: give it one table"):
+    with pytest.raises(ferry.SpecRefused, match="is an aggregate: give one table"):
         ferry.write_state(where.text, tables={"op": {"count": table}})
     process = processes.descriptor_of()
     publish(where, process, [([], times(0, WATERMARK_NONE, 5))], tmp_path / "p", 5)
     counts = pa.table({"k": [1, 1], "n": [1, 2], "last": [1, 2], "text": ["a", "b"]})
     timers = pa.table({"k": [1], "clock": ["sun"], "time": [5]})
     for given, said in [
-        (counts, "is a process: give it a map"),
+        (counts, "is a process: give a dict"),
         ({"other": counts}, "one of 'count'"),
         ({"count": table}, "table 'count' lacks columns: n, last, text"),
         ({"count": counts}, "table 'count' has two rows of the same k"),

@@ -238,9 +238,9 @@ def test_a_dead_letter_of_an_event_time_has_the_place_of_its_file(tmp_path: Path
 def test_what_a_dead_letter_shows_as_text_is_there_as_bytes_if_it_is_none() -> None:
     made = task(None)
     records = ["é", b'{"a":"\xff"}'.decode("utf-8", "surrogateescape"), "\ud800"]
-    made._set_aside(3, records, "no UTF-8")
+    made._set_aside(3, records, "not UTF-8")
     plain, raw, odd = map(json.loads, made.dead_letters)
-    assert plain == {"reason": "no UTF-8", "record": "é"} and odd["record"] == "\ud800"
+    assert plain == {"reason": "not UTF-8", "record": "é"} and odd["record"] == "\ud800"
     assert raw["record"] == '{"a":"\ufffd"}' and base64.b64decode(raw["base64"]) == b'{"a":"\xff"}'
 
 

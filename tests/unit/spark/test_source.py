@@ -252,4 +252,4 @@ def test_what_is_wrong_with_folders_is_said_of_their_sources(tmp_path: Path) -> 
     reader = SplitsReader({"clicks": source, "b": Waiting(0)}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
     reader.latest_offset(reader.initial_offset())
     assert reader.problems()[0].startswith("source 'clicks': ") and "loop" in reader.problems()[0]
-    assert reader.notice().startswith("source 'clicks': ") and "dead (a link to nothing)" in reader.notice()
+    assert reader.notice().startswith("source 'clicks': ") and "dead (a broken link)" in reader.notice()

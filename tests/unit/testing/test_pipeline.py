@@ -114,8 +114,8 @@ def test_what_the_users_code_raises_is_said() -> None:
 @pytest.mark.parametrize(
     ("inputs", "epochs", "text"),
     [
-        ({"orders": []}, 1, "nothing says what columns it has; give a pyarrow.Table"),
-        ({"orders": [order("a", 1)]}, 0, "at least one is needed"),
+        ({"orders": []}, 1, "its columns are unknown; give a pyarrow.Table"),
+        ({"orders": [order("a", 1)]}, 0, "give at least 1"),
         ({"order": [order("a", 1)]}, 1, "no source 'orders'; there are order"),
     ],
 )

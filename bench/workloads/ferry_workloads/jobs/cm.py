@@ -1,4 +1,4 @@
-"""CM (Slash): what the events of each job of a cluster asked of its processors, in tumbling windows of 2 s.
+"""CM (Slash): the CPU requests of each job of a cluster, in tumbling windows of 2 s.
 
 Output: job_id, window_start, window_end, num, total_cpu, avg_cpu.
 """
@@ -22,5 +22,5 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     window = ferry.tumbling(arguments.duration(args, "window_ms", 2_000))
     events = streams["cm"].event_time("ts", delay=arguments.delay(args, arguments.generator(CmGenerator, args)))
     requests = events.key_by("job_id").window(window)
-    made = requests.aggregate("cpu", num=ferry.count(), total_cpu=ferry.sum("cpu"), avg_cpu=ferry.mean("cpu"))
-    return made.sink(ferry.parquet("cm"))
+    usage = requests.aggregate("cpu", num=ferry.count(), total_cpu=ferry.sum("cpu"), avg_cpu=ferry.mean("cpu"))
+    return usage.sink(ferry.parquet("cm"))

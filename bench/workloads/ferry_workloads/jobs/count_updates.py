@@ -1,4 +1,4 @@
-"""Hash-count and key-count (Megaphone) as a log: with each record how often its key has occurred, loaded once before all.
+"""Hash-count and key-count (Megaphone) as a log: with each record the count of its key, with every key preloaded once.
 
 Output: seq, key, num.
 """
@@ -21,7 +21,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded_before(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Once more each."""
+    """Add 1 to each count, for the preloaded key."""
     return rows.set_column(rows.schema.get_field_index("num"), "num", pc.add(rows.column("num"), 1))
 
 

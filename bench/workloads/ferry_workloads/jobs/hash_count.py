@@ -1,4 +1,4 @@
-"""Hash-count (Megaphone): how often each key of the domain occurs, every one of them having been loaded once before.
+"""Hash-count (Megaphone): the count of each key of the domain, with every key preloaded once.
 
 Output: key, num; of every key of the domain, when the input has ended.
 """

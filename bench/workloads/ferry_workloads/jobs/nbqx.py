@@ -27,7 +27,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def sink(part: str, pairs: Any) -> Any:
-    """The pairs, and which join they are of."""
+    """Write the pairs of a join, with the join's name in the column `part`."""
 
     def named(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.append_column("part", pa.array([part] * rows.num_rows, pa.string()))
@@ -36,7 +36,7 @@ def sink(part: str, pairs: Any) -> Any:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Each join keeps its own records. `min_ms` is how long a minute is."""
+    """Five joins with separate state. `min_ms`: length of a minute."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     minute = arguments.duration(args, "min_ms", 60_000)
     auctions = streams["auction"].event_time("ts", delay=delay).key_by("id")
@@ -44,4 +44,4 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     windows: dict[str, Any] = {f"session_{gap}m": ferry.session(gap * minute) for gap in GAPS}
     windows["tumbling_4h"] = ferry.tumbling(240 * minute)
     pairs = {part: auctions.window(window).join(part, bids, LEFT, RIGHT) for part, window in windows.items()}
-    return [sink(part, found) for part, found in pairs.items()]
+    return [sink(part, joined) for part, joined in pairs.items()]

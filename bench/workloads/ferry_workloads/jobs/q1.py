@@ -27,5 +27,5 @@ def converted(bids: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Nothing is kept."""
+    """A map without state."""
     return streams["bid"].map_batches(converted).sink(ferry.parquet("q1"))

@@ -1,4 +1,4 @@
-"""NEXMark Q3: auctions of category 10 by sellers of three states, whoever of both comes first; nothing is ever forgotten.
+"""NEXMark Q3: auctions of category 10 by sellers of three states, in any order of arrival. No record is forgotten.
 
 Output: name, city, state, auction.
 """

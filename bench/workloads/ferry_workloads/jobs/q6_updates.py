@@ -21,7 +21,7 @@ def averaged(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def last_ten(name: str, streams: Any, args: dict[str, Any]) -> Any:
-    """The last ten auctions of each seller, in the order in which they closed, as each one closes."""
+    """The last ten auctions of each seller in closing order, at the close of each auction."""
     closed = winners(f"{name}_winners", streams, args).event_time("closed_at").key_by("seller")
     columns = {"closed_at": "closed_at", "auction": "id", "seller": "seller"}
     prices = {"num": ferry.count(), "total": ferry.sum("price")}
@@ -30,5 +30,5 @@ def last_ten(name: str, streams: Any, args: dict[str, Any]) -> Any:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """As they close."""
+    """Emit the average at the close of each auction."""
     return last_ten("q6_updates", streams, args).map_batches(averaged).sink(ferry.parquet("q6_updates"))

@@ -1,4 +1,4 @@
-"""NEXMark Q7: for every window of 60 s the bids that reach the highest price of all, all ties.
+"""NEXMark Q7: the bids with the highest price in each window of 60 s, with all ties.
 
 Output: window_start, window_end, auction, bidder, price, ts, seq.
 """
@@ -21,7 +21,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """The highest price of each window, and the bids that have it; a batch passes on none that another of it exceeds."""
+    """The highest price of each window, and its bids. Each batch passes on only its own highest bids."""
     size = arguments.duration(args, "window_ms", 60_000)
     size_ms = size // arguments.MS
 

@@ -22,7 +22,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """A windowed join, of which each person is kept once: an epoch holds all rows of the windows that it fired."""
+    """A windowed join, with each person once. An epoch has all rows of a fired window, so `distinct` is complete."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     window = ferry.tumbling(arguments.duration(args, "window_ms", 12 * 3_600_000))
     people = streams["person"].event_time("ts", delay=delay).key_by("id").window(window)

@@ -22,7 +22,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """A join by how far apart in time; a person is kept for as long as an auction may follow."""
+    """An interval join. A person is kept while an auction may follow."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     people = streams["person"].event_time("ts", delay=delay).key_by("id")
     auctions = streams["auction"].event_time("ts", delay=delay).key_by("seller")

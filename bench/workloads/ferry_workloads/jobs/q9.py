@@ -23,7 +23,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def winners(name: str, streams: Any, args: dict[str, Any]) -> Any:
-    """Closed auctions that had a valid bid, by an operator of this name."""
+    """Closed auctions with a valid bid, from an operator of this name."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
     auctions = streams["auction"].event_time("ts", delay=delay).key_by("id")
     bids = streams["bid"].event_time("ts", delay=delay).key_by("auction")
@@ -31,5 +31,5 @@ def winners(name: str, streams: Any, args: dict[str, Any]) -> Any:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """As they close."""
+    """Emit each winning bid when its auction closes."""
     return winners("q9_winners", streams, args).sink(ferry.parquet("q9"))

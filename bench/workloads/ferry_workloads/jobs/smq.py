@@ -1,4 +1,4 @@
-"""SMQ (on-the-fly reconfiguration): each number with how many the map instance that it goes to has received so far.
+"""SMQ (on-the-fly reconfiguration): each number with the count of numbers that its map instance has received.
 
 Output: seq, ts, instance, num.
 """
@@ -22,7 +22,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:
-    """Numbers dealt out to `parallelism` map instances in turn, whose counters are kept by an operator of this name."""
+    """Numbers distributed round-robin to `parallelism` map instances. An operator of this name holds their counters."""
     made = arguments.generator(SmqGenerator, args)
     instances = arguments.whole(args, "parallelism", 80, 1)
     dealt = numbers.map_batches(dealing(instances)).event_time("ts", delay=arguments.delay(args, made))
@@ -31,7 +31,7 @@ def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:
 
 
 def dealing(instances: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Which map instance each number goes to."""
+    """A function that adds the map instance of each number."""
 
     def deal(numbers: pa.RecordBatch) -> pa.RecordBatch:
         seq = numbers.column("seq")

@@ -1,4 +1,4 @@
-"""SMQ with a filter that is put in while it runs: from `switch_seq` on only each fifth number reaches the map instances.
+"""SMQ with a filter that starts at run time: from `switch_seq` on only every fifth number reaches the map instances.
 
 Output: seq, ts, instance, num.
 """
@@ -17,7 +17,7 @@ from ferry_workloads.jobs.smq import sources as sources
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """The counters go on as they are."""
+    """The counters of `smq` behind the filter."""
     switch = arguments.whole(args, "switch_seq", 0, 0)
 
     def passing(numbers: pa.RecordBatch) -> pa.RecordBatch:

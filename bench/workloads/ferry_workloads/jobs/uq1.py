@@ -22,7 +22,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def matched(name: str, streams: Any, args: dict[str, Any]) -> Any:
-    """The pairs, by an operator of this name; each has the time of its later reading, and expires with its earlier one."""
+    """The pairs, from an operator of this name. A pair has the time of its later and expires with its earlier reading."""
     delay = arguments.delay(args, arguments.generator(UnimicoGenerator, args))
     size = arguments.duration(args, "window_ms", 10_000)
     s, t = (streams[side].event_time("ts", delay=delay).key_by("l") for side in ("s", "t"))
@@ -40,5 +40,5 @@ def matched(name: str, streams: Any, args: dict[str, Any]) -> Any:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """As they are found."""
+    """Emit each pair at the arrival of its later reading."""
     return matched("uq1_pairs", streams, args).sink(ferry.parquet("uq1"))

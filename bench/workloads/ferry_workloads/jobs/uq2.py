@@ -20,7 +20,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_one_key(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """All rows together."""
+    """Rows with a constant key column."""
     return rows.append_column("all", pa.array([0] * rows.num_rows, pa.int64()))
 
 

@@ -1,4 +1,4 @@
-"""UniMiCo Q3: with each pair of Q1, in the order in which they came about, the sum over the last five.
+"""UniMiCo Q3: with each pair of Q1, in order of creation, the sum over the last five pairs.
 
 Output: row, ts, s_seq, t_seq, n, total.
 """

@@ -21,12 +21,15 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """Keep views, map the ad to its campaign, count."""
-    made = arguments.generator(YsbGenerator, args)
+    generator = arguments.generator(YsbGenerator, args)
     views = ferry.filter(pc.field("event_type") == "view")
-    campaigns = ferry.select("ts", campaign_id=pc.divide(pc.field("ad_id"), made.ads_per_campaign))
+    campaigns = ferry.select("ts", campaign_id=pc.divide(pc.field("ad_id"), generator.ads_per_campaign))
     window = ferry.tumbling(arguments.duration(args, "window_ms", 10_000))
     events = (
-        streams["ysb"].map_batches(views).map_batches(campaigns).event_time("ts", delay=arguments.delay(args, made))
+        streams["ysb"]
+        .map_batches(views)
+        .map_batches(campaigns)
+        .event_time("ts", delay=arguments.delay(args, generator))
     )
     counts = events.key_by("campaign_id").window(window).aggregate("views", num=ferry.count())
     return counts.sink(ferry.parquet("ysb"))

@@ -1,11 +1,11 @@
-"""A table of Delta Lake as a sink: the rows of an epoch and its number are one commit. The only place of its library.
+"""A Delta Lake table as a sink: one commit holds the rows of an epoch and the sink's mark. The only import of `deltalake`.
 
-The number is the version of a `txn` action, by which Delta keeps what an application has written. Of two commits with the
-same one, on the same version of the table, Delta refuses the second. Must never commit rows without it.
+The mark is a set of `txn` actions, by which Delta records the progress of applications. Delta refuses the second of two
+commits with the same `txn` on the same version of the table. Must never commit rows without the mark.
 
     ferry.JOB.NAME             the epoch
-    ferry.JOB.NAME.generation  of the driver
-    ferry.JOB.NAME.run, .life  their names, as numbers
+    ferry.JOB.NAME.generation  the generation of the driver
+    ferry.JOB.NAME.run, .life  hashes of the names of the run and of the life
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ferry.kernels.frame_types import frame_schema, holds, require_names
 from ferry.system import files
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""In errors of the library."""
+"""Terminal colours in the library's errors."""
 
 FILE = "file://"
 
 INVALID = "Invalid data found"
-"""The library then goes on with values of rows."""
+"""Prefix of an error whose text goes on with values of rows."""
 
 OWN_WORK = {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "CREATE TABLE"}
-"""Commits of others that add and remove no rows."""
+"""Operations of other writers that neither add nor remove rows."""
 
 
 def require() -> None:
-    """Raise SpecRefused where the library is not installed."""
+    """Raise SpecRefused if the library is not installed."""
     try:
         import deltalake  # noqa: F401
     except ImportError as missing:
@@ -49,7 +49,7 @@ def require() -> None:
 
 
 class DeltaSink(MarkedSink):
-    """See `delta`."""
+    """The sink of `delta`."""
 
     def __init__(self, table: str, name: str, storage: Mapping[str, str]) -> None:
         super().__init__(name)
@@ -63,28 +63,28 @@ class DeltaSink(MarkedSink):
 
     @property
     def label(self) -> str:
-        """What `ferry.test` calls it."""
+        """The sink's name in `ferry.test`."""
         return secrets.shown_url(self.declared).rstrip("/").rpartition("/")[2]
 
     @property
     def directory(self) -> str:
-        """Where the table is."""
+        """The table's address, without secrets."""
         return secrets.shown_url(self._url)
 
     def expect(self, schema: pa.Schema) -> None:
-        """Know the columns. Raises SpecRefused for a type that Delta has not."""
+        """Take the columns of the rows. Raises SpecRefused for a type that Delta does not have."""
         require_names(schema, "delta")
         kinds = frame_schema(schema)
         for field in kinds:
             if holds(field.type, lambda kind: pa.types.is_time(kind) or pa.types.is_duration(kind)):
                 raise SpecRefused(
-                    f"delta: column {field.name!r} is {schema.field(field.name).type}, which Delta has not; make it a "
+                    f"delta: column {field.name!r} is {schema.field(field.name).type}, which Delta does not have; make it a "
                     "number or a text, in .map_batches(...)"
                 )
         self._schema = kinds
 
     def place(self, base: str | None) -> Path | None:
-        """As of a parquet sink; a URL stays, and is None if it is not that of a directory."""
+        """The table's directory: `base`/NAME, as for a parquet sink. A URL is unchanged; None unless it is a file URL."""
         if self.declared.startswith(FILE):
             return Path(self.declared.removeprefix(FILE))
         if "://" in self.declared:
@@ -94,11 +94,11 @@ class DeltaSink(MarkedSink):
         return directory
 
     def _marked_as(self, name: str) -> str:
-        """Delta keeps numbers."""
+        """A hash of the name, because Delta stores numbers."""
         return str(int.from_bytes(hashlib.sha256(name.encode()).digest()[:7]) if name else 0)
 
     def _words_of(self, there: SinkMark) -> str:
-        """The name of its run, if the log still has it."""
+        """The name of the mark's run, in brackets. Empty if the table's log no longer has it."""
         with self._errors():
             for commit in self._table().history(100):
                 if (
@@ -119,7 +119,7 @@ class DeltaSink(MarkedSink):
             raise SpecRefused(f"sink: {self!r}: {misfit}")
 
     def _misfit(self, table: Any) -> str:
-        """Why rows do not fit the table; empty: they do."""
+        """The reason why the rows do not fit the table. Empty if they fit."""
         from deltalake import Schema
 
         assert self._schema is not None
@@ -143,7 +143,7 @@ class DeltaSink(MarkedSink):
             return self._read(self._table(), name)
 
     def _read(self, table: Any, name: str) -> SinkMark | None:
-        epoch, generation, run, life = (table.transaction_version(one) for one in _applications(name))
+        epoch, generation, run, life = (table.transaction_version(key) for key in _applications(name))
         return None if epoch is None else SinkMark(epoch, generation, str(run), str(life))
 
     def _put(self, rows: pa.Table | None, mark: SinkMark, there: SinkMark | None) -> None:
@@ -152,18 +152,18 @@ class DeltaSink(MarkedSink):
         assert self._schema is not None
         with self._errors():
             table = self._at(there)
-            if misfit := self._misfit(table):  # The library would leave these columns out.
+            if misfit := self._misfit(table):  # The library would drop these columns without an error.
                 raise Unreachable(f"{self!r}: the table was changed: {misfit}")
-            given = rows if rows is not None else self._schema.empty_table()
-            kept = table.schema().to_arrow()
-            for field in kept:
-                if field.name not in given.column_names:
-                    given = given.append_column(field.name, pa.nulls(given.num_rows, pa.field(field).type))
-            given = given.select([field.name for field in kept])
-            write_deltalake(table, given, mode="append", commit_properties=self._properties(mark))
+            written = rows if rows is not None else self._schema.empty_table()
+            columns = table.schema().to_arrow()
+            for field in columns:
+                if field.name not in written.column_names:
+                    written = written.append_column(field.name, pa.nulls(written.num_rows, pa.field(field).type))
+            written = written.select([field.name for field in columns])
+            write_deltalake(table, written, mode="append", commit_properties=self._properties(mark))
 
     def _take_back(self, epoch: int, mark: SinkMark, there: SinkMark) -> None:
-        """Have the table be as it was before the first later epoch, if nobody else has changed rows since."""
+        """Restore the table's version before the first later epoch. Raises SpecRefused if another writer changed rows."""
         with self._errors():
             table = self._at(there)
             first: int | None = None
@@ -178,17 +178,19 @@ class DeltaSink(MarkedSink):
             else:
                 first = None
             if first is None:
-                raise SpecRefused(self._no_way_back(epoch, there, ": the log does not go back so far"))
+                raise SpecRefused(
+                    self._no_way_back(epoch, there, ": the table's log does not reach back to that epoch")
+                )
             try:
                 table.restore(first - 1, commit_properties=self._properties(mark))
             except Exception as error:
                 if "missing file" not in str(error):
                     raise
-                gone = ": files of before were removed (VACUUM)"
+                gone = ": files of that version were removed (VACUUM)"
                 raise SpecRefused(self._no_way_back(epoch, there, gone)) from error
 
     def _at(self, there: SinkMark | None) -> Any:
-        """The table as it is now; what is written to it is refused where its marks have changed. Raises Overtaken."""
+        """The table's current version, which has the mark `there`. Raises Overtaken if the mark has changed."""
         table = self._table()
         if self._read(table, self._name) != there:
             raise Overtaken("another driver has changed the mark")
@@ -199,11 +201,11 @@ class DeltaSink(MarkedSink):
 
         numbers = mark.epoch, mark.generation, int(mark.run), int(mark.life)
         summary = {"ferry.sink": self._name, "ferry.epoch": str(mark.epoch), "ferry.run": self._run}
-        transactions = [Transaction(*one) for one in zip(_applications(self._name), numbers, strict=True)]
+        transactions = [Transaction(*pair) for pair in zip(_applications(self._name), numbers, strict=True)]
         return CommitProperties(custom_metadata=summary, app_transactions=transactions)
 
     def _table(self) -> Any:
-        """Looked up anew: one that was removed, or is another by now, is noticed."""
+        """The table's current version. Loaded anew each time, so a removed or replaced table is noticed."""
         from deltalake import DeltaTable
 
         return DeltaTable(self._url, storage_options=self._filled())
@@ -213,7 +215,7 @@ class DeltaSink(MarkedSink):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Around calls of the library: raises our errors in place of its own."""
+        """Translate the library's errors into Ferry's errors."""
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
 
         try:
@@ -226,16 +228,14 @@ class DeltaSink(MarkedSink):
             if not isinstance(error, DeltaError | OSError) and type(error) is not Exception:
                 raise
             if INVALID in str(error):
-                raise Final(
-                    f"{self!r}: rows do not keep a constraint of the table, or lack a value that it needs"
-                ) from None
+                raise Final(f"{self!r}: rows violate a constraint of the table, or lack a required value") from None
             text = f"{self!r}: {secrets.masked(_line(error), self._storage.values())}"
             final = isinstance(error, DeltaProtocolError | SchemaMismatchError)
             raise (SpecRefused if final else Unreachable)(text) from None
 
 
 def _applications(name: str) -> tuple[str, str, str, str]:
-    """Names of the numbers of a mark."""
+    """The `txn` applications of a mark's four values."""
     return name, f"{name}.generation", f"{name}.run", f"{name}.life"
 
 
@@ -244,26 +244,26 @@ def _line(error: Exception) -> str:
 
 
 def _word(kind: Any) -> str:
-    """Of a type, as Delta calls it."""
+    """Delta's name of a type."""
     return str(getattr(kind, "type", kind))
 
 
 def delta(
     table: str | PathLike[str], *, name: str | None = None, storage_options: Mapping[str, str] | None = None
 ) -> DeltaSink:
-    """Rows of a table of Delta Lake, one commit an epoch: each epoch is seen at once, and once.
+    """Append rows to a Delta Lake table, one commit per epoch, exactly once.
 
-    The table is made when the job begins, unless it is there. Needs `pip install 'ferry-stream[delta]'`. The driver writes.
+    The job creates the table if it does not exist. Needs `pip install 'ferry-stream[delta]'`. The driver writes the rows.
 
     Parameters:
-        table: a directory, or a URL ("s3://bucket/sales", "abfss://..."); `ferry run --output DIR` puts the last name of a
-            directory below DIR instead.
-        name: of the sink in its job, by which its epochs are known; None: the last name of the table.
-        storage_options: for the store of a URL, as deltalake takes them; a secret is the name of a variable of the
-            environment, {"aws_secret_access_key": "${S3_SECRET}"}. Without them it is what the environment says (AWS_...).
+        table: a directory or a URL ("s3://bucket/sales", "abfss://..."). `ferry run --output DIR` replaces the parent of a
+            directory with DIR.
+        name: name of the sink in its job, which identifies its commits. None: the last part of the table's path.
+        storage_options: deltalake's options for the store of a URL. A secret is a reference to an environment variable:
+            {"aws_secret_access_key": "${S3_SECRET}"}. None: the environment's settings (AWS_...).
     Returns: a sink.
-    Raises: SpecRefused, if an argument is none of these, or the library is not installed; where the sink is given its
-        stream, for a column of times of the day or durations; when the job begins, if the table has other columns.
+    Raises: SpecRefused, if an argument is invalid, or the library is not installed. `.sink(...)` raises SpecRefused for a
+        column of times of day or durations. The job raises SpecRefused at its start, if the columns of the table differ.
     Example:
         >>> output = counts.sink(ferry.delta("/data/counts"))
     """
@@ -271,11 +271,11 @@ def delta(
     where = files.path_of(table, "delta: table").rstrip("/")
     secrets.require_no_login(where, "delta: table")
     if ("://" not in where or where.startswith(FILE)) and "%" in where:
-        raise SpecRefused(f"delta: table {where!r}: the library takes % for an encoded character; use another name")
+        raise SpecRefused(f"delta: table {where!r}: the library decodes % as an escape; use another name")
     if name is not None:
         require_name(name, "delta: name=")
     options = secrets.require_references(storage_options, "delta: storage_options")
-    if unsafe := [one for one in options if one.lower().endswith("allow_unsafe_rename")]:
+    if unsafe := [option for option in options if option.lower().endswith("allow_unsafe_rename")]:
         raise SpecRefused(
             f"delta: storage_options {unsafe[0]!r}: two drivers could commit the same version; leave it out"
         )

@@ -1,4 +1,4 @@
-"""Files of CSV as a source that is read inside the ingest tasks: a line is a record, and tasks share the lines of a file."""
+"""CSV files as a source, read inside the ingest tasks. A line is a record; several tasks may read the lines of one file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ferry.connectors.formats.json_lines import BadLine, checked
 from ferry.contract.errors import SpecRefused
 
 MARK = b"\xef\xbb\xbf"
-"""Of UTF-8, at the begin of a file."""
+"""The byte order mark of UTF-8 at the beginning of a file."""
 
 
 RETURN = b"\r"
 
 
 class CsvSplits(LineSplits):
-    """See `csv_files`."""
+    """The source of `csv_files`."""
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class CsvSplits(LineSplits):
         super().__init__(directory, schema, finite, flow, checked("csv_files", schema, epoch))
         refuse_columns("csv_files", schema)
         if not isinstance(header, bool):
-            raise SpecRefused(f"csv_files: header={header!r}; it is True or False: whether each file names its columns")
+            raise SpecRefused(
+                f"csv_files: header={header!r}; it is True or False: whether the first line of each file names its columns"
+            )
         if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise SpecRefused(
                 f"csv_files: delimiter={delimiter!r}; give one character of ASCII, such as ',', ';' or '\\t'"
@@ -62,15 +64,15 @@ class CsvSplits(LineSplits):
             if at == 0:
                 passed = data.find(b"\n") + 1 or len(data) if self._header else len(MARK) * data.startswith(MARK)
             table, bad = fields.parse(data[passed:])
-            return table, [one._replace(at=one.at + passed) for one in bad]
+            return table, [line._replace(at=line.at + passed) for line in bad]
 
         return parsed
 
     def _fields(self, name: str, packed: str | None, schema: pa.Schema) -> CsvFields:
-        """Of a file. Raises SpecRefused when its first line does not name the columns."""
+        """The fields of a file's lines. Raises SpecRefused if its first line does not name the columns."""
         names, path = schema.names, self._path(name)
         if self._header and (line := first_line(path, packed)):
-            if RETURN in line.rstrip(b"\r\n"):  # All of the file would count as its first line.
+            if RETURN in line.rstrip(b"\r\n"):  # The whole file would be its first line.
                 why = (
                     hint(path, line).removesuffix("; ")
                     or "lines end with a carriage return alone: end them with a line feed"
@@ -78,9 +80,9 @@ class CsvSplits(LineSplits):
                 raise SpecRefused(f"{path} cannot be read: {why}")
             try:
                 names = names_of(line, self._shape.delimiter)
-                if missing := [one for one in schema.names if one not in names]:
+                if missing := [name for name in schema.names if name not in names]:
                     raise SpecRefused(f"its first line names no column {missing[0]!r}; it names {', '.join(names)}")
-                if twice := [one for one in schema.names if names.count(one) > 1]:
+                if twice := [name for name in schema.names if names.count(name) > 1]:
                     raise SpecRefused(f"its first line names column {twice[0]!r} twice")
             except SpecRefused as refused:
                 remedy = "give header=False if it is a record, or another delimiter="
@@ -99,26 +101,26 @@ def csv_files(
     null: str = "",
     epoch: Mapping[str, str] | None = None,
 ) -> CsvSplits:
-    """A directory of files with a record in each line, and of its folders COLUMN=VALUE; new files are new records.
+    """A directory of CSV files as a source, with one record per line. New files are new records.
 
-    Values are written as in JSON, without quotes; a field in quotes may hold the delimiter, and a quote as two (RFC 4180).
-    A line break is always the end of a record. A line that has other fields, or does not fit the schema, is reported as
-    Malformed (docs/reference/types.md, "CSV"). A file may be compressed (gzip, bz2, zstd, lz4). An unreadable file is
-    named in the status, and read again later.
+    Folders COLUMN=VALUE are read, too; their values become columns. Values are written as in JSON, without quotes. A quoted
+    field may contain the delimiter, and a quote written twice (RFC 4180). A line break always ends a record. A line with a
+    wrong number of fields, or with a value that does not fit the schema, is malformed (docs/reference/types.md, "CSV").
+    Files may be compressed (gzip, bz2, zstd, lz4). The status names a file that cannot be read; the source retries it.
 
     Parameters:
-        directory: where every worker sees the files under the same path.
-        schema: the columns; further ones that a header names are passed over.
-        finite: the input is what the directory held when the job began, and then it ends.
-        flow: what comes in order for itself, as for `parquet_files`.
-        header: the first line of each file names its columns, in any order. False: fields are the columns of the schema,
-            in their order.
-        delimiter: one character of ASCII between fields.
-        null: a text that stands for null, beside an empty field; in quotes, both are texts.
-        epoch: the unit of numbers in a column of timestamps, "s", "ms", "us" or "ns" since 1970: {"ts": "ms"}.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if a type is not read from CSV, an argument is none of these, or, when the job begins, the directory
-        is not there, holds folders that would not be read, or files whose first line does not name the columns.
+        directory: the files' directory, with the same path on every worker.
+        schema: the columns. Further columns of a header are ignored.
+        finite: True: the input ends with the files that the directory held when the job began.
+        flow: a pattern for the flows of files, as for `parquet_files`.
+        header: True: the first line of each file names its columns, in any order. False: the fields are the columns of the
+            schema, in order.
+        delimiter: the character between fields, of ASCII.
+        null: a text for null, besides the empty field. In quotes both are texts.
+        epoch: by timestamp column, the unit of its numbers since 1970, "s", "ms", "us" or "ns": {"ts": "ms"}.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if a type is not supported in CSV, or an argument is invalid. The job raises SpecRefused at its
+        start, if the directory is missing, has folders that the source would not read, or a file's header lacks a column.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.timestamp("ms", tz="UTC"))])

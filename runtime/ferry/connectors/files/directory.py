@@ -1,12 +1,12 @@
-"""A directory of files as a source: its positions, how its files are divided among tasks, and what is done about bad ones.
+"""A directory of files as a source: its positions, the division of files among tasks, and the handling of bad files.
 
-    listing -> new files, in order of time -> those up to the first that cannot be read -> position -> plan -> read
+    listing -> new files in order of time -> the files before the first unreadable file -> position -> plan -> read
 
-A file is taken when it is found, whatever its time: it must be complete when it appears (write it under a name that begins
-with "_" or ".", then rename it), and stay as it is until it was read. Which files were taken is in `taken.py`; an
-epoch's files are in its position, and every one of them is there and unchanged when it is read, or that is an error, but for
-one that could not be read: that one may be replaced. With ``finite=True`` the input is what the directory held when the job
-began. What may be mended is a Fault, and is waited for. Must never import pyspark.
+A new file is taken when a listing shows it, whatever its time. It must be complete when it appears (write it under a name
+that begins with "_" or ".", then rename it) and must not change before it is read. `taken.py` records the taken files. The
+position of an epoch names its files. A file of the position that is missing or changed is an error; only a file that could
+not be read may be replaced. With ``finite=True`` the input is the files that the directory held when the job began. A
+problem with a remedy is a Fault, and the source retries. Must never import pyspark.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from ferry.contract.errors import Fault, FerryError, RowsGone, SpecRefused, Unre
 from ferry.system.files import path_of
 
 EPOCH_FILES = 500
-"""Files of one epoch at most: their names go through Spark's offset log, and with the epoch into the state."""
+"""Greatest number of files in an epoch. Spark's offset log and the state of the epoch hold their names."""
 
 EPOCH_NAMES = 32_000
-"""Letters of their names, likewise."""
+"""Greatest number of characters in the names of an epoch's files."""
 
 AGAIN_SECONDS = 1.0
-"""Between two tries to read a file that cannot be read."""
+"""Time between two attempts to read an unreadable file."""
 
 REASON_MAX = 300
-"""Letters of what a library says."""
+"""Greatest number of characters of a library's error text."""
 
 Piece = tuple[int, int, int]
-"""[low, high) of a file, and how many rows it has, about."""
+"""(low, high, estimated rows): the range [low, high) of a file."""
 
 
 @contextmanager
 def naming(path: str, taken: bool = False) -> Iterator[None]:
-    """Whatever a library raises about a file becomes a Fault that names it, and says what to do.
+    """Turn a library's error about a file into a Fault with its path and a remedy.
 
-    `taken`: its epoch is planned. To remove it is no way out then: a folder that is not mounted looks the same.
+    `taken`: the file's epoch is planned. Then the remedy is not to remove the file, because a folder that is not mounted
+    looks the same.
     """
     try:
         yield
@@ -66,7 +67,7 @@ def naming(path: str, taken: bool = False) -> Iterator[None]:
 
 
 class DirectorySplits(ABC):
-    """What all formats share."""
+    """The common part of file sources. A subclass implements the abstract methods for its format."""
 
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
         self.directory = path_of(directory, "files: directory")
@@ -76,14 +77,14 @@ class DirectorySplits(ABC):
         self._folder = Folder(self.directory, None if flow is None else FlowPattern(flow))
         self._shares: dict[File, list[Piece]] = {}
         self._bad: dict[str, tuple[File, float, str]] = {}
-        """Files that could not be read, by name: as they were found first, when they were tried last, and the reason."""
+        """Unreadable files by name: (the file as first listed, monotonic time of the last attempt, the reason)."""
         self._held: list[str] = []
-        """Files that keep others waiting, each with the reason."""
+        """Unreadable files with later files of their flow behind them, each with the reason."""
         self._taken = Taken(self.directory)
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read at the last look; the rest of the input is read meanwhile."""
+        """The unreadable entries of the last listing. The source reads the other files meanwhile."""
         return [*self._folder.unreadable, *self._held]
 
     def __repr__(self) -> str:
@@ -91,21 +92,21 @@ class DirectorySplits(ABC):
 
     @abstractmethod
     def _divide(self, file: File) -> list[Piece]:
-        """Consecutive pieces of a file. Raises SpecRefused when it does not fit the schema."""
+        """Consecutive pieces of a file. Raises SpecRefused if the file does not fit the schema."""
 
     @abstractmethod
     def _read_piece(
         self, name: str, low: int, high: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch | Malformed]:
-        """The records of one piece."""
+        """The records of a piece."""
 
     @abstractmethod
     def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
-        """Smaller ranges of one; none when it holds a single record, None when it holds more and cannot be divided."""
+        """Smaller ranges of a range. Empty for a single record; None for several records that cannot be divided."""
 
     @abstractmethod
     def _range(self, low: int, high: int) -> str:
-        """A range in words."""
+        """A range in words, for messages."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -122,15 +123,15 @@ class DirectorySplits(ABC):
         return self._shares[file]
 
     def _constants(self, name: str) -> Mapping[str, pa.Scalar]:
-        """Values that the folders of a file's path name."""
+        """Values of the partition columns in a file's path."""
         return constants(name, self.schema()) if partitions(name) else {}
 
     def notice(self) -> str:
-        """See `Folder.notice`."""
+        """A notice about entries of the folder that are not read. Empty without such entries."""
         return self._folder.notice()
 
     def contents(self) -> str:
-        """What a finite input of no records held, for people; it is looked at now."""
+        """The current contents of a finite input without records, for messages."""
         try:
             files, also = len(self._folder.listing().files), self.notice()
         except Fault as wrong:
@@ -141,22 +142,22 @@ class DirectorySplits(ABC):
 
     # ---- positions
     def keep(self, folder: Path, name: str) -> None:
-        """Keep the list of files that were taken in this folder, for the process that plans epochs after this one."""
+        """Keep the list of taken files in this folder, for the next process that plans epochs."""
         self._taken.keep(folder / f"{quote(name, safe='')}.jsonl")
 
     def start(self) -> Position:
-        """Before the first file; a finite input is fixed here, as soon as all of it can be read.
+        """The position before the first file. It fixes the files of a finite input once all of them can be read.
 
-        Raises SpecRefused for a folder that is not there, holds files in folders that are not read, or, of a finite input,
-        files that do not fit; Fault for what is waited for.
+        Raises SpecRefused for a missing folder, for files in folders that are not read, and for files of a finite input that
+        do not fit; Fault for a problem to retry.
         """
         self._folder.require_there()
         listing = self._folder.listing()
         if listing.closed:
             raise SpecRefused(
-                f"{self.directory} holds {named(listing.closed)}, whose files would not be read: only those of folders "
-                "named COLUMN=VALUE are. Give it a name that begins with '_' or '.', or say where files are with flow=, "
-                "such as flow='{flow}/*'"
+                f"{self.directory} holds {named(listing.closed)}, whose files would not be read: only folders named "
+                "COLUMN=VALUE are read. Give it a name that begins with '_' or '.', or say where files are with flow=, such "
+                "as flow='{flow}/*'"
             )
         if not self.finite:
             return origin()
@@ -171,10 +172,11 @@ class DirectorySplits(ABC):
         return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size.
+        """The position after the next whole files: as many as fit into `max_rows`, at least one.
 
-        Of more than `EPOCH_FILES` the rest is left for later epochs, unless all are asked for at once (`WHOLE`). A file that
-        cannot be read keeps its place: those of its flow behind it wait, for their times would make its records late.
+        Rows of JSON are estimated from the size of the file. An epoch has at most `EPOCH_FILES` files, unless `max_rows` is
+        `WHOLE`. An unreadable file keeps its place: the later files of its flow wait, because their event times would make
+        its records late.
         """
         self._refuse_old(start)
         self._folder.unreadable, self._held = [], []
@@ -185,13 +187,13 @@ class DirectorySplits(ABC):
         if self.finite:
             files = [file for file in files if list(file[:2]) <= start["end"]]
             self._check_whole(start, files)
-        # Files that were taken are not asked for again, except by the replay of one batch.
+        # The pieces of taken files are needed again only for the replay of one batch.
         waiting, names = set(files), {file.name for file in files}
         self._shares = {file: pieces for file, pieces in self._shares.items() if file in waiting}
         self._bad = {name: bad for name, bad in self._bad.items() if name in names}
         taken: list[File] = []
         stopped: set[str] = set()
-        """flows"""
+        """Flows with an unreadable file."""
         rows = letters = 0
         for file in sorted(files, key=self._place):
             if (flow := self._folder.flow(file)) in stopped:
@@ -199,7 +201,7 @@ class DirectorySplits(ABC):
             try:
                 many = self._rows(file, begun=bool(start["id"]))
             except FileNotFoundError:
-                continue  # It went away before it was taken.
+                continue  # The file was removed before it was taken.
             except Fault as wrong:
                 stopped.add(flow)
                 self._held.append(f"{wrong} (files behind it wait)")
@@ -212,11 +214,11 @@ class DirectorySplits(ABC):
         return self._taken.after(start, listing.files, taken) if taken else start
 
     def _place(self, file: File) -> File:
-        """Where a file stands among others: that of the one that it replaces, which could not be read."""
+        """The file's place in the order of files. A file that replaces an unreadable one has the place of that file."""
         return min(file, self._bad[file.name][0]) if file.name in self._bad else file
 
     def _rows(self, file: File, begun: bool) -> int:
-        """How many rows a file has, about. Raises Fault when it cannot be read, or does not fit, in a job that has begun."""
+        """Estimated rows of a file. Raises Fault if it cannot be read, or does not fit the schema of a running job."""
         first, tried, reason = self._bad.get(file.name, (file, 0.0, ""))
         if reason and file in self._shares:
             del self._shares[file]
@@ -235,43 +237,43 @@ class DirectorySplits(ABC):
     def _refuse_old(self, position: Position) -> None:
         if not isinstance(position, dict):
             raise SpecRefused(
-                f"{self!r}: the job's positions were written by release 0.1.0, which did not say which files it had read; "
-                "go on with that release, or start a new job"
+                f"{self!r}: release 0.1.0 wrote the job's positions, which do not name the files that were read; go on with "
+                "that release, or start a new job"
             )
 
     def _check_whole(self, start: Position, waiting: list[File]) -> None:
         now = digest([*self._taken.known(), *waiting])
         if now != start["whole"]:
             raise RowsGone(
-                f"{self.directory} is a finite input and held {start['whole'][0]} files when the job began; now there are "
-                f"{now[0]} as old as those, or some were written again. Make it as it was"
+                f"{self.directory} is a finite input and held {start['whole'][0]} files when the job began; now it holds "
+                f"{now[0]} files of that age, or files were written again. Restore the original files"
             )
 
     @property
     def has_flows(self) -> bool:
-        """Whether `flow` was given."""
+        """Whether the source has a pattern of flows."""
         return self._folder.pattern is not None
 
     def flows(self, position: Position) -> dict[str, bool]:
-        """Flows of which there is a folder or a file, and whether one of their files is not taken at this position."""
+        """Flows with a folder or a file, and whether a flow has files that are not taken at this position."""
         pattern, listing = self._folder.pattern, self._folder.listing()
         assert pattern is not None
-        found = {flow: False for one in listing.folders if (flow := pattern.flow_of_folder(one)) is not None}
-        found |= {self._folder.flow(file): False for file in listing.files}
+        unread = {flow: False for path in listing.folders if (flow := pattern.flow_of_folder(path)) is not None}
+        unread |= {self._folder.flow(file): False for file in listing.files}
         for file in self._taken.new(position, listing.files, forget=False):
             if not self.finite or list(file[:2]) <= position["end"]:
-                found[self._folder.flow(file)] = True
-        return found
+                unread[self._folder.flow(file)] = True
+        return unread
 
     def ended(self, position: Position) -> bool:
-        """True when a finite input's last file is behind this position."""
+        """Whether the input is finite and all its files are taken at this position."""
         return self.finite and position["taken"] == position["whole"][0]
 
     # ---- reading
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
-        """At most `tasks` splits of about equal size: consecutive row groups, or byte ranges, of consecutive files.
+        """At most `tasks` splits of about equal size: consecutive row groups or byte ranges of consecutive files.
 
-        Raises RowsGone when one of the files that `stop` names is not there any more, or was written again.
+        Raises RowsGone if a file of `stop` is missing or was written again.
         """
         self._refuse_old(start)
         self._refuse_old(stop)
@@ -284,7 +286,7 @@ class DirectorySplits(ABC):
         files = [self._now(file) for file in files_of(stop)]
         try:
             pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
-        except SpecRefused as misfit:  # Somebody has put another file in the place of one that could not be read.
+        except SpecRefused as misfit:  # The file replaces an unreadable one and does not fit the schema.
             raise Fault(str(misfit)) from misfit
         total = max(sum(rows for *_, rows in pieces), 1)
         shares: dict[int, list[list[Any]]] = {}
@@ -299,44 +301,44 @@ class DirectorySplits(ABC):
         return [{"pieces": share} for share in shares.values()]
 
     def divided(self, split: Split) -> list[Split] | None:
-        """See RangeSplits. Raises RowsGone."""
+        """A split of one range in smaller splits (`RangeSplits`). Raises RowsGone."""
         ((about, low, high),) = split["pieces"]
         self._check_same(file := File(*about))
         parts = self._parts(file.name, low, high)
         return None if parts is None else [{"pieces": [[about, a, b]]} for a, b in parts]
 
     def place(self, split: Split) -> str:
-        """See RangeSplits."""
+        """Files and ranges of a split, for messages."""
         pieces = [f"{about[1]}, {self._range(low, high)}" for about, low, high in split["pieces"]]
         return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
 
     def failed(self, stop: Position, reason: str) -> None:
-        """Files of the epoch that ends at `stop`, and that this reason names, could not be read: they may be replaced."""
+        """Allow the replacement of the epoch's files that this reason names as unreadable. The epoch ends at `stop`."""
         if bad := [file for file in files_of(stop) if f"{self._path(file.name)} cannot be read" in reason]:
             self._taken.may_change(bad)
 
     def _now(self, file: File) -> File:
-        """A taken file as it is now: another one, if it could not be read, and somebody has replaced it. Raises RowsGone."""
-        now = self._as_it_is(file.name)
+        """The current version of a taken file. An unreadable file may have been replaced. Raises RowsGone."""
+        now = self._current(file.name)
         if self._taken.changes(file.name):
             self._taken.may_change([now])
             return now
         self._check_same(file)
         return file
 
-    def _as_it_is(self, name: str) -> File:
+    def _current(self, name: str) -> File:
         path = self._path(name)
         try:
             with naming(path, taken=True):
                 status = os.stat(path)
         except FileNotFoundError as gone:
-            raise RowsGone(f"{path} went away before it was read; put it back") from gone
+            raise RowsGone(f"{path} was removed before it was read; put it back") from gone
         return File(status.st_mtime_ns, name, status.st_size)
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split, file by file.
 
-        Raises RowsGone when a file is not there any more, or was written again; Fault, when it cannot be read.
+        Raises RowsGone if a file is missing or was written again, Fault if a file cannot be read.
         """
         unknown = [] if columns is None else [c for c in columns if c not in self.schema().names]
         if unknown:
@@ -352,11 +354,11 @@ class DirectorySplits(ABC):
             except FileNotFoundError:
                 self._check_same(file)
                 raise
-            if os.path.lexists(self._path(file.name)):  # Else it was open, and whole, to its end.
+            if os.path.lexists(self._path(file.name)):  # A removed file was open, so its read was complete.
                 self._check_same(file)
 
     def _check_same(self, file: File) -> None:
-        """Raise RowsGone unless the file is there as it was when it was taken."""
-        if self._as_it_is(file.name) != file:
+        """Raise RowsGone unless the file is the same as when it was taken."""
+        if self._current(file.name) != file:
             path = self._path(file.name)
             raise RowsGone(f"{path} was written again before it was read; put back the file of {file.size} bytes")

@@ -1,4 +1,4 @@
-"""Which flow a file belongs to: a pattern for the paths of files below a source's directory, with a place for the flow."""
+"""The flow of a file: a pattern for paths below a source's directory, with a placeholder for the flow's name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import re
 from ferry.contract.errors import Fault, SpecRefused
 
 PLACE = "{flow}"
+"""The placeholder for the flow's name."""
 
 
 class FlowPattern:
-    """Such as "{flow}/*.parquet" or "{flow}-*.json"; `*` is any text without a slash, `{flow}` the shortest that fits."""
+    """A pattern such as "{flow}/*.parquet" or "{flow}-*.json".
+
+    `*` matches any text without a slash, `{flow}` the shortest such text of at least one character.
+    """
 
     def __init__(self, text: str) -> None:
         folders, _, _ = str(text).rpartition("/")
@@ -22,23 +26,23 @@ class FlowPattern:
             or any(part[0] in "_." for part in parts)
         ):
             raise SpecRefused(
-                f'flow={text!r}: a pattern for files below the directory is needed, with {PLACE} once, such as "{PLACE}/*" '
-                f'for a flow a folder, or "{PLACE}-*.parquet"; what begins with "_" or "." is never read'
+                f'flow={text!r}: give a pattern for files below the directory, with {PLACE} once, such as "{PLACE}/*" for '
+                f'a flow per folder, or "{PLACE}-*.parquet"; names that begin with "_" or "." are never read'
             )
         self.text = text
         self.depth = len(parts) - 1
-        """How many folders deep the files are."""
+        """Number of folders in the path of a file."""
         self._file = _compiled(text)
         self._folder = _compiled(folders) if PLACE in folders else None
 
     def flow_of(self, path: str) -> str:
-        """The flow of a file. Raises Fault for one that does not fit: it must not be lost, nor taken for another flow's."""
+        """The flow of a file. Raises Fault for a file that does not fit the pattern, so that no record is lost."""
         if match := self._file.fullmatch(path):
             return match["flow"]
         raise Fault(f"{path} does not fit flow={self.text!r}: give it a name that does, or remove it")
 
     def flow_of_folder(self, path: str) -> str | None:
-        """The flow of all files of a folder, which there may be none of yet; None: their names say it."""
+        """The flow of a folder, which may still be empty. None if the files' names determine the flow."""
         match = self._folder.fullmatch(path) if self._folder else None
         return match["flow"] if match else None
 

@@ -1,4 +1,4 @@
-"""Columns whose values the folders of a path name: their types, and their values as Arrow has them."""
+"""Partition columns: columns whose values are in the folder names of a path. Their types and values in Arrow."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ferry.connectors.files.listing import partitions
 from ferry.contract.errors import Fault
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
-"""Stands in the name of a folder for null, and for an empty text."""
+"""Folder value for null and for an empty text."""
 
 UTC_TIMES = pa.timestamp("us", "UTC")
 
 INFERRED = (pa.int32(), pa.int64(), pa.float64(), pa.date32(), UTC_TIMES)
-"""Types that Spark tries for values that no schema declares, in this order; what fits none is text."""
+"""Types that Spark tries for undeclared partition columns, in this order. The last resort is text."""
 
 
 def inferred(paths: Iterable[str]) -> pa.Schema:
-    """Partition columns of these files, with the first type that fits all values."""
+    """The partition columns of these files, with the first type that fits all their values."""
     values: dict[str, list[str]] = {}
     for path in paths:
         for name, text in partitions(path).items():
@@ -40,21 +40,21 @@ def _type_of(texts: set[str]) -> pa.DataType:
 
 
 def constants(path: str, columns: pa.Schema) -> dict[str, pa.Scalar]:
-    """The values that the folders of a file name, of those columns that there are. Raises Fault for one of another type."""
-    found = {}
+    """The values of a file's partition columns. Raises Fault for a value that does not fit its column's type."""
+    values = {}
     for name, text in partitions(path).items():
         if name in columns.names:
             kind = columns.field(name).type
             if text == NOTHING and not columns.field(name).nullable:
                 raise Fault(f"{path}: the folder says {name}={text}, a null: declare column {name!r} nullable")
             try:
-                found[name] = pa.scalar(None, kind) if text == NOTHING else _value(text, kind)
+                values[name] = pa.scalar(None, kind) if text == NOTHING else _value(text, kind)
             except (pa.ArrowException, ValueError) as wrong:
                 raise Fault(
-                    f"{path}: the folder says {name}={text}, which is no {kind}: rename the folder, or declare column "
-                    f"{name!r} as string ({wrong})"
+                    f"{path}: the folder says {name}={text}, which is not of type {kind}: rename the folder, or declare "
+                    f"column {name!r} as string ({wrong})"
                 ) from wrong
-    return found
+    return values
 
 
 def _value(text: str, kind: pa.DataType) -> pa.Scalar:
@@ -62,7 +62,7 @@ def _value(text: str, kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             return plain.cast(kind)[0]
-        except pa.ArrowInvalid:  # Spark writes the time of its session, which is UTC here.
+        except pa.ArrowInvalid:  # Spark writes times in its session's zone, which is UTC here.
             return pc.assume_timezone(plain.cast(pa.timestamp(kind.unit)), "UTC").cast(kind)[0]
     if pa.types.is_dictionary(kind):
         return plain.cast(kind.value_type).dictionary_encode().cast(kind)[0]
@@ -70,11 +70,11 @@ def _value(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def with_constants(batch: pa.RecordBatch, wanted: pa.Schema, values: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-    """Columns of a batch in the order of `wanted`, and those that the path names."""
+    """The batch with its partition columns, in the order of `wanted`."""
     if not values:
         return batch
     if not wanted.names:
-        return batch.select([])  # It still says how many rows there are.
+        return batch.select([])  # The empty selection keeps the number of rows.
     columns = [
         pa.repeat(values[f.name], batch.num_rows).cast(f.type) if f.name in values else batch.column(f.name)
         for f in wanted

@@ -1,4 +1,4 @@
-"""Files of JSON lines as a source, read inside the ingest tasks."""
+"""Files of JSON lines as a source, read inside the ingest tasks. A line is a record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ferry.connectors.formats.json_lines import checked, parse
 
 
 class JsonSplits(LineSplits):
-    """See `json_files`."""
+    """The source of `json_files`."""
 
     def __init__(
         self,
@@ -35,21 +35,21 @@ def json_files(
     flow: str | None = None,
     epoch: Mapping[str, str] | None = None,
 ) -> JsonSplits:
-    """A directory of files with one JSON object per line, and of its folders COLUMN=VALUE; new files are new records.
+    """A directory of files with one JSON object per line as a source. New files are new records.
 
-    A missing field is null. A line that is no object, or does not fit the schema, is
-    reported as Malformed (docs/reference/types.md, "JSON"). A file may be
-    compressed (gzip, bz2, zstd, lz4); one that cannot be read is named in the status, and waited for.
+    Folders COLUMN=VALUE are read, too; their values become columns. A missing field is null. A line that is not an object,
+    or does not fit the schema, is malformed (docs/reference/types.md, "JSON"). Files may be compressed (gzip, bz2, zstd,
+    lz4). The status names a file that cannot be read; the source retries it.
 
     Parameters:
-        directory: where every worker sees the files under the same path.
-        schema: the columns; fields that it does not name are ignored.
-        finite: the input is what the directory held when the job began, and then it ends.
-        flow: what comes in order for itself, as for `parquet_files`.
-        epoch: the unit of numbers in a column of timestamps, "s", "ms", "us" or "ns" since 1970: {"ts": "ms"}.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if a type is not read from JSON, `flow` is no pattern, or, when the job begins, the directory is not
-        there or holds folders that would not be read.
+        directory: the files' directory, with the same path on every worker.
+        schema: the columns. Other fields of the objects are ignored.
+        finite: True: the input ends with the files that the directory held when the job began.
+        flow: a pattern for the flows of files, as for `parquet_files`.
+        epoch: by timestamp column, the unit of its numbers since 1970, "s", "ms", "us" or "ns": {"ts": "ms"}.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if a type is not supported in JSON, or `flow` is not a pattern. The job raises SpecRefused at its
+        start, if the directory is missing, or has folders that the source would not read.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])

@@ -19,20 +19,20 @@ from ferry.connectors.formats.json_lines import BadLine, Epochs
 from ferry.connectors.splits import BATCH_ROWS, PARTS, Malformed, malformed
 
 JSON_BLOCK_BYTES = 1 << 20
-"""Lines are parsed in pieces of this size; one is read whole into memory."""
+"""Size of the blocks in which lines are parsed. A block is in memory as a whole."""
 
 JSON_SHARE_BYTES = 4 << 20
-"""Files of lines are shared among tasks in pieces of this size, but for those that are compressed."""
+"""Size of the pieces of a file that tasks share. A compressed file is a single piece."""
 
 PACKED_TIMES = 6
-"""A compressed file is taken to hold so many times its bytes."""
+"""Estimated size of an unpacked file, in sizes of the compressed file."""
 
 Parser: TypeAlias = "Callable[[int, bytes], tuple[pa.Table, list[BadLine]]]"
-"""Of (where lines begin in their file, whole lines): records, and the lines that are none."""
+"""(offset of the lines in their file, whole lines) -> (records, malformed lines)."""
 
 
 class LineSplits(DirectorySplits):
-    """Files of lines, each of which is a record of its own."""
+    """Files with one record per line."""
 
     sets_aside = True
 
@@ -45,7 +45,7 @@ class LineSplits(DirectorySplits):
 
     @abstractmethod
     def _parser(self, name: str, packed: str | None, schema: pa.Schema) -> Parser:
-        """What makes records of this schema of lines of a file."""
+        """The parser of a file's lines to records of this schema."""
 
     def schema(self) -> pa.Schema:
         """The declared schema."""
@@ -63,7 +63,7 @@ class LineSplits(DirectorySplits):
         return [(low, high, (high - low) // row_bytes + 1) for low, high in pairwise(edges)]
 
     def _parts(self, name: str, low: int, high: int) -> list[tuple[int, int]] | None:
-        """Whole lines."""
+        """Smaller ranges with whole lines. None for a compressed file."""
         path = self._path(name)
         return None if packing(path) is not None else list(pairwise(line_edges(path, low, high, PARTS)))
 
@@ -71,13 +71,13 @@ class LineSplits(DirectorySplits):
         return f"bytes {low} to {high - 1}"
 
     def _in_lines(self, values: Mapping[str, pa.Scalar]) -> pa.Schema:
-        """The columns that are not in the path."""
+        """The columns whose values are not in the file's path."""
         return pa.schema([f for f in self._schema if f.name not in values])
 
     def _read_piece(
         self, name: str, low: int, high: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch | Malformed]:
-        """A line belongs to the piece in which it begins."""
+        """The records of a piece. A line belongs to the piece in which it begins."""
         path, values = self._path(name), self._constants(name)
         packed = packing(path)
         parsed = self._parser(name, packed, self._in_lines(values))
@@ -89,5 +89,5 @@ class LineSplits(DirectorySplits):
                 yield whole if columns is None else whole.select(wanted.names)
             if bad:
                 of, why = " of the unpacked file" if packed else "", hint(path, data)
-                reasons = [f"{name}, line at byte {at + one.at}{of}: {why}{one.reason}" for one in bad]
-                yield malformed([one.line for one in bad], reasons)
+                reasons = [f"{name}, line at byte {at + line.at}{of}: {why}{line.reason}" for line in bad]
+                yield malformed([line.line for line in bad], reasons)

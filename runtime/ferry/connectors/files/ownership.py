@@ -1,10 +1,10 @@
-"""Whose a sink's directory is: one run at a time writes to it, and the file `_ferry-life` in it says which.
+"""The owner of a sink's directory: one run at a time writes to it. The file `_ferry-life` in the directory names the run.
 
-    open      nobody's, or an older run's that has published nothing and is over: it is this run's from now on
-    write     it has to be this run's still
-    restore   a job goes on where a run of it, or of the job whose checkpoint it is, was: the directory changes hands
+    open      the run claims a directory without an owner, or of an ended run without published epochs
+    write     the directory must still belong to this run
+    restore   the run takes over the directory of an earlier run of its job, or of the job of its checkpoint
 
-Must never let the epochs of two runs stand side by side: both number theirs from 0 on.
+Must never mix the epochs of two runs: both number their epochs from 0 on.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ferry.system import files
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the file says."""
+    """The content of the file: the owner of the directory."""
 
     run: str = ""
-    """Empty: the directory is older than these words, or nobody has said whose the sink is."""
+    """Empty for a directory of an older release, and for a sink without a run."""
     job: str = ""
     sink: str = ""
     life: str = ""
-    """Of the last restore; empty: there was none."""
+    """Identifier of the last restore. Empty without a restore."""
 
 
 def mark_of(directory: Path) -> Mark | None:
-    """None: there is none."""
+    """The mark of a directory, or None."""
     try:
         return _parsed((directory / LIFE).read_bytes())
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def mark_of(directory: Path) -> Mark | None:
 
 
 class Ownership:
-    """Of one sink's directory, for as long as this process lives."""
+    """The ownership of one sink's directory during the life of this process."""
 
     def __init__(self, sink: str) -> None:
         self._mine = Mark(sink=sink)
@@ -55,42 +55,42 @@ class Ownership:
 
     @property
     def life(self) -> str:
-        """Of the job, as it was when the directory was claimed."""
+        """The life of the job when the directory was claimed."""
         return self._mine.life
 
     @property
     def run(self) -> str:
-        """That claims."""
+        """The run that claims the directory."""
         return self._mine.run
 
     def of(self, job: str, run: str, before: str | None) -> None:
-        """Whose claims will be; `before`: the job whose checkpoint this run begins with."""
+        """Set job and run of the claims. `before`: the job of the checkpoint with which this run begins."""
         self._mine, self._before = replace(self._mine, job=job, run=run), before or job
 
     def missing(self, directory: Path, committed: int, published: Callable[[], bool]) -> str:
-        """What people should know before a directory is claimed that lacks what this run has left there; empty: nothing."""
+        """A notice if the directory lacks the committed epochs of this run. Empty otherwise."""
         there = mark_of(directory)
         if committed < 0 or not self._mine.run or published() or (there is not None and there.run == self._mine.run):
             return ""
-        return f"{directory} holds nothing of this run, which has committed epoch {committed}: is it mounted?"
+        return f"{directory} has no files of this run, which has committed epoch {committed}: is it mounted?"
 
     def claim(self, directory: Path, published: Callable[[], bool]) -> None:
-        """Make it this run's, unless it is. Raises SpecRefused when it is another run's.
+        """Claim the directory for this run. Raises SpecRefused if another run owns it.
 
-        A run that has ended without having `published` anything leaves it to the next one: the lock of its driver is gone.
+        The directory of a run that has ended without `published` epochs is free: its driver's lock is released.
         """
         if not self._mine.run:
             self._mine = replace(self._mine, life=(mark_of(directory) or Mark()).life)
             return
         directory.mkdir(parents=True, exist_ok=True)
-        path, made = directory / LIFE, True
+        path, created = directory / LIFE, True
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
-            made, handle = False, os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            created, handle = False, os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             alone = _locked(handle)
-            if not made:
+            if not created:
                 there = _parsed(os.pread(handle, 1 << 16, 0))
                 if there.run == self._mine.run:
                     self._refuse_other_sink(directory, there)
@@ -100,7 +100,7 @@ class Ownership:
                     raise SpecRefused(self._others(directory, there))
                 self._mine = replace(self._mine, life=there.life)
             if alone is False:
-                raise SpecRefused(f"sink: another run begins to write to {directory}; choose another --output")
+                raise SpecRefused(f"sink: another run is claiming {directory}; choose another --output")
             os.ftruncate(handle, 0)
             os.pwrite(handle, json.dumps(asdict(self._mine)).encode(), 0)
             os.fsync(handle)
@@ -115,40 +115,40 @@ class Ownership:
             self._keep(handle)
 
     def require(self, directory: Path, published: Callable[[], bool]) -> None:
-        """Before each epoch. Raises Final when another run, or a restored driver, has taken the directory over.
+        """Check the ownership before each epoch. Raises Final if another run or a restored driver has taken over.
 
-        Raises Unreachable when it is not the directory that this process has claimed: what is written to the folder below a
-        volume that is not mounted is lost.
+        Raises Unreachable if this is not the directory that this process has claimed: files written to the mount point of a
+        missing volume would be lost.
         """
         there = mark_of(directory)
         if there is None and self._mine.run:
             if self._lock < 0:
                 return self.claim(directory, published)
             raise Unreachable(
-                f"{directory} is away: {LIFE} of this run is not there. Mount it, or put it back; to go on without what "
-                "was there, stop the job and start it again"
+                f"{directory} is away: {LIFE} of this run is missing. Mount it, or put it back; to go on without its files, "
+                "stop the job and start it again"
             )
         there = there or Mark()
         if (there.run, there.life) == (self._mine.run, self._mine.life):
             return
         if there.life != self._mine.life and self._mine.job == there.job:
-            raise Final(f"sink: {directory}: the job was restored by another driver, and this one writes no more")
+            raise Final(f"sink: {directory}: another driver has restored the job; this driver stops writing")
         raise Final(self._others(directory, there))
 
     def refuse_another_run(self, directory: Path) -> None:
-        """Raises SpecRefused with the name of the run whose directory it is, if that is known."""
+        """Raise SpecRefused with the name of the owner, if another run owns the directory."""
         there = mark_of(directory) or Mark()
         if self._mine.run and there.run not in ("", self._mine.run):
             raise SpecRefused(self._others(directory, there))
 
     def refuse_others(self, directory: Path) -> None:
-        """What a restore may not go on with: the output of a job that is neither this one nor that of its checkpoint."""
+        """Raise SpecRefused for the output of a job that is neither this job nor the job of its checkpoint."""
         there = mark_of(directory) or Mark()
         if there.job and self._mine.run and there.job not in (self._mine.job, self._before):
-            raise SpecRefused(f"{self._others(directory, there)} (it is of job {there.job!r})")
+            raise SpecRefused(f"{self._others(directory, there)} (of job {there.job!r})")
 
     def begin_life(self, directory: Path) -> None:
-        """What a driver of the time before still writes is told from what is written from now on."""
+        """Begin a new life, which distinguishes new epochs from epochs that an earlier driver still writes."""
         directory.mkdir(parents=True, exist_ok=True)
         self._mine = replace(self._mine, life=uuid.uuid4().hex)
         with files.replacing(directory / LIFE, durable=True) as new:
@@ -163,12 +163,12 @@ class Ownership:
 
     def _others(self, directory: Path, there: Mark) -> str:
         return (
-            f"sink: {directory} is written by run {there.run}; choose another --output, or delete that directory if nobody "
-            "needs it any more"
+            f"sink: {directory} is written by run {there.run}; choose another --output, or delete that directory if it is "
+            "no longer needed"
         )
 
     def _keep(self, handle: int) -> None:
-        """The lock lasts as long as the process, or until the next claim."""
+        """Hold the lock until the process ends or the next claim."""
         if self._lock >= 0:
             with suppress(OSError):
                 os.close(self._lock)
@@ -179,14 +179,14 @@ def local(directory: str) -> Path:
     """The path of a sink's directory. Raises SpecRefused for a URL."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", directory):
         raise SpecRefused(
-            f"sink: {directory!r} is a URL; a parquet sink writes to a directory. Mount what it names as a volume that "
-            "driver and workers share and give that path, or write to it yourself in ferry.foreach_epoch(...)"
+            f"sink: {directory!r} is a URL; a parquet sink writes to a directory. Mount the store as a volume that driver "
+            "and workers share and give that path, or write to it yourself in ferry.foreach_epoch(...)"
         )
     return Path(directory)
 
 
 def _parsed(text: bytes) -> Mark:
-    """Of a file that is no object: the life that older releases wrote."""
+    """The mark in a file. A text that is not a JSON object is a life, as older releases wrote it."""
     try:
         return Mark(**known(Mark, json.loads(text)))
     except (ValueError, TypeError, AttributeError):
@@ -194,7 +194,7 @@ def _parsed(text: bytes) -> Mark:
 
 
 def _locked(handle: int) -> bool | None:
-    """Whether nobody else holds it; None: this file system has no locks."""
+    """Whether this process got the lock. None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

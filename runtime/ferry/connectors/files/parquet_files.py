@@ -1,11 +1,10 @@
-"""Parquet files as a source, read inside the ingest tasks: row groups are what tasks share."""
+"""Parquet files as a source, read inside the ingest tasks. Tasks share the row groups of a file."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,29 +14,16 @@ from ferry.connectors.files.hive import inferred, with_constants
 from ferry.connectors.files.listing import named, partitions
 from ferry.connectors.files.taken import File
 from ferry.connectors.files.text_files import for_arrow
-from ferry.connectors.formats.json_lines import BadLine
 from ferry.connectors.formats.parquet_types import FileTypes, converted, refuse_misfits
 from ferry.connectors.splits import BATCH_ROWS, ranges
 from ferry.contract.errors import Fault, InputAway, SpecRefused
 
 WORD = pa.dictionary(pa.int32(), pa.string())
-"""Texts as a Parquet file keeps them, where they repeat."""
-
-JSON_BLOCK_BYTES = 1 << 20
-"""Lines are parsed in pieces of this size; one is read whole into memory."""
-
-JSON_SHARE_BYTES = 4 << 20
-"""Files of lines are shared among tasks in pieces of this size, but for those that are compressed."""
-
-PACKED_TIMES = 6
-"""A compressed file is taken to hold so many times its bytes."""
-
-Parser: TypeAlias = "Callable[[int, bytes], tuple[pa.Table, list[BadLine]]]"
-"""Of (where lines begin in their file, whole lines): records, and the lines that are none."""
+"""The type of text columns in dictionary encoding."""
 
 
 class ParquetSplits(DirectorySplits):
-    """See `parquet_files`."""
+    """The source of `parquet_files`."""
 
     def __init__(
         self,
@@ -51,19 +37,19 @@ class ParquetSplits(DirectorySplits):
             raise SpecRefused(f"parquet_files: schema {schema!r}; give a pyarrow.schema")
         self._schema = schema
         self._first = ""
-        """Path of the file whose columns are the schema; empty: the schema was declared, or is not known so far."""
+        """Path of the file with the columns of the schema. Empty for a declared schema, and before the first file."""
 
     def encoded(self, columns: Sequence[str]) -> ParquetSplits:
-        """The same files; these columns of text come as the files keep them, a number for each and a dictionary."""
-        made, schema = copy.copy(self), self.schema()
+        """The same source with these text columns in dictionary encoding, as the files store them."""
+        source, schema = copy.copy(self), self.schema()
         texts = [name for name in columns if pa.types.is_string(schema.field(name).type)]
-        made._schema = pa.schema([f.with_type(WORD) if f.name in texts else f for f in schema])
-        return made
+        source._schema = pa.schema([f.with_type(WORD) if f.name in texts else f for f in schema])
+        return source
 
     def schema(self) -> pa.Schema:
-        """The declared schema, else that of the first file that can be read, and the columns that folders name.
+        """The declared schema; otherwise the schema of the first readable file, and the partition columns of all folders.
 
-        Raises InputAway, when there is none.
+        Raises InputAway if no file is readable.
         """
         if self._schema is None:
             self._folder.require_there()
@@ -83,8 +69,8 @@ class ParquetSplits(DirectorySplits):
         path = self._path(file.name)
         with naming(path):
             types = FileTypes.of(pq.read_metadata(for_arrow(path)))
-        refuse_misfits(path, types, mine := types.schema)  # It may have a column twice.
-        beside = inferred(one.name for one in files)
+        refuse_misfits(path, types, mine := types.schema)  # Refuses a repeated column.
+        beside = inferred(listed.name for listed in files)
         return pa.schema([*(f for f in mine if f.name not in beside.names), *beside])
 
     def _divide(self, file: File) -> list[Piece]:
@@ -99,7 +85,7 @@ class ParquetSplits(DirectorySplits):
         return f"row groups {low} to {high - 1}" if high - low > 1 else f"row group {low}"
 
     def _in_file(self, name: str, wanted: pa.Schema) -> pa.Schema:
-        """The columns that are not in the path."""
+        """The columns whose values are not in the file's path."""
         beside = partitions(name)
         return pa.schema([f for f in wanted if f.name not in beside])
 
@@ -108,13 +94,13 @@ class ParquetSplits(DirectorySplits):
         wanted = whole if columns is None else pa.schema([whole.field(c) for c in columns])
         values, mine = self._constants(name), self._in_file(name, wanted)
         words = [f.name for f in mine if pa.types.is_dictionary(f.type)]
-        # Arrow would read times of INT96 as nanoseconds, which end in 2262, and then begin anew.
+        # Arrow would read INT96 times as nanoseconds, which overflow in the year 2262.
         settings = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
         with pq.ParquetFile(for_arrow(path), read_dictionary=words, **settings) as file:
             types = FileTypes.of(file.metadata)
             refuse_misfits(path, types, mine, self._first)
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=mine.names):
-                # Arrow reads texts that are no UTF-8, and numbers of words that are not there.
+                # Arrow does not check for invalid UTF-8 and for indices outside of a dictionary.
                 batch.validate(full=True)
                 yield with_constants(converted(path, batch, types, mine, self._first), wanted, values)
 
@@ -122,23 +108,25 @@ class ParquetSplits(DirectorySplits):
 def parquet_files(
     directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False, flow: str | None = None
 ) -> ParquetSplits:
-    """A directory of Parquet files, and of its folders COLUMN=VALUE; new files are new records.
+    """A directory of Parquet files as a source. New files are new records.
 
-    A file is read whole in one epoch, also when it holds more rows than an epoch should. One that cannot be read is named in
-    the status, and waited for until somebody mends it. Columns are exactly those of the file, or refused.
+    Folders COLUMN=VALUE are read, too; their values become columns. One epoch reads a whole file, also if the file has more
+    rows than the epoch's limit. The status names a file that cannot be read; the source retries it until it is repaired. A
+    file whose columns do not fit the schema exactly is refused.
 
     Parameters:
-        directory: where every worker sees the files under the same path.
-        schema: the columns, of files and of folders; else those of the first file, and of all folders. Give it when old
-            files may go: every driver looks for itself.
-        finite: the input is what the directory held when the job began, and then it ends.
-        flow: a pattern for the paths of files, which says what comes in order for itself: "{flow}/*" makes every folder in
-            the directory a flow, from when the folder is there; "{flow}-*.parquet" every beginning of a name, from its first
-            file on. The watermark waits for the slowest flow (see `Stream.event_time`), and a file that fits no flow ends
-            the job. None: all files are one flow.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, or files that do not fit,
-        or folders that would not be read, when the job begins; or if `flow` is no pattern, or `schema` no schema.
+        directory: the files' directory, with the same path on every worker.
+        schema: the columns of files and folders. None: the columns of the first file and of all folders. Declare the schema
+            if old files may be removed, because every driver infers it again.
+        finite: True: the input ends with the files that the directory held when the job began.
+        flow: a pattern for the paths of files, with the placeholder {flow}. "{flow}/*" makes every folder a flow, from the
+            creation of the folder on. "{flow}-*.parquet" makes every prefix of a name a flow, from its first file on. The
+            watermark is the minimum over the flows (see `Stream.event_time`). A file that does not fit the pattern stops the
+            job. None: all files are a single flow.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if `flow` is not a pattern or `schema` is not a schema. The job raises SpecRefused at its start, if
+        the directory is missing, has no file to infer the columns from, has files that do not fit, or has folders that the
+        source would not read.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("shop", pa.string()), ("ts", pa.int64())])

@@ -1,4 +1,4 @@
-"""Parquet files in one folder an epoch, each folder complete when it appears (docs/design.md, section 8)."""
+"""Parquet files as a sink: one folder per epoch, complete when it appears (docs/design.md, section 8)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("ferry.driver")
 
 MANIFEST = "_ferry.json"
-"""In every published folder: whose it is, and rows and bytes of each part. Readers of Parquet skip such names."""
+"""File in every published folder: the owner, and rows and bytes of each part. Readers of Parquet skip such names."""
 
 
 class Parquet(Sink):
-    """`DIRECTORY/epoch=E/part-*.parquet`; a folder that exists is complete, for it is renamed into place."""
+    """Writes `DIRECTORY/epoch=E/part-*.parquet`. An existing folder is complete, because a rename publishes it."""
 
     takes_parts = True
 
@@ -45,23 +45,23 @@ class Parquet(Sink):
         return f"parquet({self.declared!r})"
 
     def place(self, base: str | None) -> Path:
-        """`base`/NAME, where NAME is the last name of the declared directory."""
+        """The directory: `base`/NAME, where NAME is the last part of the declared directory."""
         named = self.directory if base is None else local(base) / local(self.declared).name
         self.directory = named.absolute()
         return self.directory
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> None:
-        """The directory is claimed in the name of the run."""
+        """Set job and run for the claim of the directory."""
         self._owner.of(job, run, before)
 
     def open(self, committed: int) -> None:
-        """Refuse the output of another job, or another run; forget unfinished folders."""
+        """Claim the directory and delete unfinished folders. Raises SpecRefused for the output of another job or run."""
         self.directory.mkdir(parents=True, exist_ok=True)
         newer = self._after(committed)
         if newer:
             self._owner.refuse_another_run(self.directory)
             raise SpecRefused(
-                f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
+                f"sink: {self.directory} holds epoch {newer[-1]} of another run (this run has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
         self.notice = self._owner.missing(self.directory, committed, self._has_published)
@@ -70,7 +70,7 @@ class Parquet(Sink):
             shutil.rmtree(left)
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
-        """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
+        """Write to a hidden folder, then rename it. A complete folder of the epoch is kept: its rows are the same."""
         final = self.directory / f"epoch={epoch}"
         self._owner.require(self.directory, self._has_published)
         if final.exists():
@@ -79,7 +79,7 @@ class Parquet(Sink):
                 return
             aside = self.directory / f"_damaged-epoch={epoch}.{uuid.uuid4().hex[:8]}"
             final.rename(aside)
-            log.warning("%s: %s; it is kept as %s and written again", final, damage, aside.name)
+            log.warning("%s: %s; renamed to %s and written again", final, damage, aside.name)
         hidden = self.directory / f".epoch={epoch}.{generation}.{uuid.uuid4().hex[:8]}"
         hidden.mkdir(parents=True)
         if isinstance(rows, pa.Table):
@@ -88,8 +88,8 @@ class Parquet(Sink):
             parts = {part: [n, size] for part, n, size in _written(rows, str(hidden))}
             unseen = parts.keys() - {part.name for part in hidden.iterdir()}
             if unseen:
-                raise Fault(f"{self.directory}: what tasks wrote is not seen here; use a directory that all share")
-            # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
+                raise Fault(f"{self.directory}: the driver does not see the tasks' files; use a shared directory")
+            # A failed task, or a task whose answer was lost, has left a part that another attempt wrote again.
             for part in hidden.iterdir():
                 if part.name not in parts:
                     part.unlink()
@@ -97,19 +97,19 @@ class Parquet(Sink):
                 return hidden.rmdir()
         whose = {"sink": self.declared, "run": self._owner.run, "life": self._owner.life}
         (hidden / MANIFEST).write_text(json.dumps({**whose, "epoch": epoch, "parts": parts}))
-        for made in (hidden / MANIFEST, hidden):
-            files.sync(made)
+        for path in (hidden / MANIFEST, hidden):
+            files.sync(path)
         hidden.rename(final)
         files.sync(self.directory)
 
     def truncate_after(self, epoch: int) -> None:
-        """Delete the folders of later epochs: each is gone at once, the newest first. Raises SpecRefused for another's."""
+        """Delete the folders of later epochs, each atomically, newest first. Raises SpecRefused for another sink's."""
         for hidden in self._moved(epoch, "."):
             shutil.rmtree(hidden)
         self._owner.begin_life(self.directory)
 
     def keep_after(self, epoch: int) -> None:
-        """Put the folders of later epochs aside, as `_kept-epoch=E`, which readers of Parquet skip."""
+        """Rename the folders of later epochs to `_kept-epoch=E`, which readers of Parquet skip."""
         self._moved(epoch, "_kept-")
         self._owner.begin_life(self.directory)
 
@@ -117,14 +117,14 @@ class Parquet(Sink):
         return bool(self._after(-1))
 
     def _after(self, epoch: int) -> list[int]:
-        """Epochs that are there, later than this one, the newest first."""
-        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*") if folder.name[6:].isdecimal())
-        return sorted((one for one in found if one > epoch), reverse=True)
+        """Published epochs later than this epoch, newest first."""
+        epochs = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*") if folder.name[6:].isdecimal())
+        return sorted((number for number in epochs if number > epoch), reverse=True)
 
     def _moved(self, epoch: int, prefix: str) -> list[Path]:
-        """Rename the folders of later epochs, on the disk; none if one is another sink's."""
+        """Rename the folders of later epochs durably. Raises SpecRefused, before any rename, for another sink's folder."""
         self._owner.refuse_others(self.directory)
-        later = [self.directory / f"epoch={one}" for one in self._after(epoch)]
+        later = [self.directory / f"epoch={number}" for number in self._after(epoch)]
         for folder in later:
             self._refuse_others(folder)
         moved = [folder.rename(folder.with_name(f"{prefix}{folder.name}.{uuid.uuid4().hex[:8]}")) for folder in later]
@@ -141,16 +141,16 @@ class Parquet(Sink):
             raise SpecRefused(f"{folder} was written by parquet({whose!r}); give {self!r} a directory of its own")
 
     def _damage(self, folder: Path, epoch: int) -> str | None:
-        """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
+        """The damage of a published folder, or None. After a power loss a folder may exist without its files' content."""
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
             whose, run = (manifest["sink"], manifest["epoch"]), manifest.get("run", "")
             if manifest.get("life", "") != self._owner.life:
-                return "it was written before the job was restored, or by a driver that did not know"
+                return "it was written before the restore of the job, or by a driver that did not know of the restore"
             for name, (rows, size) in manifest["parts"].items():
-                found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
-                if found != (rows, size):
-                    return f"{name} has (rows, bytes) {found}, {(rows, size)} were written"
+                actual = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
+                if actual != (rows, size):
+                    return f"{name} has (rows, bytes) {actual}, {(rows, size)} were written"
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
             return f"it cannot be read: {type(wrong).__name__}: {wrong}"
         if whose != (self.declared, epoch):
@@ -161,10 +161,11 @@ class Parquet(Sink):
 
 
 PART = "part string, rows long, bytes long"
+"""Spark's schema of a task's result."""
 
 
 def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
-    """What tasks have written there."""
+    """Write the rows by tasks. Returns the parts in the folder."""
     write = partial(_write_part, folder, not isinstance(rows, RowParts))
     if isinstance(rows, RowParts):
         return rows.each(write)
@@ -177,7 +178,7 @@ def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
 
 
 def _write_part(folder: str, of_spark: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
-    """Write the rows of a task to one part; none for no rows."""
+    """Write the rows of a task to a part. Without rows no part is written."""
     name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
     writer = None
     for batch in (for_readers(batch, of_spark) for batch in batches):
@@ -191,12 +192,13 @@ def _write_part(folder: str, of_spark: bool, batches: Iterable[pa.RecordBatch]) 
 
 
 def parquet(directory: str | PathLike[str]) -> Parquet:
-    """Parquet files, in one folder an epoch, which appears at once when it is whole. One run writes to a directory.
+    """Write Parquet files, exactly once: one folder per epoch, which appears atomically. One run writes to a directory.
 
     Parameters:
-        directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
+        directory: the parent of the folders `epoch=E`. `ferry run --output DIR` replaces the parent of this directory with
+            DIR.
     Returns: a sink.
-    Raises: SpecRefused, if it is a URL, or no path.
+    Raises: SpecRefused, if the directory is a URL or not a path.
     Example:
         >>> output = counts.sink(ferry.parquet("/data/counts"))
     """

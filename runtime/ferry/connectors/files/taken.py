@@ -1,8 +1,8 @@
-"""Which files of a directory have been taken, so that every file is taken once, whenever it appears and whatever its time.
+"""The record of taken files: the source takes every file of a directory exactly once, whatever its time.
 
-A position names the files of its own epoch; all those before it are in a list on disk, one line a position, chained by
-`after`. A process that has lost the list compares the directory with what the position says of it, and refuses to guess.
-Must never forget a file that the directory still holds.
+A position names the files of its own epoch. A list on disk holds the files of earlier epochs, one line per position, chained
+by `after`. A process that has lost the list compares the directory with the position's digest, and refuses to guess. Must
+never forget a file that the directory still holds.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from ferry.contract.errors import Fault
 from ferry.system.files import replacing
 
 FORGET_SECONDS = 3600.0
-"""A name is forgotten, and may come again with other rows, when one process has missed it for so long: a listing may lack
-an entry for a moment, and a file taken twice would count twice."""
+"""A name is forgotten, and may be used for another file, when a process has not seen it for this time. A listing may lack an
+entry for a moment, and a file that is taken twice would count twice."""
 
 KEPT_LINES = 100
-"""Positions that the list keeps apart when it is written anew: as many as Spark keeps offsets."""
-
+"""Last positions that a rewrite of the list keeps as separate lines: the number of offsets that Spark keeps."""
 
 NAMES_SPARE = 10_000
-"""Names that the list on disk may hold beyond twice those that are known, before it is written anew."""
+"""The list is rewritten when it holds this many names more than twice the number of known files."""
 
 
 class File(NamedTuple):
-    """One file as a listing shows it. Files that are found together are taken in this order."""
+    """A file in a listing. The files of a listing are taken in the order of these fields."""
 
     mtime_ns: int
     name: str
@@ -63,7 +62,7 @@ def origin() -> Position:
 
 
 class Taken:
-    """The files taken up to the position asked for last."""
+    """The files taken up to the last requested position."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -72,17 +71,17 @@ class Taken:
         self._files: dict[str, File] = {}
         self._missed: dict[str, float] = {}
         self._changing: dict[str, File] = {}
-        """Files that could not be read when they were taken, as they were seen last."""
+        """Taken files that could not be read, in their last seen version. They may be replaced."""
         self._names = 0
 
     def keep(self, log: Path) -> None:
-        """Keep the list in this file; without one, only this process has it."""
+        """Keep the list in this file. Without a file, the list exists only in this process."""
         self._log = log
         for line in self._read():
             self._changing |= {name: File(mtime, name, size) for mtime, name, size in line.get("changing", ())}
 
     def new(self, position: Position, listed: list[File], forget: bool = True) -> list[File]:
-        """The listed files that were not taken up to this position. Raises Fault when a taken one was written again."""
+        """The listed files that are not taken at this position. Raises Fault if a taken file was written again."""
         self._come_to(position, listed)
         if forget:
             self._forget({file.name for file in listed})
@@ -91,12 +90,12 @@ class Taken:
             if file not in (known, self._changing.get(file.name)):
                 raise Fault(
                     f"{self._directory}/{file.name} was read, and then written again or replaced: a file is read once. "
-                    "Put it back as it was or remove it, and write what is new under a name of its own"
+                    "Restore or remove it, and write new records under a new name"
                 )
         return [file for file in listed if file.name not in self._files]
 
     def after(self, position: Position, listed: list[File], files: list[File]) -> Position:
-        """The position behind `files`, which are taken next after `position`."""
+        """The position after `files`, which follow `position`."""
         assert self._at == position["id"] and files
         here = [file for file in listed if file.name in self._files]
         names = json.dumps([position["id"], files])
@@ -111,21 +110,21 @@ class Taken:
         }
 
     def known(self) -> list[File]:
-        """Every taken file that is not forgotten."""
+        """All taken files that are not forgotten."""
         return list(self._files.values())
 
     def may_change(self, files: list[File]) -> None:
-        """These files of the epoch under way could not be read: whoever mends them writes them again."""
+        """Allow the replacement of these files of the current epoch, which could not be read."""
         if changed := [file for file in files if self._changing.get(file.name) != file]:
             self._changing |= {file.name: file for file in changed}
             self._append({"id": self._at, "changing": [list(file) for file in changed]})
 
     def changes(self, name: str) -> bool:
-        """Whether a file may be another than it was when it was taken."""
+        """Whether a taken file may be replaced."""
         return name in self._changing
 
     def _come_to(self, position: Position, listed: list[File]) -> None:
-        """A position that Spark starts from is in Spark's log, so the list follows it and holds nothing that never was."""
+        """Advance the list to a position. Spark's log holds this position, so the list never holds an abandoned epoch."""
         if position["id"] == self._at:
             return
         if self._at is not None and position["after"] == self._at:
@@ -141,15 +140,18 @@ class Taken:
         self._rewrite(chain)
 
     def _guess(self, position: Position, listed: list[File]) -> list[File]:
-        """Without the list: what is not younger than the youngest taken one, if that is just what was there then."""
+        """The taken files without the list: the listed files up to the position's youngest file.
+
+        Raises Fault if their digest differs from the position's digest.
+        """
         old = [file for file in listed if list(file[:2]) <= position["last"]]
         now, then = digest(old), position["present"]
         if now == then:
             return old
         raise Fault(
-            f"{self._directory}: the list of files that were read is lost ({self._log or 'it was kept nowhere'}), and those "
-            f"up to {position['last'][1]}, the youngest, are not what they were ({then[0]} then, {now[0]} now): which were "
-            "read cannot be told. Put back the list, or what was removed, and take out what has come since"
+            f"{self._directory}: the list of read files is lost ({self._log or 'it was kept nowhere'}), and the files up to "
+            f"{position['last'][1]}, the youngest, have changed ({then[0]} then, {now[0]} now), so the read files are "
+            "unknown. Restore the list, or put back removed files and take out new ones"
         )
 
     def _forget(self, names: set[str]) -> None:
@@ -164,7 +166,7 @@ class Taken:
 
     # ---- the list on disk
     def _chain(self, at: str | None, last: Position | None = None) -> list[dict[str, Any]] | None:
-        """Lines up to a position, the oldest first; None when some are lost. The last position names its own files."""
+        """Lines up to a position, oldest first; None if a line is lost. `last`: a position, which names its own files."""
         lines: dict[str, dict[str, Any]] = {} if last is None else {last["id"]: {**last, "gone": []}}
         for line in self._read():
             if "files" in line:
@@ -187,7 +189,7 @@ class Taken:
         lines = []
         for text in texts:
             if (line := _line(text)) is not None:
-                lines.append(line)  # Else, if a position needs it, the chain is broken here.
+                lines.append(line)  # A lost line breaks the chain of the positions that need it.
         return lines
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -206,7 +208,7 @@ class Taken:
             self._rewrite(chain)
 
     def _rewrite(self, chain: list[dict[str, Any]]) -> None:
-        """Write the list anew, with the oldest positions as one."""
+        """Write the list again, with the oldest positions in one line."""
         if self._log is None:
             return
         old, kept = chain[:-KEPT_LINES], chain[-KEPT_LINES:]
@@ -229,7 +231,7 @@ def _text(line: dict[str, Any]) -> bytes:
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """None: a crash cut it off, or it is not what was written. Those of older releases have no checksum."""
+    """A line of the list; None if a crash has truncated or damaged it. Lines of older releases have no checksum."""
     try:
         line = json.loads(text)
         checksum = line.pop("crc", None)

@@ -12,10 +12,10 @@ import pyarrow as pa
 from ferry.contract.errors import Fault, RowsGone
 
 PACKINGS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-"""Codecs of Arrow by what a file begins with; its name may say something else."""
+"""Arrow's codecs by the first bytes of a file. The file's name does not matter."""
 
 SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18(....)", re.DOTALL)
-"""A frame without data, which zstd and lz4 pass over; pzstd begins with one."""
+"""A skippable frame of zstd and lz4, without data. Files of pzstd begin with such a frame."""
 
 OTHERS = {
     (0, b"PK\x03\x04"): "a zip archive",
@@ -36,25 +36,26 @@ OTHERS = {
     (0, b"ORC"): "an ORC file",
     (0, b"Obj\x01"): "an Avro file",
 }
-"""Formats by (place, what a file has there)."""
+"""Formats by (offset, magic bytes at that offset)."""
 
 HEAD_BYTES = 512
-"""So much of a file says what it is."""
+"""Bytes at the beginning of a file that identify its format."""
 
 BARE = (".snappy", ".lz4", ".deflate", ".lzo", ".br")
-"""Endings of names of files that are compressed without saying so in their first bytes, as Hadoop does."""
+"""Name endings of compressed files without magic bytes, as Hadoop writes them."""
 
 UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{")
+"""First bytes of a file in UTF-16."""
 
 OLD_MAC = re.compile(rb"\r(?!\n)\s*\{")
-
+"""An object behind a line end without a line feed."""
 
 LINE_BYTES_MAX = 2 << 30
-"""Of one line, with the block that it begins in; no record is as long."""
+"""Greatest number of bytes of a line and its block. No record is as long."""
 
 
 def packing(path: str) -> str | None:
-    """How a file is compressed; None: it is not. Raises Fault for what cannot be unpacked, or holds no lines."""
+    """The codec of a compressed file; None for a plain file. Raises Fault for a format that cannot be read as lines."""
     with open(path, "rb") as file:
         begin = file.read(HEAD_BYTES)
     codec = _codec(begin)
@@ -62,14 +63,14 @@ def packing(path: str) -> str | None:
     if codec is not None:
         with closing(opened(path, codec)) as file:
             begin, within = file.read(HEAD_BYTES), f"compressed with {codec}, and within "
-    found = [what for (at, magic), what in OTHERS.items() if begin.startswith(magic, at)]
+    formats = [name for (at, magic), name in OTHERS.items() if begin.startswith(magic, at)]
     if codec is None and path.endswith(BARE) and begin.strip()[:1] not in (b"{", b""):
-        found.append(f"compressed as its name says, {path.rpartition('.')[2]}")
+        formats.append(f"compressed as its name says, {path.rpartition('.')[2]}")
     if codec is not None and (inner := _codec(begin)) is not None:
-        found.append(f"compressed with {inner}")
-    if found:
+        formats.append(f"compressed with {inner}")
+    if formats:
         raise Fault(
-            f"{path} cannot be read: it is {within}{found[0]}; lines are read plain, or in gzip, bz2, zstd or lz4 "
+            f"{path} cannot be read: it is {within}{formats[0]}; lines are read plain, or in gzip, bz2, zstd or lz4 "
             "frames: put such a file in its place, or remove it"
         )
     return codec
@@ -82,12 +83,12 @@ def _codec(begin: bytes) -> str | None:
 
 
 def opened(path: str, packed: str | None) -> Any:
-    """The bytes of a file, unpacked."""
+    """The unpacked bytes of a file."""
     return open(path, "rb") if packed is None else pa.input_stream(for_arrow(path), compression=packed)
 
 
 def first_line(path: str, packed: str | None) -> bytes:
-    """The first line of a file, with its end; empty: the file is."""
+    """The first line of a file, with its line end. Empty for an empty file."""
     line = b""
     with closing(opened(path, packed)) as file:
         while b"\n" not in line and (more := file.read(1 << 16)):
@@ -97,7 +98,7 @@ def first_line(path: str, packed: str | None) -> bytes:
 
 
 def for_arrow(path: str) -> Any:
-    """A file as Arrow opens it: by its name, unless that is no UTF-8."""
+    """A file for Arrow: its path, or the open file if the path is not valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -106,20 +107,20 @@ def for_arrow(path: str) -> Any:
 
 
 def blocks(path: str, packed: str | None, low: int, high: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, whole lines) of those lines that begin in [low, high); of all, when the file is compressed."""
+    """(offset, whole lines) of the lines that begin in [low, high). All lines of a compressed file."""
     if packed is not None:
         yield from _unpacked(path, packed, size)
         return
     with open(path, "rb") as file:
         if low:
             file.seek(low - 1)
-            # A line that goes on beyond `high` is not read to its end by everybody whose piece it covers.
+            # The read stops at `high`: a line over several pieces is read to its end only by the piece of its beginning.
             while (part := file.readline(size)) and not part.endswith(b"\n") and file.tell() < high:
                 pass
         while (at := file.tell()) < high:
             data = file.read(min(size, high - at))
             if not data:
-                raise RowsGone(f"{path} became shorter while it was read; put it back as it was")
+                raise RowsGone(f"{path} became shorter while it was read; put back the original file")
             if not data.endswith(b"\n"):
                 data += file.readline(LINE_BYTES_MAX)
                 _require_short(path, len(data))
@@ -127,15 +128,15 @@ def blocks(path: str, packed: str | None, low: int, high: int, size: int) -> Ite
 
 
 def line_edges(path: str, low: int, high: int, parts: int) -> list[int]:
-    """Where to cut the lines that begin in [low, high), so that parts hold some of them each; none for a single line."""
-    size, found = max((high - low) // parts, 1), {low}
+    """Offsets that divide the lines that begin in [low, high) into at most `parts` parts. Empty for a single line."""
+    size, edges = max((high - low) // parts, 1), {low}
     with open(path, "rb") as file:
         for at in (low, *range(low + size, high, size)):
             file.seek(at)
             file.readline()
             if (edge := file.tell()) < high:
-                found.add(edge)
-    return [*sorted(found), high] if len(found) > 1 else []
+                edges.add(edge)
+    return [*sorted(edges), high] if len(edges) > 1 else []
 
 
 def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
@@ -144,7 +145,7 @@ def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
         while data := file.read(size):
             end = data.rfind(b"\n") + 1
             if not end:
-                parts.append(data)  # A line that is longer than a block.
+                parts.append(data)  # A line longer than a block.
                 held += len(data)
                 _require_short(path, held)
                 continue
@@ -156,7 +157,7 @@ def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _require_short(path: str, line: int) -> None:
-    """A file that unpacks to one line without an end would take all memory."""
+    """Raise Fault for a line that would fill the memory."""
     if line > LINE_BYTES_MAX:
         raise Fault(
             f"{path} cannot be read: a line is longer than {LINE_BYTES_MAX:,} bytes; put lines in its place, or "
@@ -165,7 +166,7 @@ def _require_short(path: str, line: int) -> None:
 
 
 def hint(path: str, data: bytes) -> str:
-    """What is wrong with lines that cannot be parsed because of how the whole file was written; empty: nothing is known."""
+    """The reason why the lines of a whole file cannot be parsed (encoding, line ends). Empty if no reason is known."""
     with open(path, "rb") as file:
         begin = file.read(2)
     if begin.startswith(UTF_16) or data[:2] in UTF_16:

@@ -1,4 +1,4 @@
-"""A function of the user's that gets the rows of each epoch."""
+"""A user's function as a sink: it gets the rows of each epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForeachEpoch(Sink):
-    """Calls the user's function with (epoch, generation, DataFrame); it must be idempotent by epoch."""
+    """Calls the user's function with (epoch, generation, DataFrame). The function must be idempotent by epoch."""
 
     needs_frame = True
 
@@ -29,11 +29,11 @@ class ForeachEpoch(Sink):
         return f"foreach_epoch({getattr(self.function, '__name__', self.function)})"
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Call it."""
+        """Call the user's function."""
         self.function(epoch, generation, rows)
 
     def truncate_after(self, epoch: int) -> None:
-        """Call the function for that; raises SpecRefused when there is none."""
+        """Call the user's function `truncate`. Raises SpecRefused without one."""
         if self.truncate is None:
             super().truncate_after(epoch)
         else:
@@ -43,19 +43,19 @@ class ForeachEpoch(Sink):
 def foreach_epoch(
     function: Callable[[int, int, Any], None], truncate: Callable[[int], None] | None = None
 ) -> ForeachEpoch:
-    """Call a function once for every epoch that fired rows, and again after failures: at least once.
+    """Call a function for every epoch with fired rows. After a failure the call is repeated: at least once.
 
-    Every run numbers its epochs from 0 on, and Ferry cannot know what the function writes to: let no two runs, nor two
-    sinks, write to one place.
+    Every run numbers its epochs from 0 on. Ferry does not know the destination of the function, so two runs or two sinks
+    must not write to the same destination.
 
     Parameters:
-        function: gets the epoch's number, the driver's generation, and a DataFrame. It is called again until it returns,
-            so it must do nothing the second time; one that raises `ferry.Final` stops the job.
-        truncate: gets the number of an epoch when the job is restored as of its end, and removes what was stored for
-            later ones, for these numbers come again. It may be called again. Without it such a restore is refused, unless
-            it leaves what sinks have (`restoreSink: keep`).
+        function: gets the number of the epoch, the driver's generation and a DataFrame. It is called until it returns, so a
+            repeated call must have no effect. `ferry.Final` from the function stops the job.
+        truncate: gets the number of an epoch when the job is restored to the end of that epoch. It must remove the rows of
+            all later epochs, because their numbers are used again. It may be called repeatedly. None: such a restore is
+            refused, unless it keeps the rows of sinks (`restoreSink: keep`).
     Returns: a sink.
-    Raises: SpecRefused, if one of them cannot be called.
+    Raises: SpecRefused, if `function` or `truncate` cannot be called with these arguments.
     Example:
         >>> def store(epoch, generation, rows):
         ...     rows.write.mode("overwrite").json(f"/data/counts/{epoch}")

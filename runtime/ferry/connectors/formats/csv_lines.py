@@ -1,8 +1,8 @@
-"""Lines of CSV to records of a schema. A line is judged by its own bytes, and one that is no record has its own reason.
+"""CSV lines to records of a schema. Each line is checked by its own bytes; each malformed line has its own reason.
 
-    lines -> those with quotes, ends and fields in order -> Arrow's reader, as texts -> values as JSON's (`json_columns`)
+    lines -> lines with valid quotes, ends and field count -> Arrow's reader, as texts -> values as in JSON (`json_leaves`)
 
-Arrow's reader goes on in the next line where a quote is open, so it must never see a line that was not judged.
+Arrow's reader continues an open quote in the next line, so it must never see an unchecked line.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from ferry.kernels.grouping import Ints
 from ferry.kernels.json_values import Flags
 
 LONG, ENCODED, RETURN, QUOTES, FIELDS = range(1, 6)
-"""What may be wrong with a line as a whole."""
+"""Faults of a whole line."""
 
 BLANKS = (r"^[ \t]+|[ \t]+$", "")
+"""(blanks around a value, their replacement)."""
 
 NUMBERS = (BLANKS, (r"^\+([0-9.])", r"\1"), (r"^(-?)0+([0-9])", r"\1\2"), (r"^(-?)\.([0-9])", r"\10.\2"))
-"""(what JSON does not have, what is read in its place): a plus, zeros before a number, none before its point."""
+"""(notation that JSON does not have, replacement): a plus sign, leading zeros, a missing zero before the point."""
 
 OTHER = r"^[ \t+.]|^-?0[0-9]|^-\.|[ \t]$"
-"""Texts that one of these changes."""
+"""Texts to which one of `NUMBERS` applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class CsvShape:
-    """How lines are read; see `csv_files`."""
+    """The dialect of a file, as for `csv_files`."""
 
     delimiter: str
     null: str
@@ -55,10 +56,10 @@ class CsvFields:
     schema: pa.Schema
     epochs: Epochs
     names: Sequence[str]
-    """Columns, in the order of the fields; those that the schema does not have are passed over."""
+    """Column names in the order of the fields. Columns outside of the schema are ignored."""
 
     def parse(self, data: bytes) -> tuple[pa.Table, list[BadLine]]:
-        """Records of whole lines, and the lines that are none; empty ones are passed over."""
+        """(records of whole lines, malformed lines). Empty lines are ignored."""
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
         rest = [len(data)] if data and not data.endswith(b"\n") else []
         edges = np.concatenate([[0], ends, rest]).astype(np.int64)
@@ -75,22 +76,22 @@ class CsvFields:
         return table, [BadLine(int(edges[i]), lines[i].as_py().removesuffix(b"\n"), why) for i, why in bad]
 
     def _verdicts(self, lines: pa.Array, data: bytes) -> Ints:
-        """What is wrong with each line of `data`; 0: nothing."""
+        """The fault of each line of `data`; 0 for a valid line."""
         split = re.escape(self.shape.delimiter)
         field = rf'("([^"]|"")*"|[^"{split}\r\n]*)'
         verdicts = np.zeros(len(lines), np.int64)
         plain = lines
         if b'"' in data:
             quoted = np.asarray(pc.match_substring(lines, '"'))
-            some = pa.array(np.flatnonzero(quoted))
-            verdicts[quoted] = np.where(_matches(lines.take(some), rf"^{field}({split}{field})*\r?\n?$"), 0, QUOTES)
+            places = pa.array(np.flatnonzero(quoted))
+            verdicts[quoted] = np.where(_matches(lines.take(places), rf"^{field}({split}{field})*\r?\n?$"), 0, QUOTES)
             plain = pc.replace_substring_regex(lines, r'"([^"]|"")*"', "")
         many = np.asarray(pc.count_substring(plain, self.shape.delimiter)) + 1
         verdicts[(verdicts == 0) & (many != len(self.names))] = FIELDS
         if b"\r" in data:
             verdicts[_matches(plain, r"\r[^\n]")] = RETURN
         if not _is_utf8(data):
-            verdicts[[not _is_utf8(one.as_buffer()) for one in lines]] = ENCODED
+            verdicts[[not _is_utf8(line.as_buffer()) for line in lines]] = ENCODED
         verdicts[np.asarray(pc.binary_length(lines)) > TEXT_MAX] = LONG
         return verdicts
 
@@ -100,38 +101,38 @@ class CsvFields:
             return f"{plain.count(self.shape.delimiter.encode()) + 1} fields; {len(self.names)} are needed"
         return {
             LONG: f"longer than {TEXT_MAX} bytes",
-            ENCODED: "no UTF-8",
+            ENCODED: "not UTF-8",
             RETURN: "a carriage return within the line",
             QUOTES: 'a quote that is not closed in its line, or not doubled in a field: write "a ""word"""',
         }[verdict]
 
     def _read(self, lines: pa.Array) -> tuple[pa.Table, dict[int, str]]:
-        """(records, what is wrong with lines whose values do not fit)."""
+        """(records, reasons of the lines with unfit values, by index)."""
         texts, units = self._texts(lines), dict(self.epochs)
         columns, wrong = [], dict[int, str]()
         for field in self.schema:
             node, mine = JsonNode(field.name, field, (), UNITS.get(units.get(field.name, ""), 0)), texts[field.name]
-            made, unfit = column_of(node, mine)
-            columns.append(made)
+            column, unfit = column_of(node, mine)
+            columns.append(column)
             for i in np.flatnonzero(unfit):
                 wrong.setdefault(int(i), _unfit(node, mine[int(i)].as_py()))
             for i in [] if field.nullable else np.flatnonzero(np.asarray(mine.is_null())):
                 wrong.setdefault(int(i), f"field {field.name!r} is empty, and must not be null")
         if not wrong:
             return pa.Table.from_arrays(columns, schema=self.schema), {}
-        # Not all types can be filtered, so what fits is read again alone.
+        # Arrow cannot filter columns of all types, so the fitting lines are read again.
         fit = np.setdiff1d(np.arange(len(lines)), [*wrong])
         return self._read(lines.take(pa.array(fit)))[0], wrong
 
     def _texts(self, lines: pa.Array) -> dict[str, pa.Array]:
-        """Fields that columns are made of, as texts without their quotes."""
+        """The fields of the schema's columns as texts, without quotes."""
         places = {name: f"{self.names.index(name)}" for name in self.schema.names}
         head = self.shape.delimiter.join(map(str, range(len(self.names))))
         _, edges, data = lines.buffers()
         begin, end = np.frombuffer(edges, np.int64)[[lines.offset, lines.offset + len(lines)]] if len(lines) else (0, 0)
         body = memoryview(data)[begin:end] if len(lines) else b""
-        # A line of names comes first: Arrow would pass over a byte order mark before the first record. And a last field
-        # without an end would count as quoted where one before it is.
+        # A line of names comes first, because Arrow would skip a byte order mark before the first record. A line end comes
+        # last, because Arrow would treat an unterminated last field as quoted if an earlier field is quoted.
         whole = b"".join([f"{head}\n".encode(), body, b"\n"])
         read = csv.read_csv(
             io.BytesIO(whole),
@@ -147,11 +148,11 @@ class CsvFields:
             ),
         )
         assert read.num_rows == len(lines)
-        return {name: _one(read.column(place)) for name, place in places.items()}
+        return {name: _whole(read.column(place)) for name, place in places.items()}
 
 
 def names_of(line: bytes, delimiter: str) -> list[str]:
-    """The columns that the first line of a file names. Raises SpecRefused when it names none."""
+    """The column names in the first line of a file. Raises SpecRefused if the line cannot be parsed."""
     text = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
     try:
         read = csv.read_csv(
@@ -165,23 +166,23 @@ def names_of(line: bytes, delimiter: str) -> list[str]:
     return [str(column[0].as_py()).strip() for column in read.columns]
 
 
-def refuse_columns(what: str, schema: pa.Schema) -> None:
-    """Refuse columns that no field of a line can be."""
+def refuse_columns(source: str, schema: pa.Schema) -> None:
+    """Raise SpecRefused for a column whose type a CSV field cannot have. `source`: name of the source for the message."""
     for field in schema:
         if types.is_nested(field.type) or types.is_null(field.type):
-            raise SpecRefused(f"{what}: column {field.name!r} is {field.type}; a field of CSV is a plain value")
+            raise SpecRefused(f"{source}: column {field.name!r} is {field.type}; a field of CSV is a plain value")
 
 
 def column_of(node: JsonNode, texts: pa.Array) -> tuple[pa.Array, Flags]:
-    """The values of a column, and which do not fit it."""
+    """(the values of a column, flags of the unfit values)."""
     whole = node.field.type
     kind = whole.value_type if types.is_dictionary(whole) else whole
     if is_text(kind):
         return texts.cast(kind).cast(whole), np.zeros(len(texts), np.bool_)
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
     if pc.any(pc.match_substring_regex(texts, OTHER)).as_py():
-        for found, read in NUMBERS if number else [BLANKS]:
-            texts = pc.replace_substring_regex(texts, found, read)
+        for pattern, replacement in NUMBERS if number else [BLANKS]:
+            texts = pc.replace_substring_regex(texts, pattern, replacement)
     if types.is_boolean(kind):
         texts = pc.ascii_lower(texts)
     _, edges, data = texts.buffers()
@@ -202,9 +203,9 @@ def _unfit(node: JsonNode, text: str) -> str:
     return f"field {node.path!r}: {shown!r} does not fit {wanted(node, kind)}"
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    made = column.combine_chunks()
-    return made if isinstance(made, pa.Array) else pa.concat_arrays([*made.chunks, pa.array([], made.type)])
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays([*array.chunks, pa.array([], array.type)])
 
 
 def _matches(lines: pa.Array, pattern: str) -> Flags:

@@ -1,6 +1,6 @@
-"""Columns of a schema from values of JSON: which texts and numbers each type takes (docs/reference/types.md has the table).
+"""Columns of a schema from JSON values (docs/reference/types.md has the table of types).
 
-A value that does not fit its column makes its whole text no record. Must never judge one text by another.
+A value that does not fit its column makes its whole text malformed. Must never let one text influence another.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from ferry.kernels.json_scan import LEAF, LIST, MAP, STRUCT
 from ferry.kernels.json_values import Flags
 
 SHOWN = 60
-"""Bytes of a value that a reason shows."""
+"""Greatest number of bytes of a value in a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFault:
-    """What is wrong with a text."""
+    """The fault of a malformed text."""
 
     text: int
-    """its number"""
+    """Index of the text."""
     verdict: int
-    """of the scan; FINE: a value does not fit"""
+    """Verdict of the scan. FINE: valid JSON with an unfit value."""
     place: int
-    """byte of the text"""
+    """Byte offset in the text."""
     node: JsonNode
-    """what is read there"""
+    """The node that is read at this offset."""
     reason: str = ""
-    """of a value that does not fit"""
+    """Reason of an unfit value."""
 
 
 class JsonColumns:
-    """See the head of this file. `epoch` says by column in which unit numbers are times since 1970."""
+    """The reader of JSON texts for a schema. `epoch`: by timestamp column, the unit of its numbers since 1970."""
 
     def __init__(self, schema: pa.Schema, epoch: Mapping[str, str]) -> None:
-        """Raises SpecRefused for what no JSON value can be."""
+        """Raises SpecRefused for a type that JSON values cannot have."""
         self._schema = schema
         self._nodes: list[JsonNode] = []
         self._kinds: list[int] = []
@@ -68,7 +68,7 @@ class JsonColumns:
                 )
             if not has_timestamp(schema.field(name).type):
                 raise SpecRefused(
-                    f"epoch={{{name!r}: {unit!r}}}: the column is {schema.field(name).type}, no timestamp"
+                    f"epoch={{{name!r}: {unit!r}}}: the column is {schema.field(name).type}, not a timestamp"
                 )
         depth = self._add(pa.field("", pa.struct(list(schema)), nullable=False), "", dict(epoch), 0)
         names = [node.field.name.encode() for node in self._nodes]
@@ -76,7 +76,7 @@ class JsonColumns:
         self._tree = np.array(self._kinds), np.array(self._sizes), heap, name_at, depth
 
     def _add(self, field: pa.Field, path: str, epoch: Mapping[str, str], per_second: int, is_name: bool = False) -> int:
-        """Number a field and what is inside of it; how many objects and arrays are open in it at most."""
+        """Number a field and its inner fields. Returns the depth of nested objects and arrays."""
         inside = fields_inside(field.type, path)
         node, kind = len(self._nodes), node_kind(field.type)
         self._nodes.append(JsonNode(path, field, (), per_second))
@@ -94,7 +94,7 @@ class JsonColumns:
         return depth + (kind != LEAF)
 
     def read(self, data: Bytes, starts: Ints, stops: Ints) -> tuple[pa.Table, list[JsonFault]]:
-        """(records, what is wrong with the others) of the texts data[starts[i]:stops[i]]."""
+        """(records, faults) of the texts data[starts[i]:stops[i]]."""
         verdicts, places = json_grammar.judge(data, starts, stops)
         fine = np.flatnonzero(verdicts == json_grammar.FINE)
         tape, top, verdicts[fine], places[fine], unfit = json_scan.scan(data, starts[fine], stops[fine], *self._tree)
@@ -109,7 +109,7 @@ class JsonColumns:
             return pa.Table.from_arrays(columns, schema=self._schema) if columns else _no_columns(
                 self._schema, rows
             ), faults
-        # Not all types can be filtered, so what fits is read again alone.
+        # Arrow cannot filter columns of all types, so the fitting texts are read again.
         faults += [
             JsonFault(int(fine[i]), json_grammar.FINE, 0, self._nodes[0], why) for i, why in reading.wrong.items()
         ]
@@ -123,7 +123,7 @@ def _no_columns(schema: pa.Schema, rows: int) -> pa.Table:
 
 
 class _Reading:
-    """One pass over the values of one scan."""
+    """A pass over the values of a scan."""
 
     def __init__(self, nodes: list[JsonNode], data: Bytes, slots: Slots, begins: Ints) -> None:
         self._nodes = nodes
@@ -131,14 +131,14 @@ class _Reading:
         self._slots = slots
         self._begins = begins
         self.wrong: dict[int, str] = {}
-        """what is wrong with texts, the first thing of each"""
+        """The first reason of each malformed text, by index."""
 
     def slots(self, number: int) -> Slots:
         """(kinds, starts, stops, texts) of the values of a node."""
         return self._slots[:, self._begins[number] : self._begins[number + 1]]
 
     def column(self, number: int, within: Flags | None) -> pa.Array:
-        """The values of a node; `within` are those whose object is there, None: all."""
+        """The values of a node. `within`: flags of the values whose object is not null. None: all."""
         node = self._nodes[number]
         kinds, starts, stops, texts = self.slots(number)
         there = kinds != NULL
@@ -146,17 +146,17 @@ class _Reading:
         if node.is_name and not (is_text(node.field.type) or is_bytes(node.field.type)):
             kinds = json_grammar.unquoted(self._data, kinds, starts, stops)
         if kind == LEAF:
-            made, unfit = leaf(node, self._data, kinds, starts, stops)
+            values, unfit = leaf(node, self._data, kinds, starts, stops)
         else:
-            made, unfit = self._nested(node, kind, kinds, starts)
+            values, unfit = self._nested(node, kind, kinds, starts)
         if not node.field.nullable:
             lacking = ~there if within is None else ~there & within
             for k in np.flatnonzero(lacking):
                 self.wrong.setdefault(int(texts[k]), f"field {node.path!r} is missing or null")
         for k in np.flatnonzero(unfit):
-            found = _shown(self._data, kinds[k], starts[k], stops[k])
-            self.wrong.setdefault(int(texts[k]), f"field {node.path!r}: {found} does not fit {wanted(node, kinds[k])}")
-        return made
+            text = _shown(self._data, kinds[k], starts[k], stops[k])
+            self.wrong.setdefault(int(texts[k]), f"field {node.path!r}: {text} does not fit {wanted(node, kinds[k])}")
+        return values
 
     def _nested(self, node: JsonNode, kind: int, kinds: Slots, starts: Slots) -> Built:
         there, type_ = kinds != NULL, node.field.type
@@ -176,29 +176,29 @@ class _Reading:
         if not types.is_large_list(type_):
             offsets = offsets.astype(np.int32)
         if kind == MAP:
-            if children[0].null_count:  # A key does not fit: the texts are read again without its own.
+            if children[0].null_count:  # An unfit key: the other texts are read again.
                 return pa.nulls(len(kinds), type_), np.zeros(len(kinds), np.bool_)
             entries = pa.struct([type_.key_field.with_nullable(False), type_.item_field])
             children = [pa.Array.from_buffers(entries, len(children[0]), [None], 0, children=children)]
-        made = pa.Array.from_buffers(type_, len(kinds), [valid, pa.py_buffer(offsets)], nulls, children=children)
-        return made, np.zeros(len(kinds), np.bool_)
+        lists = pa.Array.from_buffers(type_, len(kinds), [valid, pa.py_buffer(offsets)], nulls, children=children)
+        return lists, np.zeros(len(kinds), np.bool_)
 
 
 def _fixed(type_: pa.DataType, there: Flags, counts: Ints, values: pa.Array) -> Built:
-    """Lists of a fixed size: of those that are none, the elements are null."""
+    """(lists of a fixed size, flags of the lists with another length). The elements of the latter are null."""
     size = type_.list_size
     fine = there & (counts == size)
     firsts = np.cumsum(counts) - counts
     places = firsts[:, None] + np.arange(size)
     at = pa.array(places.reshape(-1), pa.int64(), mask=np.repeat(~fine, size))
-    made = pa.Array.from_buffers(
+    lists = pa.Array.from_buffers(
         type_, len(there), [bitmap(fine)], len(there) - int(fine.sum()), children=[taken(values, at)]
     )
-    return made, there & ~fine
+    return lists, there & ~fine
 
 
 def _shown(data: Bytes, kind: int, start: int, stop: int) -> str:
-    """The beginning of a value, as it stands in its text."""
+    """The beginning of a value's text."""
     if kind in (OBJECT, ARRAY):
         return "an array of this length"
     word = {json_grammar.TRUE: "true", json_grammar.FALSE: "false", json_grammar.NAN: "NaN"}.get(int(kind))

@@ -1,4 +1,4 @@
-"""Columns of plain values from JSON: which texts and numbers each type takes."""
+"""Columns of plain values from JSON: the texts and numbers that each type accepts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ferry.kernels.json_grammar import ESCAPED, NULL, STRING, Slots
 from ferry.kernels.json_values import Flags
 
 Built: TypeAlias = tuple[pa.Array, Flags]
-"""A column, and which of its values do not fit it."""
+"""(a column, flags of its unfit values)."""
 
 
 def leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots) -> Built:
-    """A column of plain values, and which of them do not fit it."""
+    """(a column of plain values, flags of the unfit values)."""
     type_ = node.field.type
     there = kinds != NULL
     if types.is_dictionary(type_):
         plain = JsonNode(node.path, pa.field("", type_.value_type), (), node.per_second)
-        made, unfit = leaf(plain, data, kinds, starts, stops)
-        return made.dictionary_encode().cast(type_), unfit
+        values, unfit = leaf(plain, data, kinds, starts, stops)
+        return values.dictionary_encode().cast(type_), unfit
     if types.is_null(type_):
         return pa.nulls(len(kinds)), there
     if types.is_boolean(type_):
@@ -58,7 +58,7 @@ def leaf(node: JsonNode, data: Bytes, kinds: Slots, starts: Slots, stops: Slots)
 
 
 def _times(node: JsonNode, bytes_: Bytes, offsets: Ints, text: Flags, slots: Any) -> Built:
-    """Texts of ISO 8601, and numbers where those have a meaning."""
+    """(a column of dates or times, flags of the unfit values) from ISO 8601 texts, and from numbers with a unit."""
     type_ = node.field.type
     there = slots[1] != NULL
     if types.is_date(type_):
@@ -81,8 +81,8 @@ def _times(node: JsonNode, bytes_: Bytes, offsets: Ints, text: Flags, slots: Any
         values, fit = json_times.clocks(bytes_, offsets, unit)
     else:
         values, fit = json_times.durations(bytes_, offsets, unit)
-        many, whole = json_values.integers(*slots, *json_values.limits(64, True))
-        values, fit = np.where(whole, many, values), fit | whole
+        counts, whole = json_values.integers(*slots, *json_values.limits(64, True))
+        values, fit = np.where(whole, counts, values), fit | whole
     return _plain(type_, values, fit, there)
 
 
@@ -111,7 +111,7 @@ def _floats(type_: pa.DataType, data: Bytes, kinds: Slots, starts: Slots, stops:
 
 
 def _plain(type_: pa.DataType, values: Ints, fit: Flags, there: Flags) -> Built:
-    """A column of numbers of the type's own width from those of 64 bits."""
+    """(a column of numbers, flags of the unfit values) from 64-bit numbers, in the type's own width."""
     return _from(type_, values.astype(f"i{type_.bit_width // 8}"), fit), there & ~fit
 
 
@@ -120,14 +120,15 @@ def _from(type_: pa.DataType, values: npt.NDArray[Any], fit: Flags) -> pa.Array:
 
 
 def _strings(type_: pa.DataType, bytes_: Bytes, offsets: Ints, fit: Flags) -> pa.Array:
-    """Texts or bytes of which those that are fit are values."""
+    """A column of texts or bytes. Unfit values are null."""
     view = type_ in (pa.string_view(), pa.binary_view())
     large = types.is_large_string(type_) or types.is_large_binary(type_)
     kind = (pa.string() if type_ == pa.string_view() else pa.binary()) if view else type_
     edges = pa.py_buffer(offsets if large else offsets.astype(np.int32))
-    made = pa.Array.from_buffers(kind, len(fit), [bitmap(fit), edges, pa.py_buffer(bytes_)])
-    return made.cast(type_) if view else made
+    column = pa.Array.from_buffers(kind, len(fit), [bitmap(fit), edges, pa.py_buffer(bytes_)])
+    return column.cast(type_) if view else column
 
 
 def bitmap(valid: Flags) -> pa.Buffer | None:
+    """Arrow's validity bitmap. None if all values are valid."""
     return None if valid.all() else pa.array(valid).buffers()[1]

@@ -1,7 +1,7 @@
-"""Values of Arrow as texts: strict JSON at any depth, what the console prints, keys of records.
+"""Arrow values as texts: strict JSON at any depth, the console's lines, keys of records.
 
-Encoded from Arrow's own values, for Python has no word for many of them: a time beyond year 9999, or in a zone that brings
-it there. Must never raise for a value.
+The texts come from Arrow's own values, because Python cannot represent all of them, such as a time beyond the year 9999.
+Must never raise for a value.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TEXT = pa.large_string()
 
 
 def json_text(rows: pa.Table | pa.RecordBatch) -> list[str]:
-    """Each row as a JSON object, of all columns in their order."""
-    made: list[str] = []
+    """Each row as a JSON object with all columns in order."""
+    texts: list[str] = []
     for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
-        made += _object(batch.schema.names, batch.columns, batch.num_rows).to_pylist()
-    return made
+        texts += _object(batch.schema.names, batch.columns, batch.num_rows).to_pylist()
+    return texts
 
 
 def plain_text(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Each value as text: strings and bytes as they are, in UTF-8 and base64, others as in JSON but without quotes."""
+    """Each value as text: strings unchanged, bytes in base64, others as in JSON but without quotes."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return pa.chunked_array([_text(chunk, quote=False) for chunk in chunks], TEXT)
 
 
 def shown(rows: pa.Table) -> list[str]:
-    """Each row in a line, `shop="north", n=3`."""
+    """Each row as a line such as `shop="north", n=3`."""
     columns = [
         (name, _text(column.combine_chunks())) for name, column in zip(rows.column_names, rows.columns, strict=True)
     ]
@@ -44,7 +44,7 @@ def shown(rows: pa.Table) -> list[str]:
 
 
 def _object(names: list[str], values: list[pa.Array], rows: int) -> pa.Array:
-    """Objects of values by name."""
+    """JSON objects of values by name."""
     if not values:
         return pa.array(["{}"] * rows, TEXT)
     parts: list[Any] = []
@@ -54,7 +54,7 @@ def _object(names: list[str], values: list[pa.Array], rows: int) -> pa.Array:
 
 
 def _text(column: pa.Array, quote: bool = True) -> pa.Array:
-    """The texts of values in JSON, null where there is no value; without `quote`, strings as they are."""
+    """The JSON texts of values; null for a null. Without `quote`, strings have no quotes."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _text(column.storage, quote)
@@ -72,37 +72,37 @@ def _text(column: pa.Array, quote: bool = True) -> pa.Array:
         return _floats(column, '"' if quote else "")
     if types.is_struct(kind):
         names = [kind.field(i).name for i in range(kind.num_fields)]
-        made = _object(names, column.flatten(), len(column))
-        return pc.if_else(column.is_valid(), made, pa.scalar(None, TEXT)) if column.null_count else made
+        objects = _object(names, column.flatten(), len(column))
+        return pc.if_else(column.is_valid(), objects, pa.scalar(None, TEXT)) if column.null_count else objects
     if types.is_map(kind) or _is_list(kind):
         return _nested(column)
     return _strings(column, quote)
 
 
 def _strings(column: pa.Array, quote: bool) -> pa.Array:
-    """Texts of what stands in quotes in JSON."""
+    """The texts of values that JSON writes in quotes."""
     kind = column.type
     if types.is_string(kind) or types.is_large_string(kind) or kind == pa.string_view():
         texts = column.cast(TEXT)
-        return _made(json_write.quoted(*_heap(texts)), column) if quote else texts
+        return _texts(json_write.quoted(*_heap(texts)), column) if quote else texts
     if _is_bytes(kind):
-        made = json_write.base64(*_heap(column.cast(pa.binary()).cast(pa.large_binary())))
+        written = json_write.base64(*_heap(column.cast(pa.binary()).cast(pa.large_binary())))
     elif types.is_decimal(kind):
         limbs = _held(column, 32).view(np.uint32).reshape(-1, kind.byte_width // 4)
-        made = json_write.decimals(limbs, kind.scale)
+        written = json_write.decimals(limbs, kind.scale)
     elif types.is_timestamp(kind):
-        made = json_write.timestamps(_numbers(column), DIGITS[kind.unit], kind.tz is not None)
+        written = json_write.timestamps(_numbers(column), DIGITS[kind.unit], kind.tz is not None)
     elif types.is_date(kind):
         days = _numbers(column)
-        made = json_write.dates(days if types.is_date32(kind) else days // 86_400_000)
+        written = json_write.dates(days if types.is_date32(kind) else days // 86_400_000)
     elif types.is_time(kind):
-        made = json_write.clocks(_numbers(column), DIGITS[kind.unit])
+        written = json_write.clocks(_numbers(column), DIGITS[kind.unit])
     elif types.is_duration(kind):
-        made = json_write.durations(_numbers(column), DIGITS[kind.unit])
+        written = json_write.durations(_numbers(column), DIGITS[kind.unit])
     else:
-        texts = pa.array([None if one is None else str(one) for one in column.to_pylist()], TEXT)
+        texts = pa.array([None if value is None else str(value) for value in column.to_pylist()], TEXT)
         return _text(texts, quote)
-    texts = _made(made, column)
+    texts = _texts(written, column)
     if not quote:
         return texts
     mark = pa.scalar('"', TEXT)
@@ -110,19 +110,19 @@ def _strings(column: pa.Array, quote: bool) -> pa.Array:
 
 
 def _floats(column: pa.Array, mark: str) -> pa.Array:
-    """The shortest digits of the same number, with a point or an exponent; what is no number is a word, as in Spark."""
+    """The shortest digits of the same number, with a point or an exponent. NaN and infinities are words, as in Spark."""
     texts = (column.cast(pa.float32()) if column.type == pa.float16() else column).cast(TEXT)
     whole = pc.match_substring_regex(texts, r"^-?[0-9]+$")
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, pa.scalar(".0", TEXT), pa.scalar("", TEXT)), texts)
-    for found, word in (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
-        same = pc.equal(texts, found)
+    for arrows, word in (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+        same = pc.equal(texts, arrows)
         if pc.any(same).as_py():
             texts = pc.if_else(same, pa.scalar(f"{mark}{word}{mark}", TEXT), texts)
     return texts
 
 
 def _nested(column: pa.Array) -> pa.Array:
-    """Lists as arrays; maps as objects, whose names are the texts of the keys."""
+    """Lists as arrays; maps as objects with the texts of the keys as names."""
     kind = column.type
     if not len(column):
         return pa.array([], TEXT)
@@ -130,7 +130,7 @@ def _nested(column: pa.Array) -> pa.Array:
         entries = pa.struct([kind.key_field, kind.item_field])
         column = column.cast(pa.list_(pa.field("entries", entries)))
     counts = np.array(pc.list_value_length(column).fill_null(0), np.int64)
-    # Arrow dies of the elements of some lists that hold nothing but nulls.
+    # Arrow crashes on the elements of some lists of the null type.
     empty = not types.is_map(kind) and types.is_null(kind.value_type)
     elements = pa.nulls(int(counts.sum())) if empty else pc.list_flatten(column)
     if types.is_map(kind):
@@ -165,7 +165,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _heap(column: pa.Array) -> tuple[Any, Any]:
-    """(bytes, offsets) of a column with 64-bit offsets."""
+    """(bytes, offsets) of a text or binary column with 64-bit offsets."""
     _, offsets, data = column.buffers()
     if not len(column):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
@@ -174,7 +174,7 @@ def _heap(column: pa.Array) -> tuple[Any, Any]:
 
 
 def _held(column: pa.Array, bits: int) -> Any:
-    """The values of a column of a fixed width, as whole numbers of so many bits."""
+    """The values of a fixed-width column, as integers of `bits` bits."""
     width = column.type.bit_width // 8
     if not len(column):
         return np.empty(0, f"i{bits // 8}")
@@ -182,12 +182,12 @@ def _held(column: pa.Array, bits: int) -> Any:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """The numbers of a column of times."""
+    """The numbers of a column of dates or times, as int64."""
     return _held(column, column.type.bit_width).astype(np.int64)
 
 
-def _made(made: tuple[Any, Any], like: pa.Array) -> pa.Array:
-    """An array of texts, null where `like` is."""
-    data, offsets = made
+def _texts(heap: tuple[Any, Any], like: pa.Array) -> pa.Array:
+    """A text column from (bytes, offsets), with the nulls of `like`."""
+    data, offsets = heap
     valid = like.is_valid().buffers()[1] if like.null_count else None
     return pa.Array.from_buffers(TEXT, len(like), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,4 +1,4 @@
-"""How a parquet sink writes columns, and the files of a table. Knows types only."""
+"""The types, encodings and files that a parquet sink writes. Knows types only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ferry.system import files
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 PART_ROWS = 65_536
-"""Of a table that is written in several files: none has fewer."""
+"""Least number of rows in each file of a table that is written in several files."""
 
 
 def for_readers(rows: Rows, of_spark: bool = False) -> Rows:
-    """The same values, with types that more readers of Parquet know: times in microseconds, half floats as floats.
+    """The same values in types that more readers of Parquet support: times in microseconds, half floats as floats.
 
-    `of_spark`: Spark has the rows, whose times of the day are microseconds that PySpark gives out as nanoseconds.
+    `of_spark`: the rows come from Spark. Its times of day are microseconds, which PySpark returns as nanoseconds.
     """
     schema = pa.schema([field.with_type(_known(field.type, of_spark)) for field in rows.schema])
     return rows if schema.equals(rows.schema) else rows.cast(schema)
@@ -48,9 +48,10 @@ def _known(kind: pa.DataType, of_spark: bool) -> pa.DataType:
 
 
 def encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How columns are written: integers as differences, in half the time of a dictionary, and with little memory.
+    """Arguments of Arrow's writer.
 
-    Where columns are nested, or two have one name, it is left to Arrow: to Parquet a name is not a column then.
+    Delta encoding of integers and times takes half the time of a dictionary, and less memory. For nested columns and
+    repeated names Arrow chooses the encodings, because a name is then not a Parquet column.
     """
     if any(pa.types.is_nested(field.type) for field in schema) or len({*schema.names}) < len(schema):
         return {"compression": "zstd"}
@@ -63,7 +64,7 @@ def encodings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def write_parts(rows: pa.Table, folder: Path) -> dict[str, list[int]]:
-    """Write a table, durably: (rows, bytes) of each file. A large one is cut, for as many processors as there are."""
+    """Write a table durably, a large one in a file per CPU. Returns by file: [rows, bytes]."""
     rows = for_readers(rows)
     number = max(1, min(len(os.sched_getaffinity(0)), rows.num_rows // PART_ROWS))
     size = -(-rows.num_rows // number)

@@ -1,7 +1,7 @@
-"""Columns of a Parquet file as a schema declares them: exactly the values of the file, or a refusal that names the column.
+"""Columns of a Parquet file in the types of a schema: exactly the file's values, or a refusal with the column's name.
 
-`refuse_misfits` judges types, when a file is taken; `converted` judges values, when it is read. What Spark reads of a type
-is what is read here: times of INT96 are in UTC, dates of the old calendar (before 1582) are those that its writer meant.
+`refuse_misfits` checks the types when a file is taken; `converted` checks the values when the file is read. Types are read
+as by Spark: INT96 times are in UTC; dates of the Julian calendar (before 1582) keep their year, month and day.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import pyarrow.types as t
 from ferry.contract.errors import DOES_NOT_FIT, SpecRefused
 
 UTC_TIMES = pa.timestamp("us", "UTC")
-"""Of INT96: microseconds, for nanoseconds end in 2262."""
+"""The type of INT96 times: microseconds, because nanoseconds overflow in 2262."""
 
 VERSION, LEGACY = b"org.apache.spark.version", (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 ZONE = b"org.apache.spark.timeZone"
+"""Keys of Spark's metadata in a file."""
 
 SWITCH_DAYS = np.array(
     [
@@ -40,29 +41,30 @@ SWITCH_DAYS = np.array(
         -171595,
     ]
 )
-"""Since 1970: from each of these days on, the old calendar is so many days more apart from the new one."""
+"""Days since 1970 on which the difference between the Julian and the Gregorian calendar grows by a day."""
 
 NEW_CALENDAR_DAY, DAY_US, NEW_CLOCKS_US = -141427, 86_400_000_000, -2_208_988_800_000_000
-"""15 October 1582; a day; the year 1900, since when clocks of all zones were what they are taken to be."""
+"""15 October 1582 in days since 1970; a day; the year 1900, from which on the offsets of all time zones are reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTypes:
-    """What a file says of its columns."""
+    """The columns of a file and the calendar of their dates."""
 
     schema: pa.Schema
-    """With INT96 as times in UTC."""
+    """The file's schema, with INT96 as times in UTC."""
     int96: frozenset[str] = frozenset()
-    """Columns (of the top level) that hold some."""
+    """Top-level columns with INT96 times."""
     legacy: bool = False
+    """Whether dates and times before 1582 are in the Julian calendar."""
     legacy_int96: bool = False
-    """Dates and times before 1582 are in the old calendar."""
+    """The same for INT96 times."""
     zone: str = "UTC"
-    """of the writer, where it is legacy"""
+    """Time zone of the writer of a legacy file."""
 
     @staticmethod
     def of(about: pq.FileMetaData) -> FileTypes:
-        """From a footer."""
+        """The types in a file's footer."""
         columns = (about.schema.column(i) for i in range(about.num_columns))
         int96 = frozenset(c.path.split(".")[0] for c in columns if c.physical_type == "INT96")
         schema = about.schema.to_arrow_schema().remove_metadata()
@@ -74,7 +76,7 @@ class FileTypes:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """A type whose times of INT96, which Arrow takes for nanoseconds without a zone, are in UTC."""
+    """The type with INT96 times in UTC. Arrow reads INT96 as nanoseconds without a zone."""
     if t.is_timestamp(kind):
         return UTC_TIMES if kind.tz is None and kind.unit == "ns" else kind
     if t.is_struct(kind):
@@ -87,29 +89,28 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def refuse_misfits(path: str, file: FileTypes, wanted: pa.Schema, first: str = "") -> None:
-    """Raise SpecRefused for a column that the file has not, or whose values the wanted type could not hold exactly.
+    """Raise SpecRefused for a column that the file lacks, or whose values the wanted type cannot hold exactly.
 
-    `first`: the file that the wanted columns are taken from; empty: they are declared.
+    `first`: the file from which the wanted columns are inferred. Empty: the columns are declared.
     """
     names = file.schema.names
     for field in wanted:
         if names.count(field.name) != 1:
             near = [name for name in names if name.lower() == field.name.lower()]
-            what = f"has {len(near)} columns {field.name!r}" if len(near) > 1 else f"has no column {field.name!r}"
-            also = f" (one in other letters: {near[0]!r})" if len(near) == 1 else ""
-            by = f", unlike {first}, from which the columns are taken" if first else ""
-            mend = "give schema=" if first else "change schema="
-            raise SpecRefused(f"{path} {what}{also}{by}; it has {', '.join(names)}. Write it anew, or {mend}")
+            fault = f"has {len(near)} columns {field.name!r}" if len(near) > 1 else f"has no column {field.name!r}"
+            also = f" (but {near[0]!r}, in other case)" if len(near) == 1 else ""
+            by = f", unlike {first}, from which the columns are inferred" if first else ""
+            remedy = "give schema=" if first else "change schema="
+            raise SpecRefused(f"{path} {fault}{also}{by}; it has {', '.join(names)}. Write the file again, or {remedy}")
         mine = file.schema.field(field.name).type
         if why := misfit(mine, field.type, field.name in file.int96):
-            mend = (
-                f"{_or_declare(mine, first)}{'' if first else ' and change it in the pipeline'}, or write the file anew"
-            )
-            raise SpecRefused(f"{path}: column {field.name!r} is {_other(mine, field.type, first)}: {why}. {mend}")
+            change = "" if first else " and change it in the pipeline"
+            remedy = f"{_or_declare(mine, first)}{change}, or write the file again"
+            raise SpecRefused(f"{path}: column {field.name!r} is {_other(mine, field.type, first)}: {why}. {remedy}")
 
 
 def _other(mine: pa.DataType, wanted: pa.DataType, first: str) -> str:
-    by = f"{wanted} in {first}, from which the columns are taken" if first else f"declared as {wanted}"
+    by = f"{wanted} in {first}, from which the columns are inferred" if first else f"declared as {wanted}"
     return f"{mine} in the file, and {by}"
 
 
@@ -118,7 +119,7 @@ def _or_declare(mine: pa.DataType, first: str) -> str:
 
 
 def misfit(file: pa.DataType, wanted: pa.DataType, int96: bool = False) -> str:
-    """Why values of a file's type cannot be those of the declared one; empty: they can, if each fits."""
+    """The reason why values of a file's type can never be values of the wanted type. Empty if a value may fit."""
     file, wanted = _plain(file), _plain(wanted)
     if file == wanted or t.is_null(file):
         return ""
@@ -177,14 +178,14 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Without the wrappings that hold the same values."""
+    """The type without extension and dictionary wrappers."""
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     return _plain(kind.value_type) if t.is_dictionary(kind) else kind
 
 
 def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Schema, first: str = "") -> pa.RecordBatch:
-    """Columns of a batch of the file as wanted; `first` as of `refuse_misfits`.
+    """The columns of a batch in the wanted types. `first`: as for `refuse_misfits`.
 
     Raises SpecRefused for a value that the wanted type cannot hold.
     """
@@ -198,8 +199,8 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
             column = _in_new_calendar(column, file, field.name)
         except ValueError as wrong:
             raise SpecRefused(
-                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} in the old calendar, with {wrong}, which is "
-                "not read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} in the Julian calendar, with {wrong}, which "
+                "is not supported: write the file again with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
             ) from wrong
         try:
             columns.append(column if column.type == field.type else exact(column, field.type))
@@ -207,23 +208,23 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
             mine = file.schema.field(field.name).type
             raise SpecRefused(
                 f"{DOES_NOT_FIT}{path}: column {field.name!r} is {_other(mine, field.type, first)}, and {field.type} cannot "
-                f"hold a value of it: {' '.join(str(wrong).split())}. {_or_declare(mine, first)}, or write the file anew"
+                f"hold a value of it: {' '.join(str(wrong).split())}. {_or_declare(mine, first)}, or write the file again"
             ) from wrong
         if where := _null_in(columns[-1], field, repr(field.name)):
             raise SpecRefused(
                 f"{DOES_NOT_FIT}{path}: column {where} is {f'not null in {first}' if first else 'declared not null'}, and "
-                "has a null. Declare it nullable in schema=, or write the file anew"
+                "has a null. Declare it nullable in schema=, or write the file again"
             )
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _null_in(column: pa.Array, field: pa.Field, name: str) -> str:
-    """The name of what has a null in it, and may not; empty: nothing has."""
+    """The name of a field that has a null but is not nullable. Empty without such a field."""
     if column.null_count and not field.nullable:
         return name
     if t.is_struct(field.type):
         inner = zip(column.drop_null().flatten(), field.type, strict=True)
-        return next((found for one, f in inner if (found := _null_in(one, f, f"{name}.{f.name!r}"))), "")
+        return next((where for part, f in inner if (where := _null_in(part, f, f"{name}.{f.name!r}"))), "")
     if _is_list(field.type):
         return _null_in(column.flatten(), field.type.value_field, f"{name}[]")
     if t.is_map(field.type):
@@ -232,7 +233,7 @@ def _null_in(column: pa.Array, field: pa.Field, name: str) -> str:
 
 
 def exact(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same values as another type. Raises ArrowInvalid or ValueError when it cannot hold one of them."""
+    """The same values in another type. Raises ArrowInvalid or ValueError if the type cannot hold a value exactly."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
     if t.is_dictionary(column.type) and not t.is_dictionary(wanted):
@@ -241,23 +242,23 @@ def exact(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         return wanted.wrap_array(exact(column, wanted.storage_type))
     if t.is_integer(column.type) and t.is_decimal(wanted):
         column = column.cast(pa.decimal256(20 + wanted.scale, wanted.scale))
-    made = column.cast(wanted)
-    for before, after in _leaves(column, made):
+    converted = column.cast(wanted)
+    for before, after in _leaves(column, converted):
         if t.is_floating(after.type) and t.is_floating(before.type) and after.type.bit_width < before.type.bit_width:
             _require_same(before, after)
-    return made
+    return converted
 
 
 def _require_same(before: pa.Array, after: pa.Array) -> None:
-    """Of a narrower type of floating-point numbers."""
+    """Raise ValueError for a value that the narrower floating-point type changes."""
     back = after.cast(before.type)
     same = pc.or_(pc.equal(before, back), pc.is_nan(before))
     if not pc.all(same, min_count=0).as_py():
-        raise ValueError(f"{before.filter(pc.invert(same))[0].as_py()!r} is no {after.type}")
+        raise ValueError(f"{before.filter(pc.invert(same))[0].as_py()!r} cannot be {after.type}")
 
 
 def _leaves(before: pa.Array, after: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """The arrays without inner ones of two arrays of the same shape; those of structs by their names."""
+    """The pairs of leaf arrays of two arrays of the same shape. Fields of structs are matched by name."""
     if t.is_struct(after.type):
         for field, inner in zip(after.type, after.flatten(), strict=True):
             at = before.type.get_field_index(field.name)
@@ -272,9 +273,12 @@ def _leaves(before: pa.Array, after: pa.Array) -> Iterator[tuple[pa.Array, pa.Ar
         yield before, after
 
 
-# ---- the old calendar
+# ---- the Julian calendar
 def _in_new_calendar(column: pa.Array, file: FileTypes, name: str) -> pa.Array:
-    """A column of a file whose dates and times are as Spark 2 and Hive count days: the same year, month and day."""
+    """A file's column in the Gregorian calendar, with the same year, month and day. Spark 2 and Hive wrote Julian dates.
+
+    Raises ValueError for dates or times that cannot be converted.
+    """
     legacy = file.legacy_int96 if name in file.int96 else file.legacy
     if t.is_timestamp(column.type) and name in file.int96:
         column = column.cast(UTC_TIMES)
@@ -297,7 +301,7 @@ def _in_new_calendar(column: pa.Array, file: FileTypes, name: str) -> pa.Array:
 
 
 def _plus_days(column: pa.Array, days: np.ndarray, day: int) -> pa.Array:
-    """Numbers plus as many times `day` as the calendars are apart on these days."""
+    """Numbers plus `day` times the difference between the calendars on these days."""
     apart = np.where(days < NEW_CALENDAR_DAY, 3 - np.searchsorted(SWITCH_DAYS, days, "right"), 0)
     return pc.add(column.cast(pa.int64()), pa.array(apart.astype(np.int64) * day))
 
@@ -309,5 +313,5 @@ def _has_days(kind: pa.DataType) -> bool:
 
 
 def _is_legacy(kind: pa.DataType) -> bool:
-    """Whether values of a type may be in the old calendar: times without a zone came after it."""
+    """Whether values of a type may be in the Julian calendar. Times without a zone are newer than its use."""
     return bool(t.is_date32(kind) or (t.is_timestamp(kind) and kind.tz is not None))

@@ -1,4 +1,4 @@
-"""Values of Python on their way to Arrow, which cuts some of them without a word."""
+"""Python values for Arrow, which truncates some of them without an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyarrow import DataType
 
 
 def is_cut(value: Any, kind: DataType) -> bool:
-    """Whether Arrow would leave out a part of this number: 1.5 as an integer is 1 to it."""
+    """Whether Arrow would truncate this number: it converts 1.5 to the integer 1."""
     if not types.is_integer(kind) or not isinstance(value, float | Decimal):
         return False
-    return not math.isfinite(value) or int(value) != value  # `value % 1` is an error from 28 digits on
+    return not math.isfinite(value) or int(value) != value  # `value % 1` fails from 28 digits on

@@ -1,8 +1,8 @@
-"""A table of Iceberg as a sink: the rows of an epoch and its number are one commit. The only place of its library.
+"""An Iceberg table as a sink: one commit holds the rows of an epoch and the sink's mark. The only import of `pyiceberg`.
 
-The number is a property of the table, `ferry.JOB.NAME`, and stands in the summary of each snapshot, too. Each commit asks
-for the snapshot that the number was read from, so of two drivers one commits. The library would put a refused commit behind
-the other one, and try again by itself: that is turned off, for it would be the same epoch twice.
+The mark is a property of the table, `ferry.JOB.NAME`; the summary of each snapshot repeats its epoch. Each commit requires
+the snapshot from which the mark was read, so only one of two drivers commits. The library's own retry is turned off: it
+would rebase a refused commit onto the other one and write the same epoch twice.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ferry.contract.texts import require_name
 from ferry.kernels.frame_types import frame_schema, holds
 
 RETRIES = "commit.retry.num-retries"
-"""Property of a table by which the library tries a refused commit again."""
+"""Table property with the number of the library's retries of a refused commit."""
 
 MADE_WITH = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
-"""Properties of a table that is made here: each epoch leaves a file of metadata, and old ones are removed."""
+"""Properties of a new table: each epoch adds a metadata file; the library removes old files."""
 
 LIBRARIES = {
     "pyiceberg",
@@ -42,11 +42,11 @@ LIBRARIES = {
     "psycopg",
     "thrift",
 }
-"""What its errors are of when a catalog or a store does not answer."""
+"""Packages whose errors mean that a catalog or a store does not answer."""
 
 
 def require() -> None:
-    """Raise SpecRefused where the library is not installed."""
+    """Raise SpecRefused if the library is not installed."""
     try:
         import pyiceberg  # noqa: F401
     except ImportError as missing:
@@ -54,7 +54,7 @@ def require() -> None:
 
 
 class IcebergSink(MarkedSink):
-    """See `iceberg`."""
+    """The sink of `iceberg`."""
 
     def __init__(self, table: str, catalog: str, properties: Mapping[str, str], name: str) -> None:
         super().__init__(name)
@@ -69,21 +69,21 @@ class IcebergSink(MarkedSink):
 
     @property
     def label(self) -> str:
-        """What `ferry.test` calls it."""
+        """The sink's name in `ferry.test`."""
         return self._identifier.rpartition(".")[2]
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str:
-        """As of all; the address is part of it."""
+        """The name of a marked sink, and the catalog's address."""
         return f"{super().identify(job, run, before)} {secrets.shown_url(self._properties.get('uri', ''))}"
 
     def expect(self, schema: pa.Schema) -> None:
-        """Know the columns. Raises SpecRefused for a type that Iceberg has not."""
+        """Take the columns of the rows. Raises SpecRefused for a type that Iceberg does not have."""
         kinds = frame_schema(schema)
         for field in kinds:
             if holds(field.type, lambda kind: pa.types.is_duration(kind) or pa.types.is_null(kind)):
                 raise SpecRefused(
-                    f"iceberg: column {field.name!r} is {schema.field(field.name).type}, which Iceberg has not; make it a "
-                    "number or a text, in .map_batches(...)"
+                    f"iceberg: column {field.name!r} is {schema.field(field.name).type}, which Iceberg does not have; make "
+                    "it a number or a text, in .map_batches(...)"
                 )
         self._schema = for_readers(kinds.empty_table(), of_spark=True).schema
 
@@ -109,18 +109,18 @@ class IcebergSink(MarkedSink):
             return self._read(self._table(), name)
 
     def _read(self, table: Any, name: str) -> SinkMark | None:
-        kept = table.properties.get(name)
-        return None if kept is None else SinkMark(**json.loads(kept))
+        text = table.properties.get(name)
+        return None if text is None else SinkMark(**json.loads(text))
 
     def _put(self, rows: pa.Table | None, mark: SinkMark, there: SinkMark | None) -> None:
         assert self._schema is not None
-        given = self._schema.empty_table() if rows is None else for_readers(rows, of_spark=True)
+        written = self._schema.empty_table() if rows is None else for_readers(rows, of_spark=True)
         with self._errors(), self._commit(mark, there) as transaction:
-            # Without rows, too: a snapshot is what the commit of another driver is compared by.
-            transaction.append(given, snapshot_properties=self._summary(mark))
+            # Also without rows: the catalog compares snapshots to refuse the commit of another driver.
+            transaction.append(written, snapshot_properties=self._summary(mark))
 
     def _take_back(self, epoch: int, mark: SinkMark, there: SinkMark) -> None:
-        """Have the table be as it was after this epoch, if nobody else has changed rows since."""
+        """Roll the table back to the snapshot of this epoch. Raises SpecRefused if another writer changed rows since."""
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         with self._errors(), self._commit(mark, there) as transaction:
@@ -143,17 +143,17 @@ class IcebergSink(MarkedSink):
 
     @contextmanager
     def _commit(self, mark: SinkMark, there: SinkMark | None) -> Iterator[Any]:
-        """A transaction on the table that has the mark `there`. Raises Overtaken when it has not, or not any more."""
+        """A transaction on the table that writes the mark. Raises Overtaken if the table's mark is not `there`."""
         table = self._table()
         if self._read(table, self._name) != there:
             raise Overtaken("another driver has changed the mark")
-        table.metadata.properties[RETRIES] = "0"  # of what was read alone
+        table.metadata.properties[RETRIES] = "0"  # in this process only; the table's property is unchanged
         with table.transaction() as transaction:
             transaction.set_properties({self._name: json.dumps(asdict(mark))})
             yield transaction
 
     def _summary(self, mark: SinkMark) -> dict[str, str]:
-        """What the summary of a snapshot says."""
+        """The properties of a snapshot's summary."""
         return {"ferry.sink": self._name, "ferry.epoch": str(mark.epoch), "ferry.run": self._run}
 
     def _table(self) -> Any:
@@ -168,7 +168,7 @@ class IcebergSink(MarkedSink):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Around calls of the library: raises our errors in place of its own."""
+        """Translate the library's errors into Ferry's errors."""
         from pyiceberg import exceptions as its
 
         try:
@@ -190,7 +190,7 @@ class IcebergSink(MarkedSink):
 
 
 def _words(schema: pa.Schema) -> dict[str, str]:
-    """Types by column, as both sides have them: Arrow has several texts, and Iceberg no integers of less than 32 bits."""
+    """Type names by column, comparable on both sides: Arrow has several text types; Iceberg has no int8 and int16."""
     kinds = frame_schema(schema)
     return {field.name: re.sub(r"\bint(8|16)\b", "int32", str(field.type)) for field in kinds}
 
@@ -200,21 +200,21 @@ def _line(error: Exception) -> str:
 
 
 def iceberg(table: str, *, catalog: str | Mapping[str, str] = "default", name: str | None = None) -> IcebergSink:
-    """Rows of a table of Iceberg, one commit an epoch: each epoch is seen at once, and once.
+    """Append rows to an Iceberg table, one commit per epoch, exactly once.
 
-    The table, and its namespace, are made when the job begins, unless they are there. Needs
-    `pip install 'ferry-stream[iceberg]'`. The driver writes.
+    The job creates the table and its namespace if they do not exist. Needs `pip install 'ferry-stream[iceberg]'`. The
+    driver writes the rows.
 
     Parameters:
-        table: NAMESPACE.TABLE.
-        catalog: the name of one that pyiceberg knows, from ~/.pyiceberg.yaml or PYICEBERG_CATALOG__NAME__URI in the
-            environment; or its properties, with "name" (else "default"): {"type": "sql", "uri": "sqlite:////data/catalog.db",
-            "warehouse": "file:///data/warehouse"}. A secret is the name of a variable of the environment:
-            {"s3.secret-access-key": "${S3_SECRET}"}.
-        name: of the sink in its job, by which its epochs are known; None: that of the table.
+        table: the table's identifier, NAMESPACE.TABLE.
+        catalog: name of a catalog in pyiceberg's configuration (~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__URI in the
+            environment); or the catalog's properties, with an optional "name" (default: "default"): {"type": "sql",
+            "uri": "sqlite:////data/catalog.db", "warehouse": "file:///data/warehouse"}. A secret is a reference to an
+            environment variable: {"s3.secret-access-key": "${S3_SECRET}"}.
+        name: name of the sink in its job, which identifies its commits. None: the table's identifier.
     Returns: a sink.
-    Raises: SpecRefused, if an argument is none of these, or the library is not installed; where the sink is given its
-        stream, for a column of durations or nulls; when the job begins, if the table has other columns.
+    Raises: SpecRefused, if an argument is invalid, or the library is not installed. `.sink(...)` raises SpecRefused for a
+        column of durations or nulls. The job raises SpecRefused at its start, if the columns of the table differ.
     Example:
         >>> output = counts.sink(ferry.iceberg("shop.counts", catalog="prod"))
     """

@@ -1,7 +1,7 @@
-"""Values of Avro as rows that Arrow makes columns of, exactly. Must never go through Python's datetime, nor import Kafka.
+"""Avro values as rows for Arrow, exactly. Must never use Python's datetime. Must never import Kafka.
 
-fastavro makes datetimes of times, and these end with the year 9999. So the schema that a value was written with is made
-anew for the columns that are read: where a value has to become another one, it says which function makes it.
+fastavro converts times to datetimes, which end with the year 9999. Therefore the writer's schema is rewritten for the
+columns to read: where a value needs a conversion, the rewritten schema names the function of the conversion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.kernels.json_scan import LIST
 
 MARK = "ferry"
-"""The logical type of what a function of ours makes, and where the schema has this function."""
+"""Logical type of values with a conversion of Ferry, and key of the conversion in the schema."""
 
 NAMED = "record", "error", "enum", "fixed"
 KINDS = (*NAMED, "null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
@@ -38,14 +38,14 @@ _LOGICAL |= {
     (kind, name) for name, kinds in (("decimal", "bytes fixed"), ("uuid", "string fixed")) for kind in kinds.split()
 }
 _FLOAT_ENDS = {16: 65_520.0, 32: 2.0**128 * (1 - 2.0**-25), 64: math.inf}
-"""By bits, the least number that would be rounded to an infinity."""
+"""By number of bits, the least number that rounds to infinity."""
 
 Convert: TypeAlias = Callable[[Any], Any]
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 
 def require() -> None:
-    """Raises SpecRefused where fastavro is not installed."""
+    """Raise SpecRefused if fastavro is not installed."""
     try:
         import fastavro  # noqa: F401
     except ImportError as missing:
@@ -53,7 +53,7 @@ def require() -> None:
 
 
 def parsed(text: str) -> Any:
-    """A schema of Avro. Raises whatever fastavro raises where it is none."""
+    """A parsed Avro schema. Raises fastavro's errors for an invalid schema."""
     import fastavro
 
     return fastavro.parse_schema(json.loads(text))
@@ -61,13 +61,13 @@ def parsed(text: str) -> Any:
 
 @lru_cache(SCHEMAS_MAX)
 def reader_of(text: str, fields: pa.Schema, epochs: tuple[tuple[str, str], ...]) -> Read:
-    """What makes rows of these fields from values of a schema; `epochs`: units of columns whose numbers are times."""
+    """The function that reads values of a schema as rows of these fields. `epochs`: units of numbers that are times."""
     import fastavro
     from fastavro.read import LOGICAL_READERS
 
     for kind in KINDS:
         LOGICAL_READERS[f"{kind}-{MARK}"] = _converted
-    schema = fastavro.parse_schema(_Made(parsed(text), dict(epochs)).schema(fields))
+    schema = fastavro.parse_schema(_Rewritten(parsed(text), dict(epochs)).schema(fields))
 
     def read(data: bytes) -> dict[str, Any]:
         try:
@@ -84,7 +84,7 @@ def reader_of(text: str, fields: pa.Schema, epochs: tuple[tuple[str, str], ...])
 
 
 def table_of(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
-    """The rows that fit the fields, in order; what is wrong with the others is in `bad`, by their number."""
+    """The rows that fit the fields, in order. The reasons of the others are added to `bad`, by their number."""
     table = _table(rows, pa.schema([field.with_type(_plain(field.type)) for field in fields]), bad)
     for i, field in enumerate(fields):
         if types.is_dictionary(field.type):
@@ -93,7 +93,7 @@ def table_of(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad:
 
 
 def _table(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
-    """Halves what does not fit until single rows are left."""
+    """The rows that fit. Rows that do not fit together are halved until single rows remain."""
     try:
         return pa.Table.from_pylist([row for _, row in rows], fields)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as wrong:
@@ -112,8 +112,8 @@ def _converted(value: Any, schema: Mapping[str, Any], _: Any) -> Any:
     return schema[MARK](value)
 
 
-class _Made:
-    """A schema made anew. A type with a name is defined once for each field that it is read as."""
+class _Rewritten:
+    """A writer's schema, rewritten for the fields to read. A named type is defined once for each field that reads it."""
 
     def __init__(self, written: Any, epochs: Mapping[str, str]) -> None:
         self._written = written
@@ -122,44 +122,44 @@ class _Made:
         self._names: dict[tuple[str, str, pa.Field | None], str] = {}
 
     def schema(self, fields: pa.Schema) -> Any:
-        """For rows of these fields."""
+        """The schema for rows of these fields."""
         return self._of(self._written, pa.field("", pa.struct(list(fields)), nullable=False), "")
 
     def _of(self, schema: Any, field: pa.Field | None, path: str) -> Any:
-        """`field`: what it is read as, at `path`; None: it is passed over."""
+        """A schema rewritten for the field at `path`. None: the value is skipped."""
         if isinstance(schema, list):
-            return [self._of(one, field, path) for one in schema]
+            return [self._of(branch, field, path) for branch in schema]
         kind = schema["type"] if isinstance(schema, dict) else schema
         if kind not in KINDS:
             return self._of(self._named[kind], field, path)
-        made = {"type": kind}
+        rewritten = {"type": kind}
         if kind in NAMED:
             place = schema["name"], path if field is not None else "", field
             if place in self._names:
                 return self._names[place]
-            made["name"] = self._names[place] = f"{MARK}{len(self._names)}"
+            rewritten["name"] = self._names[place] = f"{MARK}{len(self._names)}"
         convert = _same if field is None else self._inside(kind, schema, field, path)
         if kind in ("record", "error"):
-            made["fields"] = [
-                {"name": one["name"], "type": self._of(one["type"], *_field_in(field, path, one["name"]))}
-                for one in schema["fields"]
+            rewritten["fields"] = [
+                {"name": inner["name"], "type": self._of(inner["type"], *_field_in(field, path, inner["name"]))}
+                for inner in schema["fields"]
             ]
         elif kind in ("array", "map"):
             inside = "items" if kind == "array" else "values"
-            made[inside] = self._of(schema[inside], *_element_in(field, path, kind))
-        made |= {name: schema[name] for name in ("symbols", "size") if isinstance(schema, dict) and name in schema}
-        return made if convert is _same else made | {"logicalType": MARK, MARK: convert}
+            rewritten[inside] = self._of(schema[inside], *_element_in(field, path, kind))
+        rewritten |= {name: schema[name] for name in ("symbols", "size") if isinstance(schema, dict) and name in schema}
+        return rewritten if convert is _same else rewritten | {"logicalType": MARK, MARK: convert}
 
     def _inside(self, kind: str, schema: Any, field: pa.Field, path: str) -> Convert:
-        """What is done with a value behind those inside of it."""
+        """The conversion of a value after the conversion of its inner values."""
         wanted = _plain(field.type)
         if not path and kind not in ("record", "error"):
             return _refusing("not a record")
         if kind == "null":
             return _same if field.nullable else _refusing(f"field {path!r} is missing or null")
         if kind in ("record", "error") and types.is_struct(wanted):
-            has = {one["name"] for one in schema["fields"]}
-            lacking = [one.name for one in wanted if not one.nullable and one.name not in has]
+            has = {inner["name"] for inner in schema["fields"]}
+            lacking = [inner.name for inner in wanted if not inner.nullable and inner.name not in has]
             where = f"{path}.{lacking[0]}" if path and lacking else "".join(lacking[:1])
             return _refusing(f"field {where!r} is missing or null") if lacking else _same
         if kind in ("record", "error", "map") and types.is_map(wanted) and is_text(wanted.key_type):
@@ -169,22 +169,22 @@ class _Made:
         logical = schema.get("logicalType") if isinstance(schema, dict) else None
         column = path.split(".")[0].split("[")[0]
         if (kind, logical) in _LOGICAL:
-            convert, what, unit = _more_than_plain(kind, str(logical), schema, wanted), logical, ""
+            convert, name, unit = _logical_value(kind, str(logical), schema, wanted), logical, ""
         else:
-            convert, what = _plain_value(kind, wanted, UNITS.get(self._epochs.get(column, ""), 0)), kind
+            convert, name = _plain_value(kind, wanted, UNITS.get(self._epochs.get(column, ""), 0)), kind
             number = kind in ("int", "long") and types.is_timestamp(wanted)
             unit = f': a number needs its unit, epoch={{"{column}": "ms"}}' if number else ""
-        return convert or _refusing(f"field {path!r}: {what} does not fit {field.type}{unit}")
+        return convert or _refusing(f"field {path!r}: {name} does not fit {field.type}{unit}")
 
 
 def _all_named(union: Any) -> dict[str, Any]:
-    """Of a union at the top."""
-    some = [one.get("__named_schemas", {}) for one in union if isinstance(one, dict)] if isinstance(union, list) else []
-    return {name: schema for each in some for name, schema in each.items()}
+    """The named types of a union at the top."""
+    branches = [branch for branch in union if isinstance(branch, dict)] if isinstance(union, list) else []
+    return {name: schema for branch in branches for name, schema in branch.get("__named_schemas", {}).items()}
 
 
 def _field_in(field: pa.Field | None, path: str, name: str) -> tuple[pa.Field | None, str]:
-    """What a field of a record is read as, and its path."""
+    """(the field as which a record's field is read, its path). None: the field is skipped."""
     kind = pa.null() if field is None else _plain(field.type)
     below = f"{path}.{name}" if path else name
     if types.is_map(kind):
@@ -194,7 +194,7 @@ def _field_in(field: pa.Field | None, path: str, name: str) -> tuple[pa.Field | 
 
 
 def _element_in(field: pa.Field | None, path: str, kind: str) -> tuple[pa.Field | None, str]:
-    """What is in an array or a map, as _field_in."""
+    """(the field as which the elements of an array or a map are read, their path), as for `_field_in`."""
     wanted = pa.null() if field is None else _plain(field.type)
     if kind == "map":
         return (wanted.item_field if types.is_map(wanted) else None), f"{path}.value"
@@ -212,8 +212,8 @@ def _refusing(why: str) -> Convert:
     return refuse
 
 
-def _more_than_plain(kind: str, logical: str, schema: Any, wanted: pa.DataType) -> Convert | None:
-    """Of values of a logical type; None: they do not fit."""
+def _logical_value(kind: str, logical: str, schema: Any, wanted: pa.DataType) -> Convert | None:
+    """The conversion of values of a logical type. None: the values do not fit."""
     if (kind, logical) == ("int", "date"):
         if types.is_timestamp(wanted):
             return _scaled(86_400 * UNITS[wanted.unit], 1)
@@ -234,7 +234,7 @@ def _more_than_plain(kind: str, logical: str, schema: Any, wanted: pa.DataType) 
 
 
 def _plain_value(kind: str, wanted: pa.DataType, per_second: int) -> Convert | None:
-    """Of values of a plain type; None: they do not fit. `per_second`: of numbers that are times; 0: they are none."""
+    """The conversion of values of a plain type. None: they do not fit. `per_second`: unit of times; 0: no times."""
     integer, floating = kind in ("int", "long"), kind in ("float", "double")
     if types.is_timestamp(wanted) and per_second and integer:
         return _scaled(UNITS[wanted.unit], per_second)
@@ -244,20 +244,22 @@ def _plain_value(kind: str, wanted: pa.DataType, per_second: int) -> Convert | N
         return _rounded(_FLOAT_ENDS[wanted.bit_width])
     whole = types.is_integer(wanted) or types.is_decimal(wanted) or types.is_duration(wanted) or wanted == pa.date32()
     texts = kind in ("string", "enum") and (is_text(wanted) or is_bytes(wanted))
-    some = kind in ("bytes", "fixed") and (is_text(wanted) or is_bytes(wanted))
-    return _same if (integer and whole) or texts or some or (kind == "boolean" and types.is_boolean(wanted)) else None
+    binary = kind in ("bytes", "fixed") and (is_text(wanted) or is_bytes(wanted))
+    return _same if (integer and whole) or texts or binary or (kind == "boolean" and types.is_boolean(wanted)) else None
 
 
-def _scaled(many: int, of: int) -> Convert:
-    """Of an integer its value in another unit, rounded down."""
-    return _same if many == of else lambda value: value * many // of
+def _scaled(wanted: int, written: int) -> Convert:
+    """The conversion of an integer between units per second, rounded down."""
+    return _same if wanted == written else lambda value: value * wanted // written
 
 
-def _clock(many: int, of: int) -> Convert:
+def _clock(wanted: int, written: int) -> Convert:
+    """The conversion of a time of day between units per second."""
+
     def time_of_day(value: int) -> int:
-        if not 0 <= value < 86_400 * of:
-            raise Unfit(f"{value} is no time of a day")
-        return value * many // of
+        if not 0 <= value < 86_400 * written:
+            raise Unfit(f"{value} is not a time of day")
+        return value * wanted // written
 
     return time_of_day
 

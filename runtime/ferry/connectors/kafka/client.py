@@ -1,8 +1,7 @@
-"""Kafka's client library: its clients, its errors as Ferry's own, ends of partitions. The only place that imports it.
+"""Kafka's client library: its clients, its errors as Ferry's errors, the ends of partitions. The only import of the library.
 
-A broker that gives no answer is `Unreachable`, and so is one that does not allow any more what it has allowed. Secrets come
-from the environment of the process that uses them, when it does. Must never commit an offset of a source: positions are the
-job's.
+A broker that does not answer is `Unreachable`, and so is a broker that has revoked a permission. Each process reads secrets
+from its own environment when it creates a client. Must never commit an offset of a source: the job keeps its positions.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from ferry.connectors.kafka.place import KafkaPlace
 from ferry.contract.errors import FerryError, SpecRefused, Unreachable
 
 ANSWER_SECONDS = 5.0
-"""What brokers are asked they answer within this time, or count as unreachable."""
+"""A broker that does not answer a request within this time is unreachable."""
+
 STALE_SECONDS = 60.0
-"""After so long without an answer it is asked through a new client: the brokers that the old one knows may be no more."""
+"""After this time without an answer a new client is created, because the brokers known to the old client may be gone."""
 
 
 def library() -> None:
-    """Raise SpecRefused where the client's library is not installed."""
+    """Raise SpecRefused if the client library is not installed."""
     try:
         import confluent_kafka  # noqa: F401
     except ImportError as missing:
@@ -31,19 +31,19 @@ def library() -> None:
 
 
 class NoTopic(Unreachable):
-    """The brokers know no topic of this name, now: after a start of theirs, they may know it a little later."""
+    """The brokers do not know the topic. Brokers that have just started may know it later."""
 
 
 class NoLeader(Unreachable):
-    """No broker leads a partition, or none says so, as to a client without rights."""
+    """A partition has no leader. A client without permissions gets the same answer."""
 
 
 class NotAllowed(Unreachable):
-    """The brokers do not allow it, now: rights are taken away, and given back, while jobs run."""
+    """The brokers deny a permission, which an administrator may revoke and grant during a job."""
 
 
 class LastError:
-    """The error that a client has reported of its own accord: why it reaches no broker, as a rule."""
+    """The last error that a client has reported in a callback: usually the reason why it does not reach a broker."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -51,16 +51,16 @@ class LastError:
     def __call__(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which does not say why
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # an error without a reason
             self._last = error.str()
 
     def beside(self, text: str) -> str:
-        """The text, and the error that came last."""
+        """The text with the last error in brackets."""
         return f"{text} ({self._last})" if self._last and self._last not in text else text
 
 
-def failure(error: Any, what: str, last_error: LastError | None = None) -> FerryError:
-    """The error of ours for one of the library's."""
+def failure(error: Any, place: str, last_error: LastError | None = None) -> FerryError:
+    """Ferry's error for an error of the library. `place`: the begin of the message."""
     from confluent_kafka import KafkaError
 
     rights = (
@@ -76,13 +76,13 @@ def failure(error: Any, what: str, last_error: LastError | None = None) -> Ferry
         KafkaError._UNKNOWN_TOPIC: NoTopic,
         KafkaError._NOENT: NoLeader,
     }
-    kind, text = kinds.get(error.code(), Unreachable), f"{what}: {error.str()}"
+    kind, text = kinds.get(error.code(), Unreachable), f"{place}: {error.str()}"
     return kind(last_error.beside(text) if last_error is not None and kind is Unreachable else text)
 
 
 @contextmanager
 def mapped_errors(error_of: Callable[[Any], FerryError]) -> Iterator[None]:
-    """Around calls of the library: raises our errors in place of its own."""
+    """Translate the library's errors into Ferry's errors."""
     from confluent_kafka import KafkaException
 
     try:
@@ -92,7 +92,7 @@ def mapped_errors(error_of: Callable[[Any], FerryError]) -> Iterator[None]:
 
 
 def consumer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) -> Any:
-    """A client that reads, or knows what is committed for its group. Raises SpecRefused for an option that cannot be."""
+    """A client that reads records or a group's committed offsets. Raises SpecRefused for an invalid option."""
     from confluent_kafka import Consumer
 
     with mapped_errors(lambda error: failure(error, f"kafka {place.servers}")):
@@ -100,7 +100,7 @@ def consumer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) 
 
 
 def producer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) -> Any:
-    """A client that writes. Raises SpecRefused for an option that cannot be."""
+    """A client that writes. Raises SpecRefused for an invalid option."""
     from confluent_kafka import Producer
 
     settings = place.settings({**more, "error_cb": last_error})
@@ -109,61 +109,63 @@ def producer(place: KafkaPlace, more: Mapping[str, Any], last_error: LastError) 
 
 
 def at(topic: str, partition: int, *more: int | str) -> Any:
-    """A place in a topic: a partition, an offset in it, and a text that is committed with that."""
+    """A place in a topic: a partition, an offset, and the metadata that is committed with the offset."""
     from confluent_kafka import TopicPartition
 
     return TopicPartition(topic, partition, *more)
 
 
 def is_end(error: Any) -> bool:
-    """Whether what comes in the place of a record says that the partition ends here."""
+    """Whether an error marks the end of a partition."""
     from confluent_kafka import KafkaError
 
     return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
 def is_out_of_range(error: Any) -> bool:
-    """Whether the brokers do not have the records that were asked for."""
+    """Whether the brokers do not have the requested offsets."""
     from confluent_kafka import KafkaError
 
     return error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 def is_of_group(error: Any) -> bool:
-    """Whether a reader may not use the group that the library wants, and that reading does not need."""
+    """Whether a reader lacks the permission for its group. The library requires a group, but the reader does not use it."""
     from confluent_kafka import KafkaError
 
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def advice(error: Any) -> str:
-    """What to do about a record that the brokers never take, alone or with others; empty: the error is none about that."""
+    """The remedy for records that the brokers always refuse, alone or together. Empty for other errors."""
     from confluent_kafka import KafkaError
 
-    size = "Make it smaller, or let brokers and topic take it (max.message.bytes; message.max.bytes in options=)"
+    size = (
+        "Make it smaller, or raise the limits of brokers and topic (max.message.bytes; message.max.bytes in options=)"
+    )
     return {
         KafkaError.MSG_SIZE_TOO_LARGE: size,
         KafkaError.RECORD_LIST_TOO_LARGE: size,
-        KafkaError.INVALID_RECORD: "A compacted topic takes no row without a key (key=)",
+        KafkaError.INVALID_RECORD: "A compacted topic refuses rows without a key (key=)",
     }.get(error.code(), "")
 
 
 def is_purged(error: Any) -> bool:
-    """Whether a record was not written because another one has failed."""
+    """Whether a record was not written because another record has failed."""
     from confluent_kafka import KafkaError
 
     return error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 def is_abort(error: Any) -> bool:
-    """Whether a transaction has failed, and why is in the report of a record's delivery."""
+    """Whether a transaction has failed. The delivery report of a record has the reason."""
     from confluent_kafka import KafkaError
 
     return bool(error.txn_requires_abort() or error.code() == KafkaError._STATE)
 
 
 class TopicEnds:
-    """Asks the brokers of one topic about its partitions. Its connection is kept."""
+    """Requests the partitions and offsets of a topic. Keeps its connection."""
 
     def __init__(self, place: KafkaPlace, topic: str) -> None:
         self._place = place
@@ -176,18 +178,18 @@ class TopicEnds:
         """(id of the topic, its partitions). Raises NoTopic."""
         from confluent_kafka import TopicCollection
 
-        asked = self._client().describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS)
-        found = self._answer(asked[self._topic])
-        return str(found.topic_id), sorted(one.id for one in found.partitions)
+        answers = self._client().describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS)
+        topic = self._answer(answers[self._topic])
+        return str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Offset of the first record that each partition has."""
+        """The offset of each partition's first record."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def latest(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Offset behind the last record of each that may be read: with read_committed, before the oldest transaction."""
+        """The offset after each partition's last readable record; with read_committed, of the oldest open transaction."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(partitions, OffsetSpec.latest())
@@ -199,15 +201,15 @@ class TopicEnds:
             return {}
         committed = self._place.isolation == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        asked = self._client().list_offsets(
-            {at(self._topic, one): spec for one in partitions},
+        answers = self._client().list_offsets(
+            {at(self._topic, partition): spec for partition in partitions},
             isolation_level=level,
             request_timeout=ANSWER_SECONDS,
         )
         try:
-            return {where.partition: int(self._answer(one).offset) for where, one in asked.items()}
+            return {where.partition: int(self._answer(answer).offset) for where, answer in answers.items()}
         except NoLeader:
-            self.partitions()  # Raises NotAllowed, if that is why.
+            self.partitions()  # Raises NotAllowed if a permission is the reason.
             raise
 
     def _client(self) -> Any:
@@ -219,15 +221,15 @@ class TopicEnds:
                 self._admin = AdminClient({k: v for k, v in settings.items() if k != "isolation.level"})
         return self._admin
 
-    def _answer(self, asked: Future[Any]) -> Any:
-        what = f"kafka {self._place.servers}, topic {self._topic!r}"
+    def _answer(self, request: Future[Any]) -> Any:
+        place = f"kafka {self._place.servers}, topic {self._topic!r}"
         try:
-            with mapped_errors(lambda error: self._failure(error, what)):
-                answer, self._answered = asked.result(2 * ANSWER_SECONDS), time.monotonic()
+            with mapped_errors(lambda error: self._failure(error, place)):
+                answer, self._answered = request.result(2 * ANSWER_SECONDS), time.monotonic()
             return answer
         except TimeoutError as error:
-            raise Unreachable(f"{what}: no answer for {2 * ANSWER_SECONDS:g} s") from error
+            raise Unreachable(f"{place}: no answer for {2 * ANSWER_SECONDS:g} s") from error
 
-    def _failure(self, error: Any, what: str) -> FerryError:
+    def _failure(self, error: Any, place: str) -> FerryError:
         self._admin.poll(0)
-        return failure(error, what, self._last_error)
+        return failure(error, place, self._last_error)

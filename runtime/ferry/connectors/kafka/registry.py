@@ -1,6 +1,6 @@
-"""Values that a schema registry knows: with which schema one was written, and what it says. Must never import Kafka.
+"""Values with a schema in a registry. Must never import Kafka.
 
-Before such a value stand a zero byte and the schema's number, in four bytes. What the registry says of it: `kafka_schemas`.
+Such a value begins with a zero byte and the schema's number in four bytes. `schemas` requests the schema from the registry.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ferry.contract.errors import SpecRefused
 from ferry.kernels.columns import taken
 
 FRAME = 5
-"""Bytes before the value."""
+"""Number of bytes before the value."""
 
 
 class SchemaRegistry:
-    """Of the Confluent kind, asked by HTTP."""
+    """A client of a Confluent schema registry, by HTTP."""
 
     def __init__(self, url: str) -> None:
-        """`url` may name variables of the environment; a login in it has to. Raises SpecRefused."""
+        """`url` may contain references to environment variables; a login must be a reference. Raises SpecRefused."""
         self._url = url.rstrip("/")
         if (scheme := url.partition("://")[0]) not in ("http", "https") and "${" not in scheme:
             raise SpecRefused(f"kafka: registry={url.rpartition('@')[2]!r}; give its URL, https://HOST:PORT")
@@ -41,9 +41,9 @@ class SchemaRegistry:
     def table(
         self, values: Sequence[bytes | None], fields: pa.Schema, epochs: Epochs = ()
     ) -> tuple[pa.Table, dict[int, str]]:
-        """(what the values hold, what is wrong with the others by their place). Raises Unreachable."""
+        """(table of the values that fit, reasons of the malformed values by index). Raises Unreachable."""
         url = environment.filled(self._url)
-        numbers = {i: int.from_bytes(one[1:FRAME]) for i, one in enumerate(values) if one and _is_framed(one)}
+        numbers = {i: int.from_bytes(value[1:FRAME]) for i, value in enumerate(values) if value and _is_framed(value)}
         table, bad = self._read(url, values, numbers, fields, epochs)
         doubtful = {numbers[i] for i in bad if i in numbers}
         if not [number for number in doubtful if kafka_schemas.doubt(url, number)]:
@@ -53,7 +53,7 @@ class SchemaRegistry:
     def _read(
         self, url: str, values: Sequence[bytes | None], numbers: Mapping[int, int], fields: pa.Schema, epochs: Epochs
     ) -> tuple[pa.Table, dict[int, str]]:
-        schemas = kafka_schemas.ask(url, dict.fromkeys(numbers.values()))
+        schemas = kafka_schemas.fetch(url, dict.fromkeys(numbers.values()))
         bad: dict[int, str] = {}
         texts: dict[int, bytes] = {}
         rows: dict[int, dict[str, Any]] = {}
@@ -61,7 +61,7 @@ class SchemaRegistry:
         for i, value in enumerate(values):
             try:
                 if value is None or i not in numbers:
-                    raise Unfit("no number of a schema before the value")
+                    raise Unfit("no schema number before the value")
                 schema = schemas[numbers[i]]
                 if isinstance(schema, Unfit):
                     raise schema
@@ -93,5 +93,5 @@ def _is_framed(value: bytes) -> bool:
 def _reader(text: str, fields: pa.Schema, epochs: Epochs) -> kafka_avro.Read:
     try:
         return kafka_avro.reader_of(text, fields, epochs)
-    except Exception as wrong:  # Of many kinds.
-        raise Unfit(f"no schema of Avro: {wrong}") from wrong
+    except Exception as wrong:  # fastavro raises many classes.
+        raise Unfit(f"not an Avro schema: {wrong}") from wrong

@@ -1,11 +1,11 @@
-"""Schemas that a registry of the Confluent kind knows by number: asked for once, and what may be another answer tomorrow
-never kept.
+"""Schemas of a Confluent schema registry by number. Each schema is requested once; an answer that may change expires.
 
-    a schema                                  kept; asked for again when a value does not fit it, once a minute
-    the registry's own word that there is none   waited for, then believed for a minute: a follower knows it later
-    a schema that cannot be read              believed for a minute
-    anything else                             nobody knows: waited for
-Must never take the word of whatever stands in a registry's place (a proxy, a login page) for the registry's.
+    a schema                       cached; requested again when a value does not fit it, at most once a minute
+    "not found" by the registry    retried for a time, then cached for a minute: a follower may learn of the schema later
+    an unusable schema             cached for a minute
+    any other answer               unknown: retried
+
+Must never accept an answer of another server (a proxy, a login page) as the registry's answer.
 """
 
 from __future__ import annotations
@@ -19,27 +19,31 @@ from urllib.parse import quote
 from ferry.contract.errors import Unreachable
 
 ANSWER_SECONDS = 10.0
-"""For a connection, and for each part of an answer."""
+"""Timeout of a connection, and of each part of an answer."""
 
 WHOLE_SECONDS = 30.0
+"""Timeout of a whole answer."""
+
 ANSWER_BYTES_MAX = 64 << 20
-"""A whole answer takes no longer, and is no larger."""
+"""Greatest size of an answer."""
 
 SCHEMAS_MAX = 1000
-"""Schemas of registries that a process remembers."""
+"""Greatest number of schemas in a process's cache."""
 
 MISSING_SECONDS = 30.0
-"""A schema that the registry does not know is waited for so long: a follower knows it later than who has written it."""
+"""Time for which an unknown schema is requested again, because a follower of the registry may learn of it later."""
 
 BELIEVED_SECONDS = 60.0
-"""After so long the registry is asked again for a schema that it did not have, or that could not be used."""
+"""Lifetime of the cached answer for an unknown or unusable schema."""
 
 NOT_FOUND = {40401, 40402, 40403}
-"""Error codes of registries: no such subject, version, schema."""
+"""Error codes of registries: unknown subject, version, schema."""
 
 NAMED = {"record", "error", "enum", "fixed"}
+"""Kinds of named Avro types."""
+
 NOWHERE = "_"
-"""Namespace of names that have none, in a schema that is put together."""
+"""Namespace for names without a namespace in an assembled schema."""
 
 Key = tuple[str, int]
 
@@ -49,37 +53,37 @@ class Unfit(ValueError):
 
 
 class _Missing(Unreachable):
-    """The registry says that it has no such schema, and may have it soon."""
+    """The registry does not have the schema, but may have it soon."""
 
 
 _known: dict[Key, tuple[float, str, str]] = {}
-"""When it was asked for, kind and text."""
+"""By schema: (monotonic time of the request, kind, text)."""
 
 _missing: dict[Key, float] = {}
-"""Schemas that registries do not know, and since when this process is told so."""
+"""By unknown schema: monotonic time of the first such answer."""
 
 _unfit: dict[Key, tuple[float, str]] = {}
-"""Until when it is believed that values of a schema cannot be read, and why."""
+"""By unusable schema: (monotonic time at which the answer expires, reason)."""
 
 
-def ask(url: str, numbers: Iterable[int]) -> dict[int, tuple[str, str] | Unfit]:
-    """(kind, text) of each schema, or why values of it cannot be read. Raises Unreachable while nobody can say of one."""
-    found: dict[int, tuple[str, str] | Unfit] = {}
+def fetch(url: str, numbers: Iterable[int]) -> dict[int, tuple[str, str] | Unfit]:
+    """By number: (kind, text) of a schema, or the reason why it is unusable. Raises Unreachable while one is unknown."""
+    schemas: dict[int, tuple[str, str] | Unfit] = {}
     missing: _Missing | None = None
     for number in numbers:
         try:
-            found[number] = _schema(url, number)
+            schemas[number] = _schema(url, number)
         except Unfit as wrong:
-            found[number] = wrong
-        except _Missing as late:  # All that are missing are waited for together.
+            schemas[number] = wrong
+        except _Missing as late:  # The wait is shared by all missing schemas.
             missing = late
     if missing is not None:
         raise Unreachable(str(missing)) from missing
-    return found
+    return schemas
 
 
 def doubt(url: str, number: int) -> bool:
-    """A value does not fit this schema: whether to ask again, as the registry may have been set up anew since."""
+    """Forget a schema that a value does not fit, at most once a minute. Returns whether to request it again."""
     known = _known.get((url, number))
     if known is None or time.monotonic() - known[0] < BELIEVED_SECONDS:
         return False
@@ -88,9 +92,9 @@ def doubt(url: str, number: int) -> bool:
 
 
 def forget() -> None:
-    """All that this process remembers."""
-    for one in (_known, _missing, _unfit):
-        one.clear()
+    """Empty the caches of this process."""
+    for cache in (_known, _missing, _unfit):
+        cache.clear()
 
 
 def _schema(url: str, number: int) -> tuple[str, str]:
@@ -101,7 +105,7 @@ def _schema(url: str, number: int) -> tuple[str, str]:
     if time.monotonic() < until:
         raise Unfit(why)
     try:
-        kind, text = _asked(url, number)
+        kind, text = _fetched(url, number)
     except Unfit as wrong:
         _note(_unfit, key, (time.monotonic() + BELIEVED_SECONDS, str(wrong)))
         raise
@@ -116,48 +120,48 @@ def _note(notes: dict[Key, Any], key: Key, about: Any) -> None:
     notes[key] = about
 
 
-def _asked(url: str, number: int) -> tuple[str, str]:
-    """As the registry says it now."""
-    what = f"schema {number}"
-    about = _get(url, f"schemas/ids/{number}", what)
+def _fetched(url: str, number: int) -> tuple[str, str]:
+    """(kind, text) of a schema, from the registry."""
+    label = f"schema {number}"
+    about = _get(url, f"schemas/ids/{number}", label)
     if about is None:
         if (url, number) not in _missing:
             _note(_missing, (url, number), time.monotonic())
         if time.monotonic() - _missing[url, number] < MISSING_SECONDS:
-            raise _Missing(f"schema registry: it has no {what}; for {MISSING_SECONDS:g} s it is asked again")
-        raise Unfit(f"the registry has no {what}")
+            raise _Missing(f"schema registry: it has no {label}; requested again for {MISSING_SECONDS:g} s")
+        raise Unfit(f"the registry has no {label}")
     kind = about.get("schemaType") or "AVRO"
     if kind not in ("AVRO", "JSON"):
-        raise Unfit(f"{what} is {kind}; Avro and JSON can be read")
+        raise Unfit(f"{label} is {kind}; Avro and JSON can be read")
     if kind == "JSON" or not about.get("references"):
         return kind, str(about["schema"])
     others: dict[str, Any] = {}
-    _collect(url, about["references"], what, others, set())
+    _collect(url, about["references"], label, others, set())
     return kind, json.dumps(_Whole(others).of(json.loads(about["schema"]), NOWHERE))
 
 
-def _collect(url: str, references: Any, what: str, found: dict[str, Any], seen: set[tuple[str, int]]) -> None:
-    """Definitions of what a schema refers to, and these in their turn, by full name."""
+def _collect(url: str, references: Any, label: str, types: dict[str, Any], seen: set[tuple[str, int]]) -> None:
+    """Add the types of referenced schemas to `types` by full name, recursively."""
     try:
-        wanted = [(str(one["subject"]), int(one["version"])) for one in references]
+        wanted = [(str(reference["subject"]), int(reference["version"])) for reference in references]
     except (TypeError, KeyError, ValueError) as wrong:
-        raise Unreachable(f"schema registry: the references of {what} are none") from wrong
+        raise Unreachable(f"schema registry: the references of {label} are invalid") from wrong
     for subject, version in wanted:
         if (subject, version) in seen:
             continue
         seen.add((subject, version))
-        other = f"version {version} of subject {subject!r}, to which {what} refers"
+        other = f"version {version} of subject {subject!r}, to which {label} refers"
         about = _get(url, f"subjects/{quote(subject, safe='')}/versions/{version}", other)
         if about is None:
             raise Unreachable(f"schema registry: it has no {other}")
-        _collect(url, about.get("references") or (), other, found, seen)
-        _define(json.loads(about["schema"]), NOWHERE, found)
+        _collect(url, about.get("references") or (), other, types, seen)
+        _define(json.loads(about["schema"]), NOWHERE, types)
 
 
-def _get(url: str, path: str, what: str) -> dict[str, Any] | None:
-    """What a registry has there, with the text of a schema; None: its own word is that there is nothing.
+def _get(url: str, path: str, label: str) -> dict[str, Any] | None:
+    """The registry's answer with the text of a schema. None if the registry does not have it.
 
-    Raises Unreachable for whatever else it answers.
+    Raises Unreachable for any other answer.
     """
     status, data = _answer(f"{url}/{path}")
     try:
@@ -170,16 +174,16 @@ def _get(url: str, path: str, what: str) -> dict[str, Any] | None:
         return None
     if status != 200:
         message = str(about.get("message", ""))[:200]
-        raise Unreachable(f"schema registry: status {status} for {what}" + (f": {message}" if message else ""))
+        raise Unreachable(f"schema registry: status {status} for {label}" + (f": {message}" if message else ""))
     try:
         json.loads(about["schema"]) if (about.get("schemaType") or "AVRO") == "AVRO" else str(about["schema"])
     except (ValueError, TypeError, KeyError, RecursionError) as wrong:
-        raise Unreachable(f"schema registry: what it answers for {what} is no schema") from wrong
+        raise Unreachable(f"schema registry: its answer for {label} is not a schema") from wrong
     return about
 
 
 def _answer(address: str) -> tuple[int, bytes]:
-    """(status, body). Raises Unreachable, also for a body that has no end."""
+    """(status, body). Raises Unreachable, also for an endless body."""
     import httpx
 
     data, end = bytearray(), time.monotonic() + WHOLE_SECONDS
@@ -201,45 +205,45 @@ def _full(name: str, namespace: str) -> str:
 
 
 def _names(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """(full name, namespace of what is inside) of a type with a name."""
+    """(full name, namespace of the inner types) of a named type."""
     full = _full(str(schema.get("name", "")), str(schema.get("namespace", namespace)) or NOWHERE)
     return full, full.rpartition(".")[0]
 
 
 def _parts(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """(key, schema) inside of one, but for fields."""
+    """(key, schema) of the inner schemas, without fields."""
     if schema.get("type") in NAMED:
         return []
     return [(key, schema[key]) for key in ("type", "items", "values") if key in schema]
 
 
-def _define(schema: Any, namespace: str, found: dict[str, Any]) -> None:
-    """Put all types with names in a schema into `found`, each as text of its own."""
+def _define(schema: Any, namespace: str, types: dict[str, Any]) -> None:
+    """Add all named types of a schema to `types` by full name."""
     if isinstance(schema, list):
-        for one in schema:
-            _define(one, namespace, found)
+        for branch in schema:
+            _define(branch, namespace, types)
     elif isinstance(schema, dict):
         inside = namespace
         if schema.get("type") in NAMED:
             full, inside = _names(schema, namespace)
-            found.setdefault(full, {**schema, "name": full.rpartition(".")[2], "namespace": inside})
-        for _, one in _parts(schema):
-            _define(one, namespace, found)
+            types.setdefault(full, {**schema, "name": full.rpartition(".")[2], "namespace": inside})
+        for _, part in _parts(schema):
+            _define(part, namespace, types)
         for field in schema.get("fields", ()):
-            _define(field["type"], inside, found)
+            _define(field["type"], inside, types)
 
 
 class _Whole:
-    """Puts in the place of a name, where it comes first, the type that it names. All names are full ones then."""
+    """Assembles a schema: replaces the first use of a referenced name by its type. All names become full names."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self._known = known
         self._defined: set[str] = set()
 
     def of(self, schema: Any, namespace: str) -> Any:
-        """`namespace`: the one around the schema."""
+        """The assembled schema. `namespace`: the namespace around the schema."""
         if isinstance(schema, list):
-            return [self.of(one, namespace) for one in schema]
+            return [self.of(branch, namespace) for branch in schema]
         if isinstance(schema, str):
             for full in (_full(schema, namespace), _full(schema, NOWHERE)):
                 if full in self._defined:
@@ -248,15 +252,15 @@ class _Whole:
                     return self.of(self._known[full], namespace)
             return schema
         if schema.get("type") not in NAMED:
-            made = {**schema, **{key: self.of(one, namespace) for key, one in _parts(schema)}}
-            bare = not isinstance(made["type"], str) or made["type"] in self._defined
-            return made["type"] if bare else made  # as fastavro wants it
+            whole = {**schema, **{key: self.of(part, namespace) for key, part in _parts(schema)}}
+            bare = not isinstance(whole["type"], str) or whole["type"] in self._defined
+            return whole["type"] if bare else whole  # required by fastavro
         full, inside = _names(schema, namespace)
         if full in self._defined:
             return full
         self._defined.add(full)
-        made = {**schema, "name": full}
-        made.pop("namespace", None)
+        whole = {**schema, "name": full}
+        whole.pop("namespace", None)
         if "fields" in schema:
-            made["fields"] = [{**field, "type": self.of(field["type"], inside)} for field in schema["fields"]]
-        return made
+            whole["fields"] = [{**field, "type": self.of(field["type"], inside)} for field in schema["fields"]]
+        return whole

@@ -1,8 +1,8 @@
-"""A topic of Kafka as a sink: the rows of an epoch appear at once, for who reads committed records, and once.
+"""A Kafka topic as a sink: consumers with read_committed see the rows of an epoch atomically, exactly once.
 
-The records of an epoch are one transaction, and with them its number is committed, as the offset of a consumer group that
-has no consumers (docs/decisions/0024). Whoever begins to write fences the one before, and asks then what was published.
-Must never publish an epoch again that was, nor for a driver of a lower generation.
+One transaction holds the records of an epoch and its number, which is the committed offset of a consumer group without
+consumers (docs/decisions/0024). A new writer fences the previous writer, and then reads the number of the published epoch.
+Must never publish an epoch twice. Must never publish for a driver of a lower generation.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ferry.driver")
 
 RENEW_SECONDS = 6 * 3600.0
-"""A marker is committed anew so often: brokers forget what a group without consumers has committed, by default in a week."""
+"""Period in which the marker is committed again. Brokers forget the offsets of a group without consumers, by default after a
+week."""
 
 EPOCH, ROW = "ferry-epoch", "ferry-row"
-"""Headers of records that may come again."""
+"""Headers of records that may be repeated."""
 
 
 class KafkaSink(Sink):
-    """See `kafka_sink`."""
+    """The sink of `kafka_sink`."""
 
     def __init__(self, place: KafkaPlace, topic: str, encoder: Encoder, name: str) -> None:
         self._place = place
@@ -50,21 +51,21 @@ class KafkaSink(Sink):
         self._published = -1
         self._generation = -1
         self._begun = False
-        """Whether the marker has been compared with what the job has committed."""
+        """Whether the marker was compared with the job's committed epoch."""
         self._way = 0
-        """In which of the ways of putting records together they are written."""
+        """Index in `writers.BATCHES` of the current batch sizes."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"kafka_sink({self._place.servers!r}, {self.topic!r})"
 
     def identify(self, job: str, run: str = "", before: str | None = None) -> str:
-        """Transactions are of a job and a sink, in every run of it; the marker says which run has published."""
+        """The name of transactions: job and sink, the same in every run. The marker names the run that has published."""
         self._name, self._run = f"ferry.{job}.{self._own}", run
         return self._name
 
     def open(self, committed: int) -> None:
-        """Fence whoever has written before; if no broker can be reached, the first epoch does so."""
+        """Fence the previous writer. If the brokers are unreachable, the first epoch does it."""
         self._committed = committed
         try:
             with self._lock, allowed_before(committed >= 0):
@@ -74,7 +75,7 @@ class KafkaSink(Sink):
         threading.Thread(target=self._renew, name="kafka-marker", daemon=True).start()
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Publish an epoch, unless it was. Raises Final when a newer driver has published."""
+        """Publish an epoch, unless it is published. Raises Final if a newer driver has published."""
         records: list[Outgoing] | None = None
         with self._lock, allowed_before(max(self._committed, self._published) >= 0):
             while True:
@@ -87,37 +88,37 @@ class KafkaSink(Sink):
                 try:
                     return self._publish(writer, records, Marker(epoch, generation, self._run))
                 except BatchRefused as refused:
-                    log.info("%s: written again in smaller batches", refused)
+                    log.info("%s: retried in smaller batches", refused)
                     self._way += 1
 
     def truncate_after(self, epoch: int) -> None:
-        """Records cannot be taken back: refused, unless there are none of later epochs."""
+        """Raise SpecRefused if later epochs are published, because records cannot be taken back."""
         marker = marker_of(self._place, self.topic, self._name)
         if marker is None:
-            log.warning("%r: nobody knows what was published after epoch %d; taken as nothing", self, epoch)
+            log.warning("%r: no marker of epochs after epoch %d; assumed unpublished", self, epoch)
         elif marker.epoch > epoch:
             super().truncate_after(epoch)
         else:
             self._take_over(marker.epoch)
 
     def keep_after(self, epoch: int) -> None:
-        """Later epochs are published again, beside what is there of these numbers."""
+        """Keep the records of later epochs. New epochs of these numbers are added."""
         self._take_over(epoch)
 
     def _take_over(self, epoch: int) -> None:
-        """From now on the marker is this run's."""
+        """Claim the marker for this run."""
         with self._lock:
             writer = self._writer = self._new_writer()
             self._publish(writer, (), Marker(epoch, -1, self._run))
             self._begun = True
 
     def _ready(self, generation: int | None) -> TransactionWriter:
-        """The writer: fenced is whoever came before, and what that one published is known."""
+        """The writer. A new writer fences the previous writer and reads its published epoch."""
         if generation is not None:
             self._generation = generation
         if self._writer is None:
-            # Looked at before, too, so that a driver that was given up does not fence the next one. A transaction that a
-            # killed one has left open is not waited for: only a new writer ends it, or a minute.
+            # The marker is also read before, so that an abandoned driver does not fence its successor. This read does not
+            # wait for an open transaction of a killed driver: only a new writer or a timeout of a minute ends it.
             self._refuse_newer(marker_of(self._place, self.topic, self._name, settled=False), generation)
             writer = self._new_writer()
             marker = marker_of(self._place, self.topic, self._name)
@@ -135,21 +136,23 @@ class KafkaSink(Sink):
         if marker is not None and marker.epoch >= 0 and marker.run not in ("", self._run) and self._run:
             refusal = Final if self._begun else SpecRefused
             raise refusal(
-                f"sink: {self!r}: run {marker.run} writes as {self._name!r}, and this one is {self._run}; give this job "
+                f"sink: {self!r}: run {marker.run} writes as {self._name!r}, and this run is {self._run}; give this job "
                 f"another name=, or, if that run is over, delete the consumer group {self._name!r}"
             )
         if not self._begun and self._published > self._committed:
             raise SpecRefused(
-                f"sink: {self!r} has got epoch {self._published} of another run (this one has committed up to "
+                f"sink: {self!r} has epoch {self._published} of another run (this run has committed up to "
                 f"{self._committed}); give it another name=, or delete the consumer group {self._name!r}"
             )
         if not self._begun and marker is None and self._committed >= 0:
-            log.warning("%r: no marker of group %s; epochs after the last committed one are new", self, self._name)
+            log.warning("%r: no marker of group %s; epochs after the committed epoch are new", self, self._name)
         self._begun = True
 
     def _refuse_newer(self, marker: Marker | None, generation: int | None) -> None:
         if marker is not None and generation is not None and marker.generation > generation:
-            raise Final(f"{self!r}: the driver of generation {marker.generation} writes, this one is of {generation}")
+            raise Final(
+                f"{self!r}: the driver of generation {marker.generation} writes; this driver is of {generation}"
+            )
 
     def _publish(self, writer: TransactionWriter, records: Any, marker: Marker) -> None:
         try:
@@ -161,7 +164,7 @@ class KafkaSink(Sink):
         self._published = marker.epoch
 
     def _renew(self) -> None:
-        """For as long as the process lives."""
+        """Renew the marker periodically until the process ends."""
         waiting = threading.Event()
         while not waiting.wait(RENEW_SECONDS):
             try:
@@ -174,7 +177,7 @@ class KafkaSink(Sink):
 
 @contextmanager
 def allowed_before(before: bool) -> Iterator[None]:
-    """A right that is taken away from a job that has written `before` is waited for; else it was never there."""
+    """Turn NotAllowed into SpecRefused, unless this job has written `before`: such a job waits for the permission."""
     try:
         yield
     except NotAllowed as error:
@@ -184,7 +187,7 @@ def allowed_before(before: bool) -> Iterator[None]:
 
 
 class RepeatingKafkaSink(Sink):
-    """See `kafka_sink` with exactly_once=False."""
+    """The sink of `kafka_sink` with exactly_once=False."""
 
     def __init__(self, place: KafkaPlace, topic: str, encoder: Encoder) -> None:
         self._place = place
@@ -198,11 +201,11 @@ class RepeatingKafkaSink(Sink):
         return f"kafka_sink({self._place.servers!r}, {self.topic!r}, exactly_once=False)"
 
     def open(self, committed: int) -> None:
-        """Nothing is asked of the brokers."""
+        """Do not contact the brokers."""
         self._has_written = committed >= 0
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Publish; again after a failure, with the same numbers."""
+        """Publish the rows. A repetition after a failure has the same headers."""
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
         records = list(self._numbered(epoch, table))
         with allowed_before(self._has_written):
@@ -211,7 +214,7 @@ class RepeatingKafkaSink(Sink):
                     self._publish(records)
                     break
                 except BatchRefused as refused:
-                    log.info("%s: written again in smaller batches", refused)
+                    log.info("%s: retried in smaller batches", refused)
                     self._way += 1
         self._has_written = True
 
@@ -227,8 +230,8 @@ class RepeatingKafkaSink(Sink):
             raise
 
     def _numbered(self, epoch: int, table: pa.Table) -> Iterator[Outgoing]:
-        """With the number of each row in an order of its own: rows come in another one when other instances are asked."""
-        records = sorted(self._encoder.encode(table), key=lambda one: (one[0] or b"", one[1] or b""))
+        """The records with headers, numbered in sorted order, because the order of rows depends on the instances."""
+        records = sorted(self._encoder.encode(table), key=lambda pair: (pair[0] or b"", pair[1] or b""))
         for row, (key, value) in enumerate(records):
             yield key, value, [(EPOCH, str(epoch).encode()), (ROW, str(row).encode())]
 
@@ -243,30 +246,30 @@ def kafka_sink(
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Sink:
-    """Records of a topic of Kafka. Consumers that read committed records see each epoch at once, and once.
+    """Write rows to a Kafka topic. Consumers with read_committed see each epoch atomically, exactly once.
 
     Parameters:
-        servers: host:port of brokers to begin with, several with commas between.
-        topic: its name; it must be there.
-        key: the column that is the record's key, as text if it holds no bytes; None: records have none. Keys go to the
-            partitions to which Java's clients send them ("partitioner": "murmur2_random").
-        value: "json" for an object of all columns (bytes as base64, times in ISO 8601, decimals, NaN and infinities as text,
-            maps as objects), which `ferry.kafka` reads back; or "bytes" or "string" for the column `value` alone.
-        exactly_once: each epoch is a transaction. False: records are there earlier, may come again after a failure, and have
-            the headers `ferry-epoch` and `ferry-row`, by which a repetition is known.
-        name: of the sink in its job, by which its transactions are known; None: that of the topic.
-        options: of librdkafka, as for `kafka`.
+        servers: host:port of one or more bootstrap brokers, separated by commas.
+        topic: name of an existing topic.
+        key: the column of the record's key: bytes unchanged, other types as text. None: records without a key. The partition
+            of a key is the same as with Java's clients ("partitioner": "murmur2_random").
+        value: "json" for an object of all columns (bytes in base64, times in ISO 8601, decimals, NaN and infinities as text,
+            maps as objects), which `ferry.kafka` can read; or "bytes" or "string" for the column `value` alone.
+        exactly_once: True: each epoch is a transaction. False: consumers see records earlier, and records may be repeated
+            after a failure; a repetition has the same headers `ferry-epoch` and `ferry-row`.
+        name: name of the sink in its job, which identifies its transactions. None: the name of the topic.
+        options: options of librdkafka, as for `kafka`.
     Returns: a sink.
-    Raises: SpecRefused, if an argument is none of these, or the library is not installed.
+    Raises: SpecRefused, if an argument is invalid, or the library is not installed.
     Example:
         >>> output = counts.sink(ferry.kafka_sink("broker:9092", "counts", key="auction"))
     """
     library()
     place, encoder = KafkaPlace.of(servers, options), Encoder(key, value)
     require_name(topic, "kafka_sink: topic")
-    for given, what in ((key, "key="), (name, "name=")):
-        if given is not None:
-            require_name(given, f"kafka_sink: {what}")
+    for parameter, text in (("key=", key), ("name=", name)):
+        if text is not None:
+            require_name(text, f"kafka_sink: {parameter}")
     if not exactly_once:
         return RepeatingKafkaSink(place, topic, encoder)
     return KafkaSink(place, topic, encoder, name or topic)

@@ -1,8 +1,8 @@
-"""A topic of Kafka as a source that is read inside the ingest tasks: each partition is a flow, offsets are the positions.
+"""A Kafka topic as a source, read inside the ingest tasks. Each partition is a flow; offsets are the positions.
 
-A position has the offset behind what was read of each partition, and where each was begun. An epoch takes at most as many
-offsets as it may have rows, so a backlog waits in the topic. The job's positions are the only ones: nothing is committed
-to Kafka. Must never import pyspark, nor skip records that the brokers have lost.
+A position has, for each partition, the next offset to read and the offset at which the job began. An epoch takes at most as
+many offsets as it may have rows, so a backlog stays in the topic. The job keeps its positions and commits nothing to Kafka.
+Must never import pyspark. Must never skip lost records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ferry.connectors.kafka.client import NotAllowed, NoTopic, TopicEnds, library
 from ferry.connectors.kafka.place import KafkaPlace
-from ferry.connectors.kafka.readers import SAME_SECONDS, lent_reader, made_again
+from ferry.connectors.kafka.readers import SAME_SECONDS, lent_reader, recreated
 from ferry.connectors.kafka.records import Decoder
 from ferry.connectors.kafka.registry import SchemaRegistry
 from ferry.connectors.splits import BATCH_ROWS, Flow, Malformed, Position, Split, ranges
@@ -23,36 +23,37 @@ from ferry.contract.errors import RECORDS_LOST, SpecRefused, Unreachable
 from ferry.contract.texts import require_name
 
 PARTITIONS_SECONDS = 5.0
-"""Between two looks for new partitions."""
+"""Period of requests for new partitions."""
 
 MISSING_SECONDS = 5.0
-"""A new job waits so long for its topic, and for leaders of all partitions."""
+"""Longest wait of a new job for its topic and for leaders of all partitions."""
 
 ENDS_SECONDS = 1.0
-"""Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
+"""Greatest age of the known ends of partitions, also while they suffice for the next epoch."""
 
 BACK_SECONDS = 10.0
-"""A partition that ends before what was read of it has lost records, unless it is longer again within this time: its leader
-may learn of the end a little later."""
+"""A partition that ends before the read offset has lost records, unless it is longer again within this time: a new leader
+may learn of the end later."""
 
 CUT_ROWS = 20_000
-"""Shares of so many offsets are worth cutting partitions for; smaller ones stay with the reader that knows a partition."""
+"""Least number of offsets in a share for which partitions are divided among tasks. Smaller partitions stay with the task
+whose reader has fetched ahead."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 def spread(waiting: Mapping[int, int], most: int) -> dict[int, int]:
-    """How many of what waits in each partition to take, `most` together: evenly, and what some lack others get."""
+    """Offsets to take of each partition's backlog, `most` in total, evenly as far as the backlogs suffice."""
     taken: dict[int, int] = {}
-    left = sorted((one for one in waiting.items() if one[1] > 0), key=lambda one: (one[1], one[0]))
-    for i, (partition, many) in enumerate(left):
-        taken[partition] = min(many, most // (len(left) - i))
+    left = sorted((item for item in waiting.items() if item[1] > 0), key=lambda item: (item[1], item[0]))
+    for i, (partition, backlog) in enumerate(left):
+        taken[partition] = min(backlog, most // (len(left) - i))
         most -= taken[partition]
-    return {partition: many for partition, many in taken.items() if many}
+    return {partition: count for partition, count in taken.items() if count}
 
 
 def shared(pieces: Sequence[tuple[int, int, int]], tasks: int) -> list[list[tuple[int, int, int]]]:
-    """Pieces (partition, start, stop) for at most so many tasks: whole ones, or cut where that makes them even."""
+    """Pieces (partition, start, stop) for at most `tasks` tasks: whole partitions, or divided if the shares are uneven."""
     tasks = max(tasks, 1)
     shares: list[list[tuple[int, int, int]]] = [[] for _ in range(tasks)]
     for piece in pieces:
@@ -78,16 +79,19 @@ def _cut(pieces: Sequence[tuple[int, int, int]], total: int, tasks: int) -> list
 
 
 def rounds(pieces: Sequence[Sequence[int]], rows: int) -> Iterator[dict[int, tuple[int, int]]]:
-    """Ranges of partitions to read side by side, each time about so many offsets in all, until the pieces are read."""
+    """Ranges of partitions to read together, about `rows` offsets in each round, until all pieces are read."""
     left = {partition: (start, stop) for partition, start, stop in pieces}
     while left:
         each = max(rows // len(left), 1)
         yield {partition: (start, min(start + each, stop)) for partition, (start, stop) in left.items()}
-        left = {one: (start + each, stop) for one, (start, stop) in left.items() if start + each < stop}
+        left = {partition: (start + each, stop) for partition, (start, stop) in left.items() if start + each < stop}
 
 
 class KafkaSplits:
-    """See `kafka`. A position: {"topic": its id, "first": {partition: offset}, "offsets": {partition: offset}}."""
+    """The source of `kafka`.
+
+    A position: {"topic": the topic's id, "first": {partition: first offset}, "offsets": {partition: next offset}}.
+    """
 
     has_flows = True
 
@@ -97,7 +101,7 @@ class KafkaSplits:
         self._decoder = decoder
         self._starting = starting
         self.finite = finite
-        self._asks: TopicEnds | None = None
+        self._topic_ends: TopicEnds | None = None
         self._ends: dict[int, int] = {}
         self._ends_at = 0.0
         self._back_since: float | None = None
@@ -105,29 +109,29 @@ class KafkaSplits:
         self._partitions_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks get: a connection of the driver's is of no use to them."""
-        return {**self.__dict__, "_asks": None}
+        """The state for tasks, without the driver's connection."""
+        return {**self.__dict__, "_topic_ends": None}
 
     def __repr__(self) -> str:
         return f"kafka({self._place.servers!r}, {self._topic!r})"
 
     @property
     def sets_aside(self) -> bool:
-        """Whether there may be values that fit nothing."""
+        """Whether values can be malformed."""
         return self._decoder.sets_aside
 
     @property
     def _brokers(self) -> TopicEnds:
-        if self._asks is None:
-            self._asks = TopicEnds(self._place, self._topic)
-        return self._asks
+        if self._topic_ends is None:
+            self._topic_ends = TopicEnds(self._place, self._topic)
+        return self._topic_ends
 
     def schema(self) -> pa.Schema:
-        """Fields of the value, then what is beside it."""
+        """The fields of the value, then the columns of `beside`."""
         return self._decoder.schema
 
     def start(self) -> Position:
-        """Where the partitions that there are begin, or end. Raises SpecRefused, if there is no such topic."""
+        """The begins or ends of the current partitions. Raises SpecRefused if the topic does not exist."""
         end = time.monotonic() + MISSING_SECONDS
         while True:
             try:
@@ -135,116 +139,119 @@ class KafkaSplits:
             except NotAllowed as error:
                 raise SpecRefused(str(error)) from error
             except Unreachable as error:
-                # A broker that has just begun does not know the topic yet, or one that has just been made has no leader.
+                # A broker that has just started may not know the topic; a new topic may have no leader yet.
                 if time.monotonic() > end:
                     if isinstance(error, NoTopic):
-                        raise SpecRefused(f"{self!r}: there is no such topic: {error}") from error
+                        raise SpecRefused(f"{self!r}: the topic does not exist: {error}") from error
                     raise
             time.sleep(0.1)
 
     def _begun(self) -> Position:
         topic, partitions = self._brokers.partitions()
-        asked = self._brokers.earliest if self._starting == EARLIEST else self._brokers.latest
-        first = _named(asked(partitions))
-        made: dict[str, Any] = {"topic": topic, "first": first, "offsets": first}
-        return {**made, "end": _named(self._brokers.latest(partitions))} if self.finite else made
+        request = self._brokers.earliest if self._starting == EARLIEST else self._brokers.latest
+        first = _named(request(partitions))
+        position: dict[str, Any] = {"topic": topic, "first": first, "offsets": first}
+        return {**position, "end": _named(self._brokers.latest(partitions))} if self.finite else position
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """At most max_rows offsets further on, evenly of all partitions; one that is new begins with its first record."""
+        """The position at most `max_rows` offsets further on, evenly over partitions. New ones are read from their start."""
         if self.ended(start):
             return start
         first, offsets = {**start["first"]}, {**start["offsets"]}
         self._look_for_partitions(start, PARTITIONS_SECONDS)
         if not self.finite:
-            if new := [one for one in self._partitions if str(one) not in offsets]:
-                found = _named(self._brokers.earliest(new))
-                first, offsets = first | found, offsets | found
+            if new := [number for number in self._partitions if str(number) not in offsets]:
+                begins = _named(self._brokers.earliest(new))
+                first, offsets = first | begins, offsets | begins
         if sum(self._waiting(offsets).values()) < max_rows or time.monotonic() - self._ends_at > ENDS_SECONDS:
             self._look_for_ends(start, offsets)
         waiting = self._bounded(start, self._waiting(offsets))
-        if any(many > 0 for many in waiting.values()):
+        if any(count > 0 for count in waiting.values()):
             self._look_for_partitions(start, SAME_SECONDS)
-        for partition, many in spread(waiting, max_rows).items():
-            offsets[str(partition)] += many
+        for partition, count in spread(waiting, max_rows).items():
+            offsets[str(partition)] += count
         return start if offsets == start["offsets"] else {**start, "first": first, "offsets": offsets}
 
     def _look_for_partitions(self, position: Position, seconds: float) -> None:
-        """Unless that was done less than so long ago."""
+        """Request the partitions, unless the last answer is younger than `seconds`. Raises SpecRefused for a new topic."""
         if self._partitions and time.monotonic() - self._partitions_at < seconds:
             return
         topic, self._partitions = self._brokers.partitions()
         self._partitions_at = time.monotonic()
         if topic != position["topic"]:
-            raise made_again(self._place.servers, self._topic)
+            raise recreated(self._place.servers, self._topic)
 
     def _look_for_ends(self, position: Position, offsets: Mapping[str, int]) -> None:
-        """Raises Unreachable, and SpecRefused when it lasts, for a partition that ends before what was read of it."""
-        ends = self._brokers.latest([int(one) for one in offsets])
-        short = [one for one, offset in offsets.items() if ends[int(one)] < offset]
+        """Request the ends of partitions.
+
+        Raises Unreachable for a partition that ends before its read offset, and SpecRefused if that lasts.
+        """
+        ends = self._brokers.latest([int(name) for name in offsets])
+        short = [name for name, offset in offsets.items() if ends[int(name)] < offset]
         if not short:
             self._ends, self._ends_at, self._back_since = ends, time.monotonic(), None
             return
         self._look_for_partitions(position, 0.0)
         self._back_since = self._back_since or time.monotonic()
         text = f"{self!r}: " + "; ".join(
-            f"partition {one} was read up to offset {offsets[one]}, and ends at {ends[int(one)]}" for one in short
+            f"partition {name} was read up to offset {offsets[name]}, and ends at {ends[int(name)]}" for name in short
         )
         if time.monotonic() - self._back_since < BACK_SECONDS:
-            raise Unreachable(f"{text}: looked at again for {BACK_SECONDS:g} s")
+            raise Unreachable(f"{text}: checked again for {BACK_SECONDS:g} s")
         raise SpecRefused(
-            f"{RECORDS_LOST}{text}: the brokers have lost records, and give their offsets to new ones. No record is "
-            "passed over: begin a new job"
+            f"{RECORDS_LOST}{text}: the brokers have lost records, and reuse their offsets. Ferry skips no record: begin "
+            "a new job"
         )
 
     def _waiting(self, offsets: Mapping[str, int]) -> dict[int, int]:
-        """Offsets of each partition that are not read, as far as it is known."""
-        return {int(one): max(self._ends.get(int(one), 0) - offset, 0) for one, offset in offsets.items()}
+        """Number of unread offsets of each partition, by the last known ends."""
+        return {int(name): max(self._ends.get(int(name), 0) - offset, 0) for name, offset in offsets.items()}
 
     def _bounded(self, position: Position, waiting: Mapping[int, int]) -> dict[int, int]:
-        """Of a finite input what was there when the job began."""
+        """The unread offsets, for a finite input only up to its end when the job began."""
         if not self.finite:
             return dict(waiting)
         end, offsets = position["end"], position["offsets"]
-        return {one: min(many, end[str(one)] - offsets[str(one)]) for one, many in waiting.items()}
+        return {number: min(count, end[str(number)] - offsets[str(number)]) for number, count in waiting.items()}
 
     def ended(self, position: Position) -> bool:
-        """True when a finite input was read to where the topic ended when the job began."""
-        return self.finite and all(offset >= position["end"][one] for one, offset in position["offsets"].items())
+        """Whether a finite input was read up to the topic's end when the job began."""
+        return self.finite and all(offset >= position["end"][name] for name, offset in position["offsets"].items())
 
     def flows(self, position: Position) -> dict[str, bool]:
-        """Partitions, and whether records of them wait; as long as nobody has asked, they may."""
+        """Partitions, and whether a partition has unread records. Before the first request of ends it may have some."""
         if not self._ends:
-            return {one: not self.finite or at < position["end"][one] for one, at in position["offsets"].items()}
+            return {name: not self.finite or at < position["end"][name] for name, at in position["offsets"].items()}
         waiting = self._bounded(position, self._waiting(position["offsets"]))
-        return {str(one): many > 0 for one, many in waiting.items()}
+        return {str(number): count > 0 for number, count in waiting.items()}
 
     def lag(self, position: Position) -> int:
-        """Offsets that are not read, as they were when the brokers were asked last."""
+        """Number of unread offsets, by the last known ends."""
         return sum(self._bounded(position, self._waiting(position["offsets"])).values())
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
-        """Ranges of offsets; whole partitions, unless cutting them makes the shares of tasks even."""
-        # A first epoch that is begun again was planned from where the topic began, or ended, then.
+        """Ranges of offsets: whole partitions, divided if the shares of tasks would be uneven."""
+        # A repeated first epoch begins at the offsets of its first plan, although the topic's start may have moved.
         begun = stop["first"] if start["offsets"] == start["first"] else {**stop["first"], **start["offsets"]}
-        pieces = [(int(one), begun[one], offset) for one, offset in stop["offsets"].items() if begun[one] < offset]
+        pieces = [(int(name), begun[name], offset) for name, offset in stop["offsets"].items() if begun[name] < offset]
         about = {"topic": stop["topic"], "first": start["offsets"] == start["first"]}
         return [{"pieces": share, **about} for share in shared(sorted(pieces), tasks)] if pieces else []
 
     def divided(self, split: Split) -> list[Split]:
-        """See RangeSplits."""
+        """A split of one range in smaller splits (`RangeSplits`)."""
         ((partition, low, high),) = split["pieces"]
         return [{**split, "pieces": [[partition, a, b]]} for a, b in ranges(low, high)] if high - low > 1 else []
 
     def place(self, split: Split) -> str:
-        """See RangeSplits."""
+        """Partitions and offsets of a split, for messages."""
         pieces = [
-            f"partition {one}, offset{f's {low} to {high - 1}' if high - low > 1 else f' {low}'}"
-            for one, low, high in split["pieces"]
+            f"partition {number}, offset{f's {low} to {high - 1}' if high - low > 1 else f' {low}'}"
+            for number, low, high in split["pieces"]
         ]
         return f"topic {self._topic}, " + "; ".join(pieces[:3]) + ("; ..." if len(pieces) > 3 else "")
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
-        """The records of a split. Raises SpecRefused when the brokers have lost any, Unreachable when they do not answer."""
+        """The records of a split. Raises SpecRefused for lost records, Unreachable if the brokers do not answer."""
         try:
             with lent_reader(self._place, self._topic) as reader:
                 for wanted in rounds(split["pieces"], BATCH_ROWS):
@@ -253,13 +260,13 @@ class KafkaSplits:
                             yield Flow(str(partition))
                             yield from self._decoder.decode(records, columns)
         except Unreachable as error:
-            if isinstance(error, NotAllowed) and split["first"]:  # A job that has read before waits until it may again.
+            if isinstance(error, NotAllowed) and split["first"]:  # A job that has read before waits for the permission.
                 raise SpecRefused(str(error)) from error
-            raise Unreachable(str(error)) from error  # This class is known to whoever reads the error of a task.
+            raise Unreachable(str(error)) from error  # The driver knows this class in the error of a task.
 
 
 def _named(offsets: Mapping[int, int]) -> dict[str, int]:
-    """As JSON has it."""
+    """The offsets with partitions as texts, for JSON."""
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
@@ -274,30 +281,30 @@ def kafka(
     options: Mapping[str, Any] | None = None,
     epoch: Mapping[str, str] | None = None,
 ) -> KafkaSplits:
-    """A topic of Kafka, read inside the tasks; every partition is a flow, and those that are added later are found.
+    """A Kafka topic as a source, read inside the tasks. Every partition is a flow, also partitions that are added later.
 
-    Only committed records are read, unless the options say `isolation.level`. A value that is no object, or does not fit
-    the schema, is reported as Malformed; so is a record without a value, where there is a schema. Records that the brokers
-    have deleted before they were read end the job.
+    Only committed records are read, unless the options set `isolation.level`. A value that is not a JSON object, or does not
+    fit the schema, is malformed; with a schema, a record without a value is malformed, too. The job stops if the brokers
+    delete records before it has read them.
 
     Parameters:
-        servers: host:port of brokers to begin with, several with commas between.
-        topic: its name.
-        value: the schema of values that are JSON objects, whose other fields are ignored; or "bytes" or "string", for one
+        servers: host:port of one or more bootstrap brokers, separated by commas.
+        topic: name of the topic.
+        value: the schema of JSON objects in the values, whose other fields are ignored; or "bytes" or "string", for a single
             column `value`.
-        beside: further columns: "key" (bytes), "partition", "offset", "timestamp" (that of the record), "headers".
-        starting: "earliest" or "latest": where a new job begins. Partitions that are added later are read from their first
-            record.
-        finite: the input is what the topic held when the job began, and then it ends.
-        registry: URL of a schema registry of the Confluent kind, which knows the schemas that values (Avro or JSON) were
-            written with; `value` are the columns to take of them. A login is the name of a variable:
+        beside: further columns: "key" (bytes), "partition", "offset", "timestamp" (the record's), "headers".
+        starting: "earliest" or "latest": the offsets at which a new job begins. Partitions that are added later are read
+            from their first record.
+        finite: True: the input ends with the records that the topic held when the job began.
+        registry: URL of a Confluent schema registry with the schemas of the values (Avro or JSON). `value` is then the
+            schema of the columns to read. A login is a reference to an environment variable:
             "https://${REGISTRY_LOGIN}@registry:8081".
-        options: of librdkafka, such as {"security.protocol": "SASL_SSL"}. Secrets are names of environment variables
-            of driver and workers: {"sasl.password": "${KAFKA_PASSWORD}"}.
-        epoch: the unit of numbers in columns of timestamps, as for `json_files`: {"ts": "ms"}.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if an argument is none of these, a column is of a type that is not read from JSON, the library is
-        not installed, or, when the job begins, there is no such topic.
+        options: options of librdkafka, such as {"security.protocol": "SASL_SSL"}. Secrets are references to environment
+            variables of driver and workers: {"sasl.password": "${KAFKA_PASSWORD}"}.
+        epoch: by timestamp column, the unit of its numbers since 1970, as for `json_files`: {"ts": "ms"}.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if an argument is invalid, a type is not supported in JSON, or the library is not installed. The job
+        raises SpecRefused at its start, if the topic does not exist.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])

@@ -1,4 +1,4 @@
-"""Calls of Kafka's library that are waited for no longer than they should take. Must never import that library."""
+"""Calls of Kafka's library with a timeout. Must never import the library."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from ferry.contract.errors import Unreachable
 T = TypeVar("T")
 
 
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """What the call gives, or raises. Raises Unreachable when it does not return: its thread is left alone then.
+def within(seconds: float, call: Callable[[], T], place: str) -> T:
+    """The result or error of the call. Raises Unreachable if it does not return in time, and abandons its thread.
 
-    The library has time limits of its own. When the broker that leads a group died under a transaction, a call has stayed
-    beyond its limit, for ever.
+    The library's own timeouts do not suffice: when a group's broker died during a transaction, a call never returned.
     """
-    made: Future[T] = Future()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            made.set_result(call())
+            answer.set_result(call())
         except BaseException as error:
-            made.set_exception(error)
+            answer.set_exception(error)
 
     threading.Thread(target=run, name="kafka-call", daemon=True).start()
     try:
-        return made.result(seconds)
+        return answer.result(seconds)
     except TimeoutError as late:
-        if made.done():
+        if answer.done():
             raise
-        raise Unreachable(f"{what}: no answer for {seconds:g} s") from late
+        raise Unreachable(f"{place}: no answer for {seconds:g} s") from late

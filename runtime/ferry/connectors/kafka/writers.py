@@ -1,7 +1,7 @@
-"""Records into a topic of Kafka: an epoch as a transaction with its marker, or one after the other.
+"""Writers of records to a Kafka topic: an epoch as a transaction with its marker, or records without a transaction.
 
-A broker refuses all that came together with a record that it never takes. So they are written again in smaller batches, and
-at last each alone: then it is known which one it is. Must never say of another record that it can never be written.
+A broker refuses the whole batch of an invalid record. Therefore refused records are retried in smaller batches, and at last
+each record alone, which identifies the invalid record. Must never report a valid record as invalid.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from ferry.connectors.kafka.records import Encoder, Marker, Outgoing
 from ferry.connectors.kafka.waiting import within
 from ferry.contract.errors import FerryError, Final, Unreachable
 
-CONNECT_SECONDS = 0.05  # from when a producer has heard of its brokers
-TRANSACTION_SECONDS = 15.0
-"""Each step of a transaction takes at most this time, else all of it is tried anew."""
-REPORT_SECONDS = 1.0
-"""Which record has made a transaction fail is reported within this time."""
+CONNECT_SECONDS = 0.05
+"""Wait for a producer's connection after the answer about its topic."""
 
-PARTITIONER = "murmur2_random"  # as Java's clients; the library's own sends keys to other partitions
+TRANSACTION_SECONDS = 15.0
+"""Timeout of each step of a transaction. After it the whole transaction is retried."""
+
+REPORT_SECONDS = 1.0
+"""Longest wait for the delivery report of the record that made a transaction fail."""
+
+PARTITIONER = "murmur2_random"
+"""The partitioner of Java's clients. The library's default maps keys to different partitions."""
 
 BATCHES: tuple[dict[str, int], ...] = ({}, {"batch.size": 16_384}, {"batch.num.messages": 1})
-"""How records are put together, each way after the brokers have refused what the one before has made. The second is that
-of Java's clients."""
+"""Batch sizes in the order of the retries after refused batches. The second size is the default of Java's clients."""
 
 
 class BatchRefused(Unreachable):
-    """The brokers take some of the records never, at least not together with the others."""
+    """The brokers refuse some of the records, alone or together with others."""
 
 
 class _Writer:
-    """Hands records over to the brokers. Those that they will never take are known by their delivery reports."""
+    """Sends records to the brokers. Delivery reports identify records that the brokers always refuse."""
 
     def __init__(
         self, place: KafkaPlace, topic: str, where: str, encoder: Encoder, way: int, more: Mapping[str, Any]
     ) -> None:
-        """`way`: in which of the `BATCHES` records go."""
+        """`way`: index in `BATCHES`."""
         self._where = where
         self._topic = topic
         self._encoder = encoder
         self._alone = way == len(BATCHES) - 1
         self._last_error = LastError()
         self._failed: list[tuple[Any, Outgoing]] = []
-        self._handed: Outgoing | None = None
-        """The record that is being handed over."""
+        self._sending: Outgoing | None = None
+        """The record in the current call of the library."""
         more = {"linger.ms": 5, "partitioner": PARTITIONER, **more, "enable.idempotence": True}
         reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
         self._producer = client.producer(place.with_options(BATCHES[way]), {**more, **reports}, self._last_error)
@@ -60,9 +63,9 @@ class _Writer:
             self._failed.append((error, (record.key(), record.value(), [])))
 
     def _put(self, records: Iterable[Outgoing]) -> None:
-        """Hand over records, each as soon as there is room."""
+        """Put records into the library's queue. Waits while the queue is full."""
         for record in records:
-            self._handed = record
+            self._sending = record
             key, value, headers = record
             end = time.monotonic() + TRANSACTION_SECONDS
             while True:
@@ -72,15 +75,15 @@ class _Writer:
                     break
                 except BufferError as full:
                     if time.monotonic() > end:
-                        text = f"{self._where}: no room for a record for {TRANSACTION_SECONDS:g} s"
+                        text = f"{self._where}: the send queue was full for {TRANSACTION_SECONDS:g} s"
                         raise Unreachable(self._last_error.beside(text)) from full
                     self._producer.poll(0.1)
-        self._handed = None
+        self._sending = None
 
     def _failure(self, error: Any) -> FerryError:
-        """The error of ours; Final, if it or the report of a delivery says that a record can never be written."""
-        if client.advice(error) and self._handed is not None:
-            return self._final(error, self._handed)
+        """Ferry's error. Final if the error or a delivery report means that the brokers always refuse a record."""
+        if client.advice(error) and self._sending is not None:
+            return self._final(error, self._sending)
         end = time.monotonic() + REPORT_SECONDS
         while not self._failed and client.is_abort(error) and time.monotonic() < end:
             self._producer.poll(0.1)
@@ -104,22 +107,22 @@ class _Writer:
 
 
 class TransactionWriter(_Writer):
-    """Writes epochs to a topic, each in a transaction with its marker. A new one fences those of the same name before it."""
+    """Writes each epoch in a transaction with its marker. A new writer fences earlier writers of the same name."""
 
     def __init__(self, place: KafkaPlace, topic: str, name: str, where: str, encoder: Encoder, way: int = 0) -> None:
         more = {"transactional.id": name, "transaction.timeout.ms": 60_000}
         super().__init__(place, topic, f"{where}, transactions of {name!r}", encoder, way, more)
         self._group = _group(place, name, self._last_error)
         with mapped_errors(self._failure):
-            # Before it has a connection it looks for who knows its transactions twice a second only.
+            # Without a connection the library looks for its transaction coordinator only twice a second.
             self._find_topic()
             self._producer.poll(CONNECT_SECONDS)
             self._within(self._producer.init_transactions)
 
     def publish(self, records: Iterable[Outgoing], marker: Marker) -> None:
-        """All of them and the marker, or nothing; after an error nobody knows which, and this writer is of no more use.
+        """Publish the records and the marker atomically. After an error the outcome is unknown: close this writer.
 
-        Raises Final for a record that can never be written, BatchRefused when it may be one.
+        Raises Final for a record that the brokers always refuse, BatchRefused if it is not identified yet.
         """
         note = client.at(self._topic, 0, marker.epoch + 1, marker.about())
         with mapped_errors(self._failure):
@@ -130,43 +133,43 @@ class TransactionWriter(_Writer):
             self._within(self._producer.commit_transaction)
 
     def close(self) -> None:
-        """Give up what is under way, if the broker can be told; the next writer does so, too."""
+        """Abort the open transaction, if a broker is reachable. The next writer aborts it, too."""
         with suppress(FerryError), mapped_errors(self._failure):
             within(2.0, partial(self._producer.abort_transaction, 1.0), self._where)
 
 
 def marker_of(place: KafkaPlace, topic: str, name: str, settled: bool = True) -> Marker | None:
-    """The last one that was committed; None: there is none, or it has expired.
+    """The last committed marker. None without a marker, or after its expiry.
 
-    `settled`: when the transaction under way is over, however long that takes; else without that one.
+    `settled`: True: wait until the open transaction has ended. False: ignore the open transaction.
     """
     last_error, where = LastError(), f"kafka {place.servers}, group {name!r}"
     group = _group(place, name, last_error, "read_committed" if settled else "read_uncommitted")
 
     def failed(error: Any) -> FerryError:
-        polled = group.poll(0)  # a lack of rights
+        polled = group.poll(0)  # reports a missing permission
         return failure(error if polled is None else polled.error() or error, where, last_error)
 
     try:
         with mapped_errors(failed):
-            (found,) = group.committed([client.at(topic, 0)], TRANSACTION_SECONDS)
-        if found.error is not None:
-            raise failed(found.error)
+            (committed,) = group.committed([client.at(topic, 0)], TRANSACTION_SECONDS)
+        if committed.error is not None:
+            raise failed(committed.error)
     finally:
         group.close()
-    if found.offset < 0:
+    if committed.offset < 0:
         return None
-    return Marker.read(found.offset, found.metadata)
+    return Marker.read(committed.offset, committed.metadata)
 
 
 def _group(place: KafkaPlace, name: str, last_error: LastError, isolation: str = "read_committed") -> Any:
-    """A consumer of a group, which reads nothing: it knows what is committed for it."""
+    """A consumer for the committed offsets of a group. It reads no records."""
     settings = {"group.id": name, "enable.auto.commit": False}
     return client.consumer(place.with_options({"isolation.level": isolation}), settings, last_error)
 
 
 class PlainWriter(_Writer):
-    """Writes records without a transaction: all have arrived, or an error says that some may have."""
+    """Writes records without a transaction. After an error some of the records may have arrived."""
 
     def __init__(self, place: KafkaPlace, topic: str, where: str, encoder: Encoder, way: int = 0) -> None:
         more = {"delivery.timeout.ms": int(TRANSACTION_SECONDS * 1000)}
@@ -175,9 +178,9 @@ class PlainWriter(_Writer):
             self._find_topic()
 
     def publish(self, records: Iterable[Outgoing]) -> None:
-        """Returns when the brokers have them.
+        """Publish the records. Returns when the brokers have acknowledged them.
 
-        Raises Final for a record that can never be written, BatchRefused when it may be one.
+        Raises Final for a record that the brokers always refuse, BatchRefused if it is not identified yet.
         """
         with mapped_errors(self._failure):
             self._put(records)
@@ -185,9 +188,9 @@ class PlainWriter(_Writer):
         if self._failed:
             raise self._failure(self._failed[0][0])
         if left:
-            text = f"{self._where}: {left} records were not taken within {TRANSACTION_SECONDS:g} s"
+            text = f"{self._where}: {left} records were not acknowledged within {TRANSACTION_SECONDS:g} s"
             raise Unreachable(self._last_error.beside(text))
 
     def close(self) -> None:
-        """Forget what was not taken."""
+        """Drop the records that were not acknowledged."""
         self._producer.purge()

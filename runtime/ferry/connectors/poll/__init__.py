@@ -1,1 +1,1 @@
-"""A function of the user's that is asked again and again for new rows."""
+"""A user's function that is called periodically for new rows."""

@@ -1,10 +1,10 @@
-"""A function of the user's that is asked again and again for new rows. Its answers are kept in a folder, one file each.
+"""A user's function as a source: it is called periodically for new rows. A journal folder holds a file for each answer.
 
-    function(state) -> rows, next state -> a file of both -> position: the number of the file -> read by tasks
+    function(state) -> rows, next state -> a file with both -> position: the file's number -> read by tasks
 
-An answer that has a file is never asked for again: whoever plans from the position before it takes the file. So an epoch has
-the same rows whenever it is read, and the function may be called again for a state only where its answer was not kept. Must
-never change a file that has its name.
+An answer with a file is never requested again: every plan from the position before it reads the file. So an epoch has the
+same rows in every read. The function is called again for a state only if its answer was not written. Must never change a
+finished file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ import pyarrow as pa
 
 from ferry.connectors.formats.python_values import is_cut
 from ferry.connectors.splits import BATCH_ROWS, Position, Split
-from ferry.connectors.users import asked_code, require_arguments
+from ferry.connectors.users import reading_code, require_arguments
 from ferry.contract.durations import Duration, milliseconds
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from ferry.contract.user_code import function_name
 from ferry.system import files
 
 STATE = b"ferry.state"
-"""Key of a file's metadata: the next state, as JSON."""
+"""Key of a file's metadata with the next state, as JSON."""
 
 
 class PollSplits:
-    """See `poll`. A position: {"life": of the job, "number": of the answer that was read last, "state": the next one}."""
+    """The source of `poll`.
+
+    A position: {"life": random name of the job's journal, "number": number of the last read answer, "state": the next state,
+    "over": whether the input has ended}.
+    """
 
     def __init__(
         self,
@@ -52,10 +56,10 @@ class PollSplits:
         self._keep = milliseconds(keep, "poll: keep") / 1000
         self._first = first
         self.finite = finite
-        self._asked = -float("inf")
-        """when, by the clock that never goes back"""
+        self._called = -float("inf")
+        """Monotonic time of the last call, in seconds."""
         self._state: tuple[str, int, Any] | None = None
-        """(life, number, state) that answers without rows have led to since that answer"""
+        """(life, number, state): the state after the answers without rows that follow answer `number`."""
 
     def __repr__(self) -> str:
         return f"poll({function_name(self.function)})"
@@ -65,41 +69,40 @@ class PollSplits:
         return self._schema
 
     def start(self) -> Position:
-        """Before the first answer."""
+        """The position before the first answer."""
         with _reached(self._journal):
             os.makedirs(self._journal, exist_ok=True)
         return {"life": uuid.uuid4().hex[:12], "number": 0, "state": self._first, "over": False}
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """Behind the next answer that has rows; it is read whole, in one epoch, however many rows it has."""
+        """The position after the next answer with rows. One epoch reads the whole answer, whatever its size."""
         if self.ended(start):
             return start
         life, number = start["life"], start["number"] + 1
         file = self._file(life, number)
         with _reached(self._journal):
-            if not file.exists() and not self._ask(start, file):
+            if not file.exists() and not self._call(start, file):
                 return start
             with pa.OSFile(str(file)) as source:
                 metadata = pa.ipc.open_file(source).schema.metadata
         return {"life": life, "number": number, **json.loads(metadata[STATE])}
 
-    def _ask(self, start: Position, file: Path) -> bool:
-        """Call the function, if it is time; whether its answer was kept in the file."""
+    def _call(self, start: Position, file: Path) -> bool:
+        """Call the function if `every` has passed. Returns whether the file now holds its answer."""
         now = time.monotonic()
-        if now - self._asked < self._every:
+        if now - self._called < self._every:
             return False
         life, number, state = start["life"], start["number"], start["state"]
         if self._state is not None and self._state[:2] == (life, number):
             state = self._state[2]
-        what = f"{function_name(self.function)} of ferry.poll"
-        with asked_code(what, self.function):
+        with reading_code(f"{function_name(self.function)} of ferry.poll", self.function):
             rows, state = self._answer(self.function(_copied(state)))
-        self._asked = now
+        self._called = now
         if not rows.num_rows and not self.finite:
             self._state = life, number, state
             return False
-        kept = json.dumps({"state": state, "over": self.finite and not rows.num_rows})
-        schema = self._schema.with_metadata({STATE: kept})
+        position = json.dumps({"state": state, "over": self.finite and not rows.num_rows})
+        schema = self._schema.with_metadata({STATE: position})
         with files.making(file) as new, pa.OSFile(str(new), "wb") as sink:
             with pa.ipc.new_file(sink, schema) as writer:
                 writer.write_table(rows.replace_schema_metadata(schema.metadata), BATCH_ROWS)
@@ -108,7 +111,7 @@ class PollSplits:
         return True
 
     def _answer(self, answer: Any) -> tuple[pa.Table, Any]:
-        """Rows of the schema, and the next state as it is kept. Raises TypeError or ValueError for what is none."""
+        """(Rows of the schema, the next state as JSON). Raises TypeError or ValueError for an invalid answer."""
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(f"it returned {type(answer).__name__}; return (rows, next state)")
         rows, state = answer
@@ -123,29 +126,29 @@ class PollSplits:
         if rows.schema.names != self._schema.names:
             raise TypeError(f"it returned columns {rows.schema.names}; its schema has {self._schema.names}")
         if lacking := [f.name for f in self._schema if not f.nullable and rows.column(f.name).null_count]:
-            raise ValueError(f"it returned a null in column {lacking[0]!r}, which has none by its schema")
+            raise ValueError(f"it returned a null in column {lacking[0]!r}, which is not nullable in its schema")
         rows = rows.cast(self._schema)
         try:
             return rows, _copied(state)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"it returned a state that is no JSON value: {error}") from error
+            raise TypeError(f"it returned a state that is not a JSON value: {error}") from error
 
     def _table(self, rows: list[Any]) -> pa.Table:
-        """Of dictionaries. Raises TypeError or ValueError for what Arrow would take for a null, or would cut."""
-        if other := [one for one in rows if not isinstance(one, dict)]:
+        """A table of dictionaries. Raises TypeError or ValueError for a row or value that Arrow would drop or truncate."""
+        if other := [row for row in rows if not isinstance(row, dict)]:
             raise TypeError(f"it returned {type(other[0]).__name__} for a row; give dicts of column and value")
         for field in self._schema:
-            if cut := [one[field.name] for one in rows if is_cut(one.get(field.name), field.type)]:
+            if cut := [row[field.name] for row in rows if is_cut(row.get(field.name), field.type)]:
                 raise ValueError(f"it returned {cut[0]} in column {field.name!r}, which is {field.type}")
         return pa.Table.from_pylist(rows, schema=self._schema)
 
     def _clean(self, life: str, number: int) -> None:
-        """Remove answers that are so old that no checkpoint of this job is expected to need them."""
+        """Remove answers older than `keep`, which no checkpoint of this job should need."""
         with suppress(OSError):
             for old in Path(self._journal).glob(f"{life}-*.arrow"):
                 if int(old.stem.split("-")[1]) < number and time.time() - old.stat().st_mtime > self._keep:
                     old.unlink()
-            for left in Path(self._journal).glob(f".{life}-*.tmp"):  # by a driver that was killed
+            for left in Path(self._journal).glob(f".{life}-*.tmp"):  # of a killed driver
                 if time.time() - left.stat().st_mtime > self._keep:
                     left.unlink()
 
@@ -153,11 +156,11 @@ class PollSplits:
         return Path(self._journal, f"{life}-{number:012}.arrow")
 
     def ended(self, position: Position) -> bool:
-        """True when a finite input has given an answer without rows."""
+        """Whether a finite input has returned an answer without rows."""
         return bool(position["over"])
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
-        """Batches of the answer's file, which holds all that is new at `stop`."""
+        """Batches of the answer's file, which holds all records between the positions. Raises RowsGone."""
         if stop["number"] != start["number"] + 1 or stop["life"] != start["life"]:
             raise RowsGone(f"{self!r}: answer {stop['number']} does not follow {start['number']}: epochs were lost")
         batches = self._opened(stop["life"], stop["number"]).num_record_batches
@@ -165,7 +168,7 @@ class PollSplits:
         return [{"life": stop["life"], "number": stop["number"], "batches": share} for share in shares if share]
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """These batches. Raises RowsGone when the file is not there."""
+        """The records of the split's batches. Raises RowsGone if the file is missing."""
         answer = self._opened(split["life"], split["number"])
         for i in split["batches"]:
             batch = answer.get_batch(i).cast(self._schema)
@@ -180,18 +183,18 @@ class PollSplits:
             if not isinstance(gone.__cause__, FileNotFoundError):
                 raise
             raise RowsGone(
-                f"{self!r}: {file} is not there: journal= is a folder that driver and workers see under the same path, and "
-                f"keeps answers for {self._keep:g} s. Put the file back"
+                f"{self!r}: {file} is missing: journal= is a folder with the same path for driver and workers, and keeps "
+                f"answers for {self._keep:g} s. Put the file back"
             ) from gone
 
 
 def _copied(state: Any) -> Any:
-    """As a position has it, and not the same object: who changes it changes no position. Raises TypeError, ValueError."""
+    """A copy of a state as JSON, so users' changes do not change a position. Raises TypeError or ValueError."""
     return json.loads(json.dumps(state, allow_nan=False))
 
 
 class _reached:
-    """Around the journal: a folder that cannot be used is waited for."""
+    """Around uses of the journal: raises Unreachable for a folder that cannot be used."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
@@ -213,25 +216,25 @@ def poll(
     finite: bool = False,
     keep: Duration = "7d",
 ) -> PollSplits:
-    """A function of yours as a source: it is asked for new rows again and again, with what it has returned as its state.
+    """Your own function as a source: it is called periodically, and gets the state that its last call returned.
 
-    The driver calls it between epochs, which wait for it: let it return soon. Its rows and the next state are written into
-    the journal before an epoch has them, so an epoch that is run again has the same rows, each once. The function itself may
-    be called again with the same state, if the driver dies before its answer was written: what it takes away elsewhere, as
-    messages from a queue, may be lost then. Let it read what can be read again.
+    The driver calls the function between epochs, and the next epoch waits for it, so it should return quickly. The driver
+    writes rows and next state into the journal before an epoch reads them. So a repeated epoch has the same rows, exactly
+    once. If the driver dies before it has written an answer, it calls the function again with the same state. Therefore the
+    function must read repeatably: messages that it removes from a queue may be lost.
 
     Parameters:
-        function: gets the state, and returns (rows, next state): rows as a list of dicts, a RecordBatch or a Table, with
-            the columns of the schema; the state is any JSON value. One that raises an error of a network or a database, as
-            ConnectionError, is called again until it answers.
+        function: gets the state and returns (rows, next state). Rows are a list of dicts, a RecordBatch or a Table with the
+            columns of the schema; the state is any JSON value. After an error of a network or a database, such as
+            ConnectionError, the function is called again.
         schema: the columns.
-        journal: a folder that driver and workers see under the same path.
-        every: between two calls.
+        journal: a folder with the same path for the driver and all workers.
+        every: time between two calls: text such as "10s", or a timedelta.
         first: the state of the first call.
-        finite: the input ends with the first answer that has no rows.
-        keep: how long an answer stays in the journal, for checkpoints that a job may be restored from.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if an argument is none of these.
+        finite: whether the input ends with the first answer without rows.
+        keep: how long an answer stays in the journal, for restores from older checkpoints: text or a timedelta.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if an argument is invalid.
     Example:
         >>> import pyarrow as pa
         >>> def orders(page):
@@ -246,5 +249,5 @@ def poll(
     try:
         json.dumps(first, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise SpecRefused(f"poll: first={first!r} is no JSON value: {error}") from error
+        raise SpecRefused(f"poll: first={first!r} is not a JSON value: {error}") from error
     return PollSplits(function, schema, journal, every, first, finite, keep)

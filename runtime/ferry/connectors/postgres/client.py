@@ -1,4 +1,4 @@
-"""PostgreSQL's client: where a server is, how it is reached, what its errors mean. The only place that imports psycopg."""
+"""PostgreSQL's client: addresses, connections, and the meaning of errors. The only import of psycopg."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""Of a connection, unless the user says otherwise: who does not answer is known to be away."""
+"""Default options of a connection, with timeouts that detect a server that does not answer."""
 
 
-def require(what: str = "postgres") -> None:
-    """Raise SpecRefused where the client's library is not installed, which `what` needs."""
+def require(connector: str = "postgres") -> None:
+    """Raise SpecRefused if the client's library, which the connector needs, is not installed."""
     try:
         import psycopg  # noqa: F401
     except ImportError as missing:
-        raise SpecRefused(f"{what}: the package psycopg is not installed: ferry-stream[postgres]") from missing
+        raise SpecRefused(f"{connector}: the package psycopg is not installed: ferry-stream[postgres]") from missing
 
 
 class PostgresPlace:
-    """Where the server is, and how it is asked; secrets are names of variables."""
+    """The address of a database and the options of connections. Secrets are references to environment variables."""
 
     def __init__(self, dsn: str) -> None:
-        """Checked. Raises SpecRefused."""
+        """Check the address. Raises SpecRefused."""
         self._whole = environment.is_reference(dsn)
         self._dsn = dsn
-        self._given: dict[str, str] = {} if self._whole else _parsed(dsn, hide=False)
-        secrets.require_references(self._given, "postgres: option")
+        self._options: dict[str, str] = {} if self._whole else _parsed(dsn, hide=False)
+        secrets.require_references(self._options, "postgres: option")
 
     @property
     def shown(self) -> str:
-        """Without what may be secret."""
+        """The address without secrets."""
         if self._whole:
             return self._dsn
-        host, port, name = (self._given.get(one, "") for one in ("host", "port", "dbname"))
+        host, port, name = (self._options.get(option, "") for option in ("host", "port", "dbname"))
         return f"{host}{f':{port}' if port else ''}/{name}"
 
     def connect(self) -> Any:
-        """A connection. Raises Unreachable, or SpecRefused when a variable is not set."""
+        """A new connection. Raises Unreachable, or SpecRefused if a variable is not set."""
         import psycopg
 
-        given = _parsed(environment.filled(self._dsn), hide=True) if self._whole else secrets.filled(self._given)
+        options = _parsed(environment.filled(self._dsn), hide=True) if self._whole else secrets.filled(self._options)
         with self.errors():
-            # Prepared statements are known to no pooler that gives each transaction another connection.
-            return psycopg.connect(**{**DEFAULTS, **given}, prepare_threshold=None)
+            # No prepared statements: a pooler that gives each transaction another connection would lose them.
+            return psycopg.connect(**{**DEFAULTS, **options}, prepare_threshold=None)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Around calls of the library: raises our errors in place of its own, without values of rows and secrets."""
+        """Translate the library's errors into Ferry's errors, without values of rows and secrets."""
         import psycopg
 
         try:
             yield
         except psycopg.Error as error:
             words = one_line(error.diag.message_primary or str(error))
-            text = secrets.masked(words, [self._dsn, *self._given.values()])
+            text = secrets.masked(words, [self._dsn, *self._options.values()])
             column = f", column {error.diag.column_name!r}" if error.diag.column_name else ""
             raise _kind(error)(
                 f"postgres {self.shown}: {type(error).__name__}: {text}{column}{_advice(error)}"
@@ -81,13 +81,13 @@ def _parsed(dsn: str, hide: bool) -> dict[str, str]:
     try:
         return {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     except psycopg.Error:
-        wrong = "what the variable holds" if hide else repr(secrets.shown_place(dsn))
+        wrong = "the variable's value" if hide else repr(secrets.shown_place(dsn))
         wanted = "postgresql://USER:${PG_PASSWORD}@HOST/DATABASE, or host=HOST dbname=DATABASE"
-        raise SpecRefused(f"postgres: {wrong} is no address of a database; write {wanted}") from None
+        raise SpecRefused(f"postgres: {wrong} is not the address of a database; write {wanted}") from None
 
 
 def _kind(error: Any) -> type[Exception]:
-    """What there is to do about an error of the library."""
+    """Ferry's class for an error of the library."""
     import psycopg
 
     if isinstance(error, psycopg.errors.CardinalityViolation | psycopg.DataError | psycopg.IntegrityError):
@@ -102,10 +102,10 @@ def _advice(error: Any) -> str:
 
     if isinstance(error, psycopg.errors.CardinalityViolation):
         return (
-            ". Rows of one epoch have the same key: name more columns in key=, or say with latest= which of them stays"
+            ". Rows of one epoch have the same key: name more columns in key=, or choose the row to keep with latest="
         )
     if isinstance(error, psycopg.errors.InvalidColumnReference) and "ON CONFLICT" in str(error):
         return ". ON CONFLICT needs a unique index, or a primary key, of exactly the columns of key="
     if isinstance(error, psycopg.errors.UntranslatableCharacter) or "NUL (0x00)" in str(error):
-        return r". PostgreSQL has no character of number 0: take \u0000 out of texts, in .map_batches(...)"
+        return r". PostgreSQL does not store the character NUL: remove \u0000 from texts, in .map_batches(...)"
     return ""

@@ -1,7 +1,7 @@
-"""A table of PostgreSQL as a sink: the rows of an epoch and its number are one transaction.
+"""A PostgreSQL table as a sink: one transaction writes the rows of an epoch and the sink's mark.
 
-The number stands in the table `ferry_epochs` beside it, in a row that each transaction locks: of two drivers one waits, and
-then sees what the other has written. Must never write rows for a driver of a lower generation, or of another run.
+The mark is a row of the table `ferry_epochs` in the same schema. Each transaction locks this row: a second driver waits, and
+then sees the first driver's mark. Must never write rows for a driver of a lower generation or of another run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MARK = "sink, epoch, generation, run, life"
 """Columns of a mark."""
 
 LOCAL = "SET LOCAL lock_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '60s'"
-"""Of a transaction: a driver that is frozen in one does not hold up the next for longer."""
+"""Settings of a transaction: they bound the time that a frozen driver blocks the next driver."""
 
 
 class PostgresSink(MarkedSink):
-    """See `postgres`."""
+    """The sink of `postgres`."""
 
     def __init__(self, place: PostgresPlace, table: PostgresTable, name: str) -> None:
         super().__init__(name)
@@ -39,11 +39,11 @@ class PostgresSink(MarkedSink):
 
     @property
     def label(self) -> str:
-        """What `ferry.test` calls it."""
+        """The sink's name in `ferry.test`."""
         return self._table.name
 
     def expect(self, schema: pa.Schema) -> None:
-        """Know the columns; raises SpecRefused."""
+        """Take the columns of the rows. Raises SpecRefused."""
         self._table = self._table.with_columns(schema)
 
     def _prepare(self) -> None:
@@ -51,13 +51,13 @@ class PostgresSink(MarkedSink):
         with self._transaction() as cursor:
             for place, create in ((table.place, table.create()), (table.marks, table.create_marks())):
                 if cursor.execute("SELECT to_regclass(%s)", (place,)).fetchone()[0] is None:
-                    # Of two drivers that make it at once PostgreSQL would refuse the second.
+                    # The lock serializes two drivers: PostgreSQL would refuse a concurrent CREATE.
                     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (place,))
                     cursor.execute(create)
             cursor.execute(f"SELECT * FROM {table.place} LIMIT 0")
             there = [column.name for column in cursor.description]
             if not [name for name in table.names if name not in there]:
-                self._write(cursor, None)  # A view, or a column that is made of others, takes no rows.
+                self._write(cursor, None)  # Fails for a view and for a generated column.
         if missing := [name for name in table.names if name not in there]:
             raise SpecRefused(f"sink: {self!r}: the table has no column {missing[0]!r}; it has {', '.join(there)}")
 
@@ -93,13 +93,13 @@ class PostgresSink(MarkedSink):
             cursor.execute(self._table.merge())
 
     def _read(self, cursor: Any, name: str, lock: str) -> SinkMark | None:
-        asked = f"SELECT epoch, generation, run, life FROM {self._table.marks} WHERE sink = %s{lock}"
-        found = cursor.execute(asked, (name,)).fetchone()
-        return None if found is None else SinkMark(*found)
+        query = f"SELECT epoch, generation, run, life FROM {self._table.marks} WHERE sink = %s{lock}"
+        row = cursor.execute(query, (name,)).fetchone()
+        return None if row is None else SinkMark(*row)
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """One of a connection that is kept until something fails."""
+        """A transaction on the kept connection, which is closed after an error."""
         if self._connection is None:
             self._connection = self._place.connect()
         try:
@@ -121,29 +121,30 @@ def postgres(
     latest: str | None = None,
     name: str | None = None,
 ) -> PostgresSink:
-    """Rows of a table of PostgreSQL, with the number of their epoch in one transaction: each epoch at once, and once.
+    """Write rows to a PostgreSQL table, one transaction per epoch, exactly once.
 
-    The table is made when the job begins, unless it is there; so is `ferry_epochs` beside it, which says what was written.
-    Needs `pip install 'ferry-stream[postgres]'`. The driver writes, with COPY.
+    The job creates the table if it does not exist. It also creates `ferry_epochs` in the same schema, which records the
+    published epochs. Needs `pip install 'ferry-stream[postgres]'`. The driver writes the rows, with COPY.
 
     Parameters:
-        dsn: address of the database, "postgresql://me:${PG_PASSWORD}@db/shop" or "host=db dbname=shop"; a password is the
-            name of a variable of the environment, and so may the whole address be: "${DATABASE_URL}".
-        table: its name, or SCHEMA.TABLE.
-        key: columns that tell rows apart: a row takes the place of the one with its key (upsert). A table of yours needs
-            a primary key or a unique index of them. Without it rows are added.
-        latest: a column that grows, such as "window_end": of several rows of a key the one with the greatest stays, in an
-            epoch and in the table. Without it two rows of one key in an epoch stop the job.
-        name: of the sink in its job, by which its epochs are known; None: that of the table.
+        dsn: address of the database, "postgresql://me:${PG_PASSWORD}@db/shop" or "host=db dbname=shop". A password is a
+            reference to an environment variable. The whole address may be a reference: "${DATABASE_URL}".
+        table: name of the table, TABLE or SCHEMA.TABLE.
+        key: the columns of the key. A row replaces the row with the same key (upsert). An existing table needs a primary key
+            or a unique index on exactly these columns. Empty: rows are appended.
+        latest: a growing column, such as "window_end". Among rows of the same key the row with the greatest value stays, in
+            an epoch and in the table. None: two rows of one key in an epoch stop the job.
+        name: name of the sink in its job, which identifies its transactions. None: the name of the table.
     Returns: a sink.
-    Raises: SpecRefused, if an argument is none of these, or the library is not installed; where the sink is given its
-        stream, if a column of `key` or `latest` is not there; when the job begins, if the table lacks a column or an index.
+    Raises: SpecRefused, if an argument is invalid, or the library is not installed. `.sink(...)` raises SpecRefused, if a
+        column of `key` or `latest` is missing. The job raises SpecRefused at its start, if the table lacks a column or an
+        index.
     Example:
         >>> output = counts.sink(ferry.postgres("host=db dbname=shop", "counts", key=["auction", "window_end"]))
     """
     require()
-    for given, what in ((dsn, "postgres: dsn"), (table, "postgres: table")):
-        require_name(given, what)
+    require_name(dsn, "postgres: dsn")
+    require_name(table, "postgres: table")
     if name is not None:
         require_name(name, "postgres: name=")
     return PostgresSink(PostgresPlace(dsn), PostgresTable.of(table, key, latest), name or table)

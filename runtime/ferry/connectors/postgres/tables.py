@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL: types for columns, statements, and rows as texts for COPY. Must never import its client library."""
+"""PostgreSQL tables: types of columns, SQL statements, and rows as texts for COPY. Must never import the client library."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ferry.contract.errors import SpecRefused
 from ferry.kernels.frame_types import frame_schema
 
 MARKS = "ferry_epochs"
-"""The table that says which epochs are there, in the schema of the table with the rows."""
+"""The table of marks, in the schema of the sink's table."""
 
 INCOMING = "ferry_incoming"
-"""A temporary one, for the rows of an epoch."""
+"""A temporary table for the rows of an epoch."""
 
 NAME_MAX = 63
-"""Bytes of a name that PostgreSQL keeps."""
+"""Greatest number of bytes of a name in PostgreSQL."""
 
 FAR = r"^(\+[0-9]+|-[0-9]+|0000|[0-9]{5,})"
-"""Years that are not written with four digits, or have no number of their own in SQL."""
+"""Years with more than four digits, and years before 1, which SQL writes with BC."""
 
 _NAMED = {
     pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer", pa.int64(): "bigint", pa.float32(): "real",
@@ -32,7 +32,7 @@ _NAMED = {
 
 
 def type_of(kind: pa.DataType) -> str:
-    """Of a column that rows with this type of Spark's fit."""
+    """The PostgreSQL type for a column of this type."""
     types = pa.types
     if types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
@@ -48,80 +48,81 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in a statement."""
+    """A quoted name for a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresTable:
-    """A table, the key that its rows are told apart by, and the column that says which of two rows is the later one."""
+    """A table, the columns of its key, and the column that orders rows of the same key."""
 
     schema: str
-    """Empty: the first one of the connection's search path."""
+    """Empty: the first schema of the connection's search path."""
     name: str
     key: tuple[str, ...]
     latest: str | None
     columns: tuple[tuple[str, str], ...] = ()
-    """Names and types, once they are known."""
+    """(name, type) of each column, once `with_columns` was called."""
 
     @classmethod
     def of(cls, table: str, key: Sequence[str] | str, latest: str | None) -> PostgresTable:
-        """Checked. Raises SpecRefused."""
+        """A table with checked arguments. Raises SpecRefused."""
         schema, _, name = table.rpartition(".")
         if not name or "." in schema:
             raise SpecRefused(f"postgres: table {table!r}; give TABLE, or SCHEMA.TABLE")
         keys = (key,) if isinstance(key, str) else tuple(key)
-        if wrong := [one for one in keys if not isinstance(one, str) or not one]:
-            raise SpecRefused(f"postgres: key= names columns; {wrong[0]!r} is no name of one")
+        if wrong := [column for column in keys if not isinstance(column, str) or not column]:
+            raise SpecRefused(f"postgres: key= names columns; {wrong[0]!r} is not a column name")
         if latest is not None and not keys:
-            raise SpecRefused("postgres: latest= says which of two rows of one key stays; give key=, too")
+            raise SpecRefused("postgres: latest= chooses among rows of the same key; give key=, too")
         if latest is not None and latest in keys:
             raise SpecRefused(
-                f"postgres: latest={latest!r} is a column of the key, so two rows of one key have the same"
+                f"postgres: latest={latest!r} is a column of the key, so rows of the same key have equal values"
             )
         return cls(schema, name, keys, latest)
 
     def with_columns(self, schema: pa.Schema) -> PostgresTable:
-        """For these rows. Raises SpecRefused for a column that is not there, or cannot be one."""
-        what = f"postgres {self.shown!r}"
-        for name, given in [*((one, "key=") for one in self.key), *([(self.latest, "latest=")] if self.latest else ())]:
+        """The table with the columns of these rows. Raises SpecRefused for a missing or unsupported column."""
+        place = f"postgres {self.shown!r}"
+        named = [*((column, "key=") for column in self.key), *([(self.latest, "latest=")] if self.latest else ())]
+        for name, parameter in named:
             if name not in schema.names:
-                raise SpecRefused(f"{what}: {given} no column {name!r}; there are {', '.join(schema.names)}")
+                raise SpecRefused(f"{place}: {parameter} no column {name!r}; there are {', '.join(schema.names)}")
         if long := [name for name in schema.names if len(name.encode()) > NAME_MAX]:
             raise SpecRefused(
-                f"{what}: the name of column {long[0]!r} is longer than the {NAME_MAX} bytes of PostgreSQL's"
+                f"{place}: the name of column {long[0]!r} is longer than PostgreSQL's limit of {NAME_MAX} bytes"
             )
         kinds = frame_schema(schema)
-        if wrong := [one.name for one in kinds if one.name in self.key and pa.types.is_nested(one.type)]:
+        if wrong := [field.name for field in kinds if field.name in self.key and pa.types.is_nested(field.type)]:
             raise SpecRefused(
-                f"{what}: key= column {wrong[0]!r} is {schema.field(wrong[0]).type}, which cannot be a key"
+                f"{place}: key= column {wrong[0]!r} is {schema.field(wrong[0]).type}, which cannot be a key"
             )
         columns = tuple((field.name, type_of(field.type)) for field in kinds)
         return PostgresTable(self.schema, self.name, self.key, self.latest, columns)
 
     @property
     def shown(self) -> str:
-        """As a user writes it."""
+        """The table's name for messages."""
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
     @property
     def place(self) -> str:
-        """In statements."""
+        """The table's quoted name for statements."""
         return self._in_schema(self.name)
 
     @property
     def marks(self) -> str:
-        """In statements."""
+        """The quoted name of the table of marks."""
         return self._in_schema(MARKS)
 
     def create(self) -> str:
-        """A table for these columns."""
+        """The statement that creates the table."""
         columns = [f"{quoted(name)} {kind}" for name, kind in self.columns]
         keys = [f"PRIMARY KEY ({self._list(self.key)})"] if self.key else []
         return f"CREATE TABLE IF NOT EXISTS {self.place} ({', '.join(columns + keys)})"
 
     def create_marks(self) -> str:
-        """The table of marks."""
+        """The statement that creates the table of marks."""
         return (
             f"CREATE TABLE IF NOT EXISTS {self.marks} (sink text PRIMARY KEY, epoch bigint NOT NULL, "
             "generation bigint NOT NULL, run text NOT NULL, life text NOT NULL, "
@@ -129,18 +130,18 @@ class PostgresTable:
         )
 
     def incoming(self) -> str:
-        """A table for the rows of an epoch, until its transaction ends."""
+        """The statement that creates the temporary table of an epoch's rows."""
         return (
             f"CREATE TEMPORARY TABLE {INCOMING} ON COMMIT DROP AS SELECT {self._list(self.names)} FROM {self.place} "
             "WITH NO DATA"
         )
 
     def copy(self) -> str:
-        """Reads rows as texts."""
+        """The statement that reads rows as texts."""
         return f"COPY {INCOMING if self.key else self.place} ({self._list(self.names)}) FROM STDIN"
 
     def merge(self) -> str:
-        """Rows of the epoch take the places of those with their keys."""
+        """The statement that upserts the rows of the temporary table."""
         names, key = self._list(self.names), self._list(self.key)
         chosen, where = f"SELECT {names} FROM {INCOMING}", ""
         if self.latest is not None:
@@ -153,7 +154,7 @@ class PostgresTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """Names of the columns."""
         return tuple(name for name, _ in self.columns)
 
     def _in_schema(self, name: str) -> str:
@@ -165,7 +166,7 @@ class PostgresTable:
 
 
 def texts(rows: pa.Table) -> Iterator[tuple[str | None, ...]]:
-    """The values of each row, as PostgreSQL reads them."""
+    """The values of each row as texts for COPY."""
     columns = []
     for column in rows.columns:
         if pa.types.is_binary(column.type):
@@ -175,20 +176,20 @@ def texts(rows: pa.Table) -> Iterator[tuple[str | None, ...]]:
     return zip(*columns, strict=True)
 
 
-def _as_read(kind: pa.DataType, made: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts of times as PostgreSQL has them: a sign stands before the number, and few years have more than four digits."""
+def _as_read(kind: pa.DataType, iso: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO 8601 texts in PostgreSQL's notation: a duration's sign before its number, years without sign and with BC."""
     if pa.types.is_duration(kind):
-        return pc.replace_substring_regex(made, "^-PT", "PT-")
+        return pc.replace_substring_regex(iso, "^-PT", "PT-")
     if (
         not (pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-        or not pc.any(pc.match_substring_regex(made, FAR)).as_py()
+        or not pc.any(pc.match_substring_regex(iso, FAR)).as_py()
     ):
-        return made
-    return pa.chunked_array([[None if one is None else _year(one) for one in made.to_pylist()]], made.type)
+        return iso
+    return pa.chunked_array([[None if text is None else _year(text) for text in iso.to_pylist()]], iso.type)
 
 
 def _year(text: str) -> str:
-    if not (found := re.match(FAR, text)):
+    if not (match := re.match(FAR, text)):
         return text
-    year, rest = int(found[0]), text[found.end() :]
+    year, rest = int(match[0]), text[match.end() :]
     return f"{year:05}{rest}" if year > 0 else f"{1 - year:04}{rest} BC"

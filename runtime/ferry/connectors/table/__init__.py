@@ -1,1 +1,1 @@
-"""Tables of databases as a source: PostgreSQL and SQLite."""
+"""Database tables as a source: PostgreSQL and SQLite."""

@@ -1,7 +1,4 @@
-"""Rows of a table in the order of a column, from a database that Python knows by its DB-API: Postgres and SQLite.
-
-Must never write.
-"""
+"""Rows of a table in the order of a column, read through Python's DB-API from PostgreSQL or SQLite. Must never write."""
 
 from __future__ import annotations
 
@@ -20,24 +17,25 @@ from ferry.contract.errors import SpecRefused, Unreachable
 SQLITE, POSTGRES = "sqlite:///", ("postgresql://", "postgres://")
 
 ANSWER_SECONDS = 10
-"""A database that does not answer within this time counts as unreachable."""
+"""Longest wait for SQLite's lock."""
 
 FETCHED_ROWS = 10_000
-"""Rows that are taken over at once."""
+"""Number of rows in a fetch."""
 
 BOUND = "\0"
-"""Stands in a query where a value belongs."""
+"""Placeholder for a value in a query."""
 
 
 class Misfit(Unreachable):
-    """The database answers that a table or a column is not there, or that a query is wrong."""
+    """The database reports a missing table or column, or an invalid query."""
 
 
 def refuse_unknown(dsn: Any) -> None:
-    """Raise SpecRefused for a database that cannot be read here, and for a password that everybody would see."""
+    """Raise SpecRefused for an unsupported database, and for a password in plain text."""
     if not isinstance(dsn, str) or not dsn.startswith((SQLITE, *POSTGRES)):
         raise SpecRefused(
-            f"table: {shown_place(dsn)!r} is no database; give 'postgresql://user:${{PASSWORD}}@host/database', or 'sqlite:///file'"
+            f"table: {shown_place(dsn)!r} is not a database; give 'postgresql://user:${{PASSWORD}}@host/database', or "
+            "'sqlite:///file'"
         )
     if dsn.startswith(SQLITE):
         return
@@ -47,14 +45,14 @@ def refuse_unknown(dsn: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A table, or the rows of a query, and the column that says their order."""
+    """A table or the rows of a query, with the column that orders the rows."""
 
     dsn: str
     table: str
     column: str
 
     def rows(self, columns: Sequence[str], low: Any, high: Any) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows with low < column <= high, in order; those of one value in an order of their own."""
+        """Rows with low < column <= high, in order. Rows of equal value have a deterministic order."""
         wanted = ", ".join(map(_column, [self.column, *columns]))
         where, values = self._between(low, high)
         query = f"SELECT {wanted} FROM {self._of} WHERE {where} ORDER BY 1"
@@ -70,25 +68,25 @@ class Ordered:
             yield _in_order(last)
 
     def greatest(self, connection: _Connection) -> Any:
-        """The greatest value; None: there is no row."""
-        return connection.one(f"SELECT max({_column(self.column)}) FROM {self._of}", [])[0]
+        """The greatest value of the column. None without rows."""
+        return connection.single(f"SELECT max({_column(self.column)}) FROM {self._of}", [])[0]
 
     def after(self, connection: _Connection, low: Any, high: Any, rows: int) -> tuple[Any, int]:
-        """(value up to which about so many rows lie behind `low`, how many they are); all of one value belong together."""
+        """(value up to which about `rows` rows follow `low`, their exact number). Rows of equal value stay together."""
         column, (where, values) = _column(self.column), self._between(low, high)
         first = f"SELECT {column} AS c FROM {self._of} WHERE {where} ORDER BY 1 LIMIT {rows}"
-        last = connection.one(f"SELECT max(c) FROM ({first}) AS f", values)[0]
+        last = connection.single(f"SELECT max(c) FROM ({first}) AS f", values)[0]
         return last, 0 if last is None else self.count(connection, low, kept(last))
 
     def count(self, connection: _Connection, low: Any, high: Any) -> int:
-        """How many rows have low < column <= high."""
+        """Number of rows with low < column <= high."""
         where, values = self._between(low, high)
-        return int(connection.one(f"SELECT count(*) FROM {self._of} WHERE {where}", values)[0])
+        return int(connection.single(f"SELECT count(*) FROM {self._of} WHERE {where}", values)[0])
 
     def require(self, connection: _Connection, columns: Sequence[str]) -> None:
-        """Raises Misfit when one of the columns is not there."""
+        """Raise Misfit if a column is missing."""
         wanted = ", ".join(map(_column, columns)) or "1"
-        connection.one(f"SELECT count(*) FROM (SELECT {wanted} FROM {self._of} LIMIT 0) AS f", [])
+        connection.single(f"SELECT count(*) FROM (SELECT {wanted} FROM {self._of} LIMIT 0) AS f", [])
 
     @property
     def _of(self) -> str:
@@ -103,12 +101,12 @@ class Ordered:
         return " AND ".join(parts) or f"{_column(self.column)} IS NOT NULL", [value for _, value in bounds]
 
     def connection(self) -> _Connection:
-        """To be closed by whoever asks for it."""
+        """A new connection, which the caller closes."""
         return _Connection(self.dsn)
 
 
 class _Connection:
-    """Reads only; each query sees what is committed when it begins."""
+    """A read-only connection. Each query sees the rows that are committed when it begins."""
 
     def __init__(self, dsn: str) -> None:
         """Raises Unreachable."""
@@ -125,15 +123,15 @@ class _Connection:
             self._own = sqlite3.connect(path, timeout=ANSWER_SECONDS, check_same_thread=False)
             self._own.execute("PRAGMA query_only = ON")
 
-    def one(self, query: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The only row of an answer. Raises Unreachable, and Misfit."""
+    def single(self, query: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The only row of an answer. Raises Unreachable or Misfit."""
         with _reached(self._dsn):
             row = self._own.execute(self._written(query), values).fetchone()
             self._own.rollback()
             return tuple(row)
 
     def stream(self, query: str, values: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of an answer, some at a time."""
+        """The rows of an answer, in fetches of `FETCHED_ROWS`."""
         with _reached(self._dsn):
             cursor = self._own.cursor(name="ferry") if self._postgres else self._own.cursor()
             cursor.execute(self._written(query), values)
@@ -145,24 +143,24 @@ class _Connection:
             yield rows
 
     def _written(self, query: str) -> str:
-        """As the library has it."""
+        """The query with the library's placeholders."""
         return query.replace("%", "%%").replace(BOUND, "%s") if self._postgres else query.replace(BOUND, "?")
 
     def close(self) -> None:
-        """Whatever has become of the other end."""
+        """Close the connection without errors."""
         with suppress(Exception):
             self._own.close()
 
 
 @contextmanager
 def _reached(dsn: str) -> Iterator[None]:
-    """Around what a database is asked: its errors become Unreachable, and Misfit where a query does not fit it."""
+    """Translate errors of a database into Unreachable, and into Misfit for an invalid query."""
     try:
         yield
     except (SpecRefused, Unreachable):
         raise
     except Exception as error:
-        names = [one.__name__ for one in type(error).__mro__]
+        names = [kind.__name__ for kind in type(error).__mro__]
         text = " ".join(str(error).split())
         wrong = "ProgrammingError" in names or text.startswith(("no such table", "no such column", "near "))
         if not wrong and not {"DatabaseError", "InterfaceError"} & {*names} and not isinstance(error, OSError):
@@ -171,27 +169,27 @@ def _reached(dsn: str) -> Iterator[None]:
 
 
 def kept(value: Any) -> Any:
-    """A value of the column as a position has it; the database takes it back as a bound. Raises TypeError."""
+    """A value of the column as JSON for a position. The database accepts it as a bound. Raises TypeError."""
     if value is None or isinstance(value, int | float | str):
         return value
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if type(value).__name__ in ("Decimal", "UUID"):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no order that is kept; use integers, texts or times")
+    raise TypeError(f"values of {type(value).__name__} cannot be a position; use integers, texts or times")
 
 
 def _in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows of one value in an order that each reading has, without that value."""
-    made: list[tuple[Any, ...]] = []
+    """The rows without their first value. Rows with an equal first value have the same order in every read."""
+    ordered: list[tuple[Any, ...]] = []
     for _, same in groupby(rows, key=lambda row: row[0]):
         alike = [row[1:] for row in same]
-        made += alike if len(alike) == 1 else sorted(alike, key=repr)
-    return made
+        ordered += alike if len(alike) == 1 else sorted(alike, key=repr)
+    return ordered
 
 
 def _column(name: str) -> str:
-    """With its table: SQLite takes a name alone, of a column that is not there, for a text."""
+    """A column with its table's name. SQLite reads the bare name of a missing column as a text."""
     return f"r.{_quoted(name)}"
 
 

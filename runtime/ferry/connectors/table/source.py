@@ -1,9 +1,9 @@
-"""A table of a database as a source: rows in the order of a column whose values grow, read inside the ingest tasks.
+"""A database table as a source: rows in the order of a growing column, read inside the ingest tasks.
 
-    greatest value now -> `settle` later -> about as many rows as an epoch may have -> their number is in the position
+    greatest value now -> `settle` later -> about as many rows as an epoch may have -> position with their number
 
-A position has the value up to which rows were read, and how many of them are of its epoch: whoever plans or reads that range
-again counts them, and none may be missing or new. Must never pass over a row that was visible when its value was reached.
+A position has the value up to which rows were read, and the number of rows of its epoch. Every later plan or read of the
+range counts the rows and fails if the number differs. Must never skip a row that was visible when its value was reached.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
 from ferry.contract.texts import require_name
 
 SHOWN = 60
-"""Characters of a value that a reason shows."""
+"""Greatest number of characters of a value in a reason."""
 
 CUT_ROWS = 20_000
-"""Ranges of more rows are cut for tasks."""
+"""Least number of rows in a split when a range is divided among tasks."""
 
 
 class TableSplits:
-    """See `table`. A position: {"after": value, "rows": of the epoch that ends there}, of a finite input also "end"."""
+    """The source of `table`.
+
+    A position: {"after": the last read value, "rows": number of rows of the epoch that ends there}. The position of a finite
+    input also has "end", the greatest value when the job began.
+    """
 
     sets_aside = True
 
@@ -50,14 +54,14 @@ class TableSplits:
         self._every = milliseconds(every, "table: every") / 1000
         self._settle = milliseconds(settle, "table: settle") / 1000
         self._seen: list[tuple[float, Any]] = []
-        """(when, the greatest value then), the oldest first"""
-        self._nothing: tuple[Any, Any] | None = None
-        """(position, value) between which there is no row"""
+        """(monotonic time, greatest value at that time), oldest first."""
+        self._empty: tuple[Any, Any] | None = None
+        """(low, high): a range without rows."""
         self._own: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks get: a connection of the driver's is of no use to them."""
-        return {**self.__dict__, "_own": None, "_seen": [], "_nothing": None}
+        """The state for tasks, without the driver's connection."""
+        return {**self.__dict__, "_own": None, "_seen": [], "_empty": None}
 
     def __repr__(self) -> str:
         return f"table({shown_url(self._rows.dsn)!r}, {self._rows.table!r})"
@@ -67,9 +71,9 @@ class TableSplits:
         return self._schema
 
     def start(self) -> Position:
-        """Before the first row. Raises SpecRefused for a table or a column that is not there."""
+        """The position before the first row. Raises SpecRefused for a missing table or column."""
         try:
-            with self._asked() as connection:
+            with self._connected() as connection:
                 end = kept(self._rows.greatest(connection))
                 self._rows.require(connection, self._schema.names)
         except (Misfit, TypeError) as wrong:
@@ -77,23 +81,23 @@ class TableSplits:
         return {"after": None, "rows": 0, **({"end": end} if self.finite else {})}
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """About max_rows rows further on, of those that were there `settle` ago."""
+        """The position after about `max_rows` further rows among the rows that were visible `settle` ago."""
         if self.ended(start):
             return start
         high = start["end"] if self.finite else self._settled()
-        if high is None or (start["after"], high) == self._nothing:
+        if high is None or (start["after"], high) == self._empty:
             return start
-        with self._asked() as connection:
+        with self._connected() as connection:
             last, rows = self._rows.after(connection, start["after"], high, max_rows)
         if not rows:
-            self._nothing = start["after"], high
+            self._empty = start["after"], high
             return {**start, "after": high, "rows": 0} if self.finite else start
         return {**start, "after": kept(last), "rows": rows}
 
     def _settled(self) -> Any:
-        """The greatest value that was there `settle` ago, as far as anybody has looked."""
+        """The greatest value seen at least `settle` ago. None before the first such value."""
         if not self._seen or time.monotonic() - self._seen[-1][0] >= self._every:
-            with self._asked() as connection:
+            with self._connected() as connection:
                 value = kept(self._rows.greatest(connection))
             self._seen.append((time.monotonic(), value))
         now = time.monotonic()
@@ -104,39 +108,38 @@ class TableSplits:
         return self._seen[0][1]
 
     def ended(self, position: Position) -> bool:
-        """True when a finite input was read to the value that was the greatest when the job began."""
+        """Whether a finite input was read up to its greatest value when the job began."""
         return self.finite and position["after"] == position["end"]
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
-        """Ranges of values. Raises RowsGone when there are not as many rows as when the epoch was planned first."""
+        """Ranges of values. Raises RowsGone if the number of rows differs from the first plan of the epoch."""
         low, high, rows = start["after"], stop["after"], stop["rows"]
-        made: list[Split] = []
+        splits: list[Split] = []
         if low == high:
-            return made
-        with self._asked() as connection:
-            found = self._rows.count(connection, low, high)
-            self._require(low, high, found, rows)
+            return splits
+        with self._connected() as connection:
+            self._require(low, high, self._rows.count(connection, low, high), rows)
             each = max(-(-rows // max(tasks, 1)), CUT_ROWS)
             while rows > 0:
-                last, some = self._rows.after(connection, low, high, each) if rows > each else (high, rows)
-                made.append({"low": low, "high": kept(last), "rows": some})
-                low, rows = kept(last), rows - some
-        return made
+                last, count = self._rows.after(connection, low, high, each) if rows > each else (high, rows)
+                splits.append({"low": low, "high": kept(last), "rows": count})
+                low, rows = kept(last), rows - count
+        return splits
 
-    def _require(self, low: Any, high: Any, found: int, rows: int) -> None:
-        if found != rows:
+    def _require(self, low: Any, high: Any, count: int, rows: int) -> None:
+        if count != rows:
             raise RowsGone(
-                f"{self!r}: {found} rows have {self._rows.column} in ({low}, {high}], and {rows} were there when the epoch "
-                "was planned: rows that were read may not go, change that column, or come later with a smaller value "
-                "(settle= says how much later); make them as they were"
+                f"{self!r}: {count} rows have {self._rows.column} in ({low}, {high}], but the epoch was planned with {rows}:"
+                " read rows must not be deleted, must not change that column, and no row may be committed later than "
+                "settle= after a greater value; restore the rows"
             )
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed]:
-        """The rows of a range. Raises RowsGone when there are others than were planned."""
-        low, high, found = split["low"], split["high"], 0
-        wanted = self._schema if columns is None else pa.schema([self._schema.field(one) for one in columns])
+        """The rows of a range. Raises RowsGone if their number differs from the plan."""
+        low, high, count = split["low"], split["high"], 0
+        wanted = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
         for rows in self._rows.rows(self._schema.names, low, high):
-            found += len(rows)
+            count += len(rows)
             batch, bad = records(rows, self._schema)
             if bad:
                 yield malformed(
@@ -150,14 +153,14 @@ class TableSplits:
                     ],
                 )
             yield batch if columns is None else batch.select(wanted.names)
-        self._require(low, high, found, split["rows"])
+        self._require(low, high, count, split["rows"])
 
-    def _asked(self) -> _Lent:
+    def _connected(self) -> _Lent:
         return _Lent(self)
 
 
 class _Lent:
-    """The connection that the driver keeps; one that has failed is made anew the next time."""
+    """The driver's kept connection. A failed connection is closed; the next use opens a new one."""
 
     def __init__(self, of: TableSplits) -> None:
         self._of = of
@@ -174,12 +177,12 @@ class _Lent:
 
 
 def records(rows: list[tuple[Any, ...]], schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """(rows as records, what is wrong with those that are none, by their place in order)."""
+    """(records of the rows, reasons of the malformed rows by index)."""
     bad: dict[int, str] = {}
     columns = []
     for k, field in enumerate(schema):
-        made, unfit = _column(field, [row[k] for row in rows])
-        columns.append(made)
+        column, unfit = _column(field, [row[k] for row in rows])
+        columns.append(column)
         for i, why in unfit.items():
             bad.setdefault(i, why)
     if not bad:
@@ -189,7 +192,7 @@ def records(rows: list[tuple[Any, ...]], schema: pa.Schema) -> tuple[pa.RecordBa
 
 
 def _column(field: pa.Field, values: list[Any]) -> tuple[pa.Array | None, dict[int, str]]:
-    """A column, or what does not fit it."""
+    """(a column, {}), or (None, reasons of the unfit values by index)."""
     plain = [_plain(value, field.type) for value in values]
     unfit: dict[int, str] = {}
     if not field.nullable:
@@ -197,37 +200,37 @@ def _column(field: pa.Field, values: list[Any]) -> tuple[pa.Array | None, dict[i
     if not unfit and not any(_is_of_another(value, field.type) for value in plain):
         with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             return pa.array(plain, field.type), {}
-    made: list[Any] = []
+    arrays: list[Any] = []
     for i, value in enumerate(plain):
-        if (one := _single(value, field)) is None:
+        if (array := _single(value, field)) is None:
             unfit.setdefault(i, f"column {field.name!r}: {str(values[i])[:SHOWN]!r} does not fit {field.type}")
         else:
-            made.append(one)
-    return (None, unfit) if unfit else (pa.concat_arrays(made), {})
+            arrays.append(array)
+    return (None, unfit) if unfit else (pa.concat_arrays(arrays), {})
 
 
 def _single(value: Any, field: pa.Field) -> pa.Array | None:
-    """An array of one value; None: it does not fit. Texts of other types, as SQLite has them, are read as in CSV."""
+    """An array of one value. None for an unfit value. Texts in columns of other types, as in SQLite, are read as CSV."""
     with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
         if isinstance(value, str) and not is_text(field.type):
-            made, unfit = column_of(JsonNode(field.name, field, (), 0), pa.array([value]))
-            return None if np.any(unfit) else made
+            array, unfit = column_of(JsonNode(field.name, field, (), 0), pa.array([value]))
+            return None if np.any(unfit) else array
         return None if _is_of_another(value, field.type) else pa.array([value], field.type)
     return None
 
 
 def _is_of_another(value: Any, kind: pa.DataType) -> bool:
-    """Whether Arrow would change the value: it makes times of numbers, and cuts fractions."""
+    """Whether Arrow would change the value: it converts numbers to times, and truncates fractions."""
     return (types.is_temporal(kind) and isinstance(value, int | float)) or is_cut(value, kind)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value of a database's library as Arrow takes it."""
+    """A value of a database's library for Arrow."""
     if types.is_boolean(kind) and type(value) is int and value in (0, 1):
         return bool(value)
     if types.is_floating(kind) and isinstance(value, Decimal):
-        made = float(value)
-        return value if math.isinf(made) and value.is_finite() else made
+        number = float(value)
+        return value if math.isinf(number) and value.is_finite() else number
     if is_text(kind) and value is not None and not isinstance(value, str):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return value
@@ -242,26 +245,26 @@ def table(
     every: Duration = "1s",
     settle: Duration = "1s",
 ) -> TableSplits:
-    """A table of Postgres or SQLite, or the rows of a query: what is there, and then what is added.
+    """A table of PostgreSQL or SQLite, or the rows of a query, as a source. Added rows are new records.
 
-    Rows are read in the order of a column whose values grow: a key that the database draws, or a time. The last value is the
-    position; a range that is read again, after a failure, has the same rows, or the job waits and says so. For that rows
-    must stay as they are once they were added, and a row must be committed within `settle` of a row with a greater value.
-    A row that comes later is never read; nor is one whose value is null.
+    The source reads rows in the order of a growing column, such as a sequence or a time. The last read value is the
+    position. After a failure a range is read again and must have the same rows; otherwise the job stops reading and reports
+    the difference. Therefore rows must not change after they are added, and a row must be committed within `settle` after a
+    row with a greater value. A row that is committed later, and a row with a null in this column, are never read.
 
     Parameters:
-        dsn: "postgresql://user:${PASSWORD}@host:5432/database", with the name of a variable of driver and workers in place
-            of the password (ferry-stream[postgres]); or "sqlite:///orders.db", "sqlite:////data/orders.db", a file
-            that every worker sees under the same path.
-        table: its name, "orders" or "shop.orders", exactly as the database has it; or a query, "SELECT ...".
+        dsn: "postgresql://user:${PASSWORD}@host:5432/database", where the password is a reference to an environment variable
+            of driver and workers (needs ferry-stream[postgres]); or "sqlite:///orders.db", "sqlite:////data/orders.db", a
+            file with the same path on every worker.
+        table: name of the table, "orders" or "shop.orders", in the database's spelling; or a query, "SELECT ...".
         schema: the columns to read. A value that does not fit its type makes its row malformed.
-        column: the one whose values grow; an integer, a text, a time, or a decimal. It need not be in the schema.
-        finite: the input is what the table held when the job began, and then it ends.
-        every: between two looks for new rows.
-        settle: how long after a value was seen the rows up to it are read.
-    Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the database is of another kind, its library is not installed, a type is not read from it, or,
-        when the job begins, there is no such table or column.
+        column: the growing column: integers, texts, times or decimals. It need not be in the schema.
+        finite: True: the input ends with the rows that the table held when the job began.
+        every: time between two queries for new rows: text such as "1s", or a timedelta.
+        settle: the rows up to a value are read this time after the value was seen: text or a timedelta.
+    Returns: a source, for the dict that `sources(spark, args)` returns.
+    Raises: SpecRefused, if the database or a type is not supported, or the library is not installed. The job raises
+        SpecRefused at its start, if the table or a column is missing.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("id", pa.int64()), ("shop", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
