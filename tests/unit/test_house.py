@@ -381,8 +381,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "bench/workloads/ferry_workloads": 3,
         "operator/ferry_operator/cli": 36,
         "operator/ferry_operator/control": 13,
-        "operator/ferry_operator/crd": 3,
-        "operator/ferry_operator/job": 6,
         "operator/ferry_operator/kube": 19,
         "operator/ferry_operator/local": 15,
         "operator/ferry_operator/placement": 2,
@@ -400,8 +398,6 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "bench/workloads/ferry_workloads": 13,
         "operator/ferry_operator/cli": 19,
         "operator/ferry_operator/control": 39,
-        "operator/ferry_operator/crd": 4,
-        "operator/ferry_operator/job": 26,
         "operator/ferry_operator/kube": 58,
         "operator/ferry_operator/local": 36,
         "operator/ferry_operator/placement": 3,
@@ -418,7 +414,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""
 
-HARD_DOCUMENTS = {"README.md": 1, "docs": 159}
+HARD_DOCUMENTS = {"README.md": 1, "docs": 134}
 """How many hard phrases documents still have. Numbers only go down."""
 
 
