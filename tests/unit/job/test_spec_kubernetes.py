@@ -67,7 +67,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"volumes": [DATA, {**DATA, "mountPath": "/b"}]}, "spec.kubernetes: 'volumes': 'data' is used by two volumes"),
     ({"volumes": [{**DATA, "hostPath": "/x"}]}, "give exactly one of 'claim' and 'hostPath'"),
     ({"volumes": [{**DATA, "mountPath": "/var/lib/ferry/x"}]}, "'mountPath' may not contain or be below /etc/ferry"),
-    ({"checkpoint": "/data/c"}, "'checkpoint' must be below the mountPath of one of 'volumes'"),
+    ({"checkpoint": "/data/c"}, "'checkpoint' must be below the mountPath of a writable volume of 'volumes'"),
     ({"volumes": [DATA], "checkpoint": "/database"}, "'checkpoint' must be below the mountPath"),
     ({"driver": {"cpu": 0.5}}, "spec.kubernetes.driver.cpu: 0.5: CPUs are text such as '500m', or a whole number"),
     ({"driver": {"cpu": "5m"}}, "spec.kubernetes.driver.cpu: '5m': must be at least '10m'"),
