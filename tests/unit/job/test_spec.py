@@ -85,7 +85,10 @@ REFUSED = [
     ("workers: true", "spec.workers: True: must be a whole number"),
     ("workers: -1", "spec.workers: -1: must be greater than or equal to 0"),
     ("workers: 0", "spec: workers 0 needs 'state.checkpoint.location': without pods only a checkpoint keeps the state"),
-    ("suspend: true", "spec: suspend needs 'state.checkpoint.location': without pods only a checkpoint keeps the state"),
+    (
+        "suspend: true",
+        "spec: suspend needs 'state.checkpoint.location': without pods only a checkpoint keeps the state",
+    ),
     ("state: {checkpoint: {every: 500ms}}", "spec.state.checkpoint.every: '500ms': must be between '1s' and '24h'"),
     ("state: {checkpoint: {keep: 0}}", "spec.state.checkpoint.keep: 0: must be greater than or equal to 1"),
     ("state: {checkpoint: {location: 's3://key:secret@bucket/x'}}", "may not hold a password"),
