@@ -21,9 +21,9 @@ def same(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def run(directory: Path, master: str, options: dict[str, str]) -> None:
-    """Queries like the queries of an epoch: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint.
+    """Queries of an epoch: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint.
 
-    `options` are those of Java, by role: driver, executor.
+    `options`: of Java, by role: driver, executor.
     """
     from pyspark.sql import SparkSession
 
