@@ -21,9 +21,9 @@ def same(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def run(directory: Path, master: str, options: dict[str, str]) -> None:
-    """Queries such as an epoch has: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint.
+    """Queries of an epoch: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint.
 
-    `options` are those of Java, by role: driver, executor.
+    `options`: of Java, by role: driver, executor.
     """
     from pyspark.sql import SparkSession
 
@@ -67,7 +67,7 @@ def run(directory: Path, master: str, options: dict[str, str]) -> None:
 
 
 def listed(target: Path) -> None:
-    """Both lists as one. Lines with `source:` are of loaders of Spark's own, which an archive does not serve."""
+    """Both lists in one. Lines with `source:` come from Spark's own loaders, and an archive does not serve these loaders."""
     roles = ("driver", "executor")
     with tempfile.TemporaryDirectory() as directory:
         files = {role: Path(directory, role) for role in roles}
@@ -80,7 +80,7 @@ def listed(target: Path) -> None:
 
 
 def archived(target: Path) -> None:
-    """The archive of a driver's Java, which has to be told of it: `-XX:SharedArchiveFile`."""
+    """The archive of a driver's Java, which needs an option for it: `-XX:SharedArchiveFile`."""
     with tempfile.TemporaryDirectory() as directory:
         options = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={target} -Xlog:disable"
         run(Path(directory), "local[2]", {"driver": options})

@@ -21,7 +21,7 @@ def manifest(jars: list[str]) -> bytes:
 
 
 def main(venv: Path) -> None:
-    """Move the jars and write the one that stays; all get the time of the build, which the archive of classes remembers."""
+    """Move the jars and write the new jar; all get the time of the build, because the archive of classes remembers it."""
     (home,) = venv.glob("lib/python3*/site-packages/pyspark")
     (home / "jars").rename(home / "lib")
     (home / "jars").mkdir()

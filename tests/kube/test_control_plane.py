@@ -113,7 +113,7 @@ def test_an_unknown_field_is_refused(kubectl: Kubectl, field: str, patch: Docume
     [
         ({"workers": "two"}, "spec.workers"),
         ({"workers": -1}, "greater than or equal to 0"),
-        ({"workers": 0}, "nothing else outlives the pods"),
+        ({"workers": 0}, "without pods only a checkpoint keeps the state"),
         ({"workers": 257}, "less than or equal to 256"),
         ({"handover": {"strategy": "slow"}}, 'Unsupported value: "slow"'),
         ({"state": {"memory": "much"}}, "spec.state.memory"),
@@ -182,7 +182,7 @@ def test_scale_changes_the_workers_and_nothing_else(kubectl: Kubectl) -> None:
 def test_scale_is_guarded_by_schema_and_rules(kubectl: Kubectl) -> None:
     kubectl.apply(job(workers=3, state={"virtualNodes": 8, "replicas": 2}))
     before = version(kubectl)
-    assert "nothing else outlives the pods" in kubectl.refusal("scale", "sj/a", "--replicas=0")
+    assert "without pods only a checkpoint keeps the state" in kubectl.refusal("scale", "sj/a", "--replicas=0")
     copies, instances = (r for r in RULES if r.name in ("replicas-below-workers", "instances-within-virtual-nodes"))
     assert copies.message in kubectl.refusal("scale", "sj/a", "--replicas=2")
     assert instances.message in kubectl.refusal("scale", "sj/a", "--replicas=9")

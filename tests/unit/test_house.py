@@ -379,38 +379,26 @@ def test_every_file_keeps_the_rule(rule: Callable[[Source], list[str]]) -> None:
 
 RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
     names_no_placeholder: {
-        "bench/workloads/ferry_workloads": 3,
         "operator/ferry_operator/cli": 37,
         "operator/ferry_operator/control": 10,
-        "operator/ferry_operator/crd": 3,
-        "operator/ferry_operator/job": 6,
         "operator/ferry_operator/kube": 19,
         "operator/ferry_operator/local": 16,
         "operator/ferry_operator/placement": 2,
-        "runtime/ferry/api": 18,
-        "runtime/ferry/connectors": 47,
         "runtime/ferry/contract": 1,
         "runtime/ferry/kernels": 2,
-        "runtime/ferry/reading": 2,
-        "runtime/ferry/testing": 5,
     },
     reads_plainly: {
         "operator/ferry_operator/cli": 19,
         "operator/ferry_operator/control": 32,
-        "operator/ferry_operator/crd": 4,
-        "operator/ferry_operator/job": 27,
+        "operator/ferry_operator/job": 1,
         "operator/ferry_operator/kube": 57,
         "operator/ferry_operator/local": 36,
         "operator/ferry_operator/placement": 3,
-        "runtime/ferry/api": 32,
-        "runtime/ferry/connectors": 135,
-        "runtime/ferry/reading": 5,
-        "runtime/ferry/testing": 6,
     },
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""
 
-HARD_DOCUMENTS = {"README.md": 1, "docs": 159}
+HARD_DOCUMENTS = {"README.md": 0, "docs": 0}
 """How many hard phrases documents still have. Numbers only go down."""
 
 

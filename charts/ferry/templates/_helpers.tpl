@@ -2,7 +2,7 @@
 {{- if contains "ferry" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-ferry" (.Release.Name | trunc 34 | trimSuffix "-") }}{{ end }}
 {{- end }}
 
-{{- /* Labels of everything of the release. Pods of jobs carry managed-by "ferry"; nothing of the chart does. */}}
+{{- /* Labels of all objects of the release. Pods of jobs have managed-by "ferry"; objects of the chart have not. */}}
 {{- define "ferry.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -23,7 +23,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.jobs.serviceAccount.name | default (ternary (printf "%s-job" (include "ferry.fullname" .)) "default" .Values.jobs.serviceAccount.create) }}
 {{- end }}
 
-{{- /* The registry's address, the password apart. */}}
+{{- /* The address of the registry without the password. */}}
 {{- define "ferry.redisUrl" -}}
 {{- if not .Values.redis.enabled }}{{ required "redis.url: give the address of your own Redis, or set redis.enabled" .Values.redis.url }}
 {{- else if .Values.redis.clusterIP }}redis://{{ ternary (printf "[%s]" .Values.redis.clusterIP) .Values.redis.clusterIP (contains ":" .Values.redis.clusterIP) }}:6379/0
@@ -39,7 +39,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
 {{- end }}
 
-{{- /* The claim of Redis; none: what it holds ends with its pod. One of a release that kept journals there is found. */}}
+{{- /* The claim of Redis; without a claim the data ends with the pod. The claim of an older release with journals in Redis is found. */}}
 {{- define "ferry.redisClaim" -}}
 {{- $old := printf "data-%s-redis-0" (include "ferry.fullname" .) }}
 {{- if .Values.redis.persistence.existingClaim }}{{ .Values.redis.persistence.existingClaim }}
@@ -52,7 +52,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.monitoring.existingSecret | default (printf "%s-metrics" (include "ferry.fullname" .)) }}
 {{- end }}
 
-{{- /* What jobs may name, and what is the release's own: `kube/manifests/allowed.py` of the operator reads it. */}}
+{{- /* Objects that jobs may name, and objects of the release itself: `kube/manifests/allowed.py` of the operator reads it. */}}
 {{- define "ferry.jobsAllow" -}}
 {{- $name := include "ferry.fullname" . }}
 {{- $key := .Values.operator.existingSecret | default (printf "%s-operator" $name) }}
@@ -92,7 +92,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Where a pod may be put: the keys of `operator` or `redis` that say so. */}}
+{{- /* Placement of a pod: the keys for it in `operator` or `redis`. */}}
 {{- define "ferry.placement" -}}
 {{- with .nodeSelector -}}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -105,7 +105,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{- /* Egress to the registry: the release's pod, or the port of your own at any address. */}}
+{{- /* Egress to the registry: the release's pod, or the port of your own Redis at any address. */}}
 {{- define "ferry.redisPeer" -}}
 {{- if .Values.redis.enabled -}}
 - to:
@@ -125,7 +125,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{- /* What a monitor shows at every scrape. */}}
+{{- /* The token that a monitor sends at every scrape. */}}
 {{- define "ferry.monitorToken" -}}
 authorization:
   credentials: {name: {{ include "ferry.metricsSecret" . }}, key: token}

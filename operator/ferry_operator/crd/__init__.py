@@ -1,4 +1,4 @@
 """The document's definition for the API server: schema, rules between fields, and the page of all fields.
 
-Generated from `job` alone, so that there is one source of truth for a field. It must never be needed by a running operator.
+Generated from `job` alone, so each field has one source of truth. A running operator must never need this room.
 """

@@ -1,4 +1,4 @@
-"""The rules of `spec.autoscale` in CEL, which `job.models_autoscale` checks for `ferry run`, too.
+"""The rules of `spec.autoscale` in CEL; `job.models_autoscale` makes the same checks for `ferry run`.
 
 Pure: a part of the table in `rules`.
 """
@@ -32,7 +32,7 @@ AUTOSCALE: tuple[Rule, ...] = (
         "autoscale-max-within-virtual-nodes",
         "spec",
         "!has(self.autoscale.max) || self.autoscale.max * self.instancesPerWorker <= self.state.virtualNodes",
-        "autoscale.max workers have more instances than state.virtualNodes: some would lead nothing",
+        "autoscale.max workers have more instances than state.virtualNodes: some instances would lead no virtual node",
         broken=in_spec(autoscale={"max": 5}),
         valid=in_spec(instancesPerWorker=2, state={"virtualNodes": 8}, autoscale={"max": 4}),
         field_path=".autoscale.max",

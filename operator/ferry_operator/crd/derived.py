@@ -1,6 +1,6 @@
 """Rules of the custom resource that follow from the models: fields that keep their first value, bounds of texts.
 
-Pure: read from the effects and validators of the fields, so that the models and the CRD cannot say different things.
+Pure: read from the effects and validators of the fields, so the models and the CRD cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FIRST_VALUES: dict[str, tuple[Document, Document]] = {
 """For every field that may not change: a job, and a change of the field that breaks no other rule."""
 
 TOO_SHORT = ("spec.failure.heartbeat",)
-"""Durations whose examples are below the bounds; the other ones' are above. A long heartbeat breaks another rule, too."""
+"""Durations whose examples are below the bounds; other examples are above. A long heartbeat breaks a second rule."""
 
 
 def immutables() -> Iterator[Rule]:
-    """Fields whose change is refused. One without a default may come and go, so its rule stands in the group around."""
+    """Fields whose change is refused. A field without a default may be absent, so its rule stands in the group around it."""
     marked = IMMUTABLE["x-kubernetes-validations"]
     assert isinstance(marked, list) and isinstance(marked[0], dict)
     same, message = str(marked[0]["rule"]), str(marked[0]["message"])
@@ -70,45 +70,45 @@ def bounds(model: type[BaseModel] = Spec, path: str = "spec") -> Iterator[Rule]:
         elif (inside := group_of(info.annotation)) is not None:
             assert not list(bounds(inside, where)), f"{where}: rules for the items of lists are written by hand"
         else:
-            for found in bounds_of(info):
-                rule, message = within(found)
+            for limits in bounds_of(info):
+                rule, message = within(limits)
                 yield Rule(
                     _name(where, "bounds"),
                     where,
                     rule,
                     message,
-                    broken=_at(where, _beyond(found, where in TOO_SHORT)),
+                    broken=_at(where, _beyond(limits, where in TOO_SHORT)),
                 )
 
 
 def bounds_of(info: FieldInfo) -> list[Bounds]:
-    """The bounds among a field's validators, also of one that may be null."""
-    of_union = [m for one in typing.get_args(info.annotation) for m in getattr(one, "__metadata__", ())]
-    validators = [one.func for one in (*info.metadata, *of_union) if isinstance(one, AfterValidator)]
-    return [one for one in validators if isinstance(one, Bounds)]
+    """The bounds among the validators of a field, also of a nullable field."""
+    of_union = [m for part in typing.get_args(info.annotation) for m in getattr(part, "__metadata__", ())]
+    validators = [each.func for each in (*info.metadata, *of_union) if isinstance(each, AfterValidator)]
+    return [each for each in validators if isinstance(each, Bounds)]
 
 
-def within(found: Bounds) -> tuple[str, str]:
+def within(limits: Bounds) -> tuple[str, str]:
     """The rule and its message."""
-    if found.kind is Duration:
-        low, high = f"duration('{found.low}')", f"duration('{found.high}')"
-        return f"duration(self) >= {low} && duration(self) <= {high}", f"must be from {found.low} to {found.high}"
-    assert found.high is None, "sizes have no upper bound yet"
-    value, message = "quantity(string(self))", f"must be at least {found.low}"
-    rule = f"{value}.compareTo(quantity('{found.low}')) >= 0"
+    if limits.kind is Duration:
+        low, high = f"duration('{limits.low}')", f"duration('{limits.high}')"
+        return f"duration(self) >= {low} && duration(self) <= {high}", f"must be from {limits.low} to {limits.high}"
+    assert limits.high is None, "sizes have no upper bound yet"
+    value, message = "quantity(string(self))", f"must be at least {limits.low}"
+    rule = f"{value}.compareTo(quantity('{limits.low}')) >= 0"
     return (
-        (f"{value}.compareTo(quantity('0')) == 0 || {rule}", f"{message}, or 0") if found.or_zero else (rule, message)
+        (f"{value}.compareTo(quantity('0')) == 0 || {rule}", f"{message}, or 0") if limits.or_zero else (rule, message)
     )
 
 
-def _beyond(found: Bounds, below: bool) -> str:
+def _beyond(limits: Bounds, below: bool) -> str:
     """A value out of bounds."""
-    least = found.kind(found.low)
+    least = limits.kind(limits.low)
     if isinstance(least, Quantity):
         return str(least.bytes // 2)
     if isinstance(least, Cpus):
         return f"{least.millis // 2}m"
-    return f"{least.seconds * 500:g}ms" if below else f"{2 * Duration(found.high or '').seconds:g}s"
+    return f"{least.seconds * 500:g}ms" if below else f"{2 * Duration(limits.high or '').seconds:g}s"
 
 
 def _at(path: str, value: str) -> Document:

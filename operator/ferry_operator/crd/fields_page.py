@@ -1,4 +1,4 @@
-"""The page docs/fields.md: every field of the spec, what it means, what it may be, and what a change of it does.
+"""The page docs/fields.md: every field of the spec with its meaning, its values and the effect of a change.
 
 Pure text from the tables of `changes` and `rules` and the schema.
 """
@@ -21,15 +21,15 @@ HEAD = """# Fields of a StreamJob
 
 <!-- Written by `make crds`; a test fails when it is out of date. Do not edit. -->
 
-What a field means, what it may be, and what happens to a job on Kubernetes when it is changed while it runs:
+The meaning and the values of every field, and the effect of a change on a running job on Kubernetes:
 
 {kinds}
 
-`ferry run` reads the file once, and `ferry scale` changes the workers and the instances of what runs.
-Fields marked `Kubernetes` are checked by `ferry run` and not used; those marked `one machine` are refused by Kubernetes.
-What is listed below a list, such as `volumes[].name`, changes with the list.
-Another spelling of the same value (`1s`, `1000ms`) is no change, and neither is a document that is applied again.
-`kubectl apply` takes a null for "leave it out": where null means something else than the default, there is a value for it.
+`ferry run` reads the file once; `ferry scale` changes the number of workers and of instances of a running job.
+`ferry run` checks fields marked `Kubernetes` and does not use them. Kubernetes refuses fields marked `one machine`.
+Fields of a list, such as `volumes[].name`, change with the list.
+Another spelling of the same value (`1s`, `1000ms`) is no change. Applying the same document again changes nothing.
+`kubectl apply` reads a null as an absent field. A field whose default is not null has a value with the meaning of null.
 """
 
 ROOT = schema()
@@ -81,8 +81,8 @@ def _values(node: dict[str, Any], field: FieldInfo) -> str:
     kind = _PATTERNS.get(node.get("pattern", ""), "yes or no" if node.get("type") == "boolean" else kind)
     low, high = node.get("minimum"), node.get("maximum")
     bounds = f"{low} to {high}" if high is not None else f"from {low}" if low is not None else ""
-    for found in bounds_of(field):
-        bounds = within(found)[1].removeprefix("must be ")
+    for limits in bounds_of(field):
+        bounds = within(limits)[1].removeprefix("must be ")
     return f"{kind}, {bounds}" if bounds else kind
 
 

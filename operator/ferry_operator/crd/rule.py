@@ -1,6 +1,6 @@
-"""One rule of the custom resource in CEL, with a job that keeps it and a change that breaks it.
+"""One rule of the custom resource in CEL, with a valid job and a change that breaks the rule.
 
-Pure values; the rules themselves are in `rules`, those that follow from the models in `derived`.
+Pure values; the rules themselves are in `rules`, rules that follow from the models in `derived`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ferry_operator.job.models import API_VERSION, KIND
 
 Document = dict[str, Any]
 Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
-"""Those with which the API server shows the message; of a duplicate it shows the value alone."""
+"""With these reasons the API server shows the message; for a duplicate it shows the value alone."""
 
 BASE: Document = {
     "apiVersion": API_VERSION,
@@ -21,7 +21,7 @@ BASE: Document = {
     "metadata": {"name": "rules"},
     "spec": {"pipeline": {"module": "jobs.rules"}},
 }
-"""The smallest job; patches are put on it."""
+"""The smallest job; patches are applied to it."""
 
 DATA: list[Document] = [{"name": "data", "mountPath": "/data", "claim": "data"}]
 HOST_PATH: Document = {"medium": "hostPath", "path": "/srv/ferry"}
@@ -29,47 +29,47 @@ HOST_PATH: Document = {"medium": "hostPath", "path": "/srv/ferry"}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, and how to keep and break it."""
+    """One rule, with a valid and an invalid job."""
 
     name: str
     path: str
-    """where it stands: '' for the whole object, else a path such as 'spec.failure'; '[]' for the items of a list"""
+    """place of the rule: '' for the whole object, else a path such as 'spec.failure'; '[]' for the items of a list"""
     rule: str
     message: str
     broken: Document
-    """merge patch on the job of `valid` that breaks this rule and no other"""
+    """merge patch for the job of `valid`; the result breaks this rule and no other rule"""
     valid: Document = field(default_factory=dict)
-    """merge patch on BASE that keeps it"""
+    """merge patch for BASE; the result is valid"""
     update: bool = False
-    """it compares with the object before: the job of `valid` is made first, then changed to `broken`"""
+    """the rule compares with the previous object: a test creates the job of `valid`, then changes it to `broken`"""
     reason: Reason = "FieldValueInvalid"
     field_path: str | None = None
     """relative to `path`, such as '.timeout'"""
     sees_status: bool = False
-    """it stands at the whole object, and `self` is that; `path` is what it is about"""
+    """the rule stands at the root and `self` is the whole object; `path` is the checked part"""
 
     def valid_job(self) -> Document:
-        """A job that keeps the rule."""
+        """A job that obeys the rule."""
         return patched(BASE, self.valid)
 
     def broken_job(self) -> Document:
-        """The same job, with the rule broken."""
+        """The same job, changed so that it breaks the rule."""
         return patched(self.valid_job(), self.broken)
 
     @property
     def node(self) -> str:
-        """Where it stands in the schema."""
+        """Place of the rule in the schema."""
         return "" if self.sees_status else self.path
 
     def to_schema(self) -> Document:
-        """The rule as the schema has it."""
+        """The rule in the form of the schema."""
         out: Document = {"rule": self.rule, "message": self.message, "reason": self.reason}
         where = f".{self.path}{self.field_path}" if self.sees_status else self.field_path
         return out if where is None else {**out, "fieldPath": where}
 
 
 def patched(document: Document, patch: Document) -> Document:
-    """A copy with a merge patch (RFC 7386) put in: null takes a key away, a map is merged, all else replaces."""
+    """A copy with a merge patch (RFC 7386) applied: null removes a key, a map is merged, other values replace."""
     out = copy.deepcopy(document)
     for key, value in patch.items():
         if value is None:

@@ -1,11 +1,11 @@
-"""The rules of the `StreamJob` resource that a schema alone cannot say, in CEL, each with a change that breaks it.
+"""The rules of the `StreamJob` resource that a schema alone cannot express, in CEL, each with a change that breaks it.
 
 Pure: one table. The CRD is generated from it, and a test offers `valid` and `broken` of every rule to a real API server.
-What Kubernetes checks by these rules the models check for `ferry run`, too, unless it is meaningless there.
+The models make the same checks for `ferry run`, except checks without a meaning there.
 
-`replicas < workers` has one exception: a job of one worker may ask for one copy, as the defaults do after a scale to 1,
-and has none until there is a second worker. With more copies than that, `kubectl scale` is refused until
-`state.replicas` is lowered: a copy that cannot exist is never promised in silence.
+`replicas < workers` has one exception: a job of one worker may ask for one copy, as the defaults do after a scale to 1.
+The job has no copy until a second worker comes. With more replicas `kubectl scale` is refused until
+`state.replicas` is lowered, so a spec never asks for copies that cannot exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAILED_AT_ONCE = (
     "(has(self.status) && has(self.status.phase) && self.status.phase == 'Failed' && "
     "(!has(self.status.epoch) || self.status.epoch < 0))"
 )
-"""A job that has failed before its first epoch: one that was to say where it begins says it so."""
+"""A job that failed before its first epoch: a user may still set `restoreFrom`."""
 
 
 def _no_password(path: str) -> str:
@@ -53,7 +53,7 @@ def _quoted(texts: Iterable[str]) -> str:
 
 READ_ONLY: list[Document] = [{"name": "data", "mountPath": "/data", "claim": "data", "readOnly": True}]
 SHELF: Document = {"checkpoint": {"location": "s3://bucket/ferry"}}
-PASSWORD = "may not hold a password, for everybody who reads the job would: name a Secret in kubernetes.envFrom"
+PASSWORD = "may not hold a password: every reader of the job would see it. Name a Secret in kubernetes.envFrom"
 MEMORY: Document = {"medium": "memory", "size": "256Mi"}
 
 WRITTEN: tuple[Rule, ...] = (
@@ -61,7 +61,7 @@ WRITTEN: tuple[Rule, ...] = (
         "name-length",
         "",
         f"self.metadata.name.size() <= {NAME_MAX}",
-        f"metadata.name: at most {NAME_MAX} characters, for pods are named after it",
+        f"metadata.name: at most {NAME_MAX} characters, because names of pods contain it",
         broken={"metadata": {"name": "n" * (NAME_MAX + 1)}},
         valid={"metadata": {"name": "n" * NAME_MAX}},
     ),
@@ -69,7 +69,7 @@ WRITTEN: tuple[Rule, ...] = (
         "name-label",
         "",
         "!self.metadata.name.contains('.')",
-        "metadata.name: no dots, for pods are named after it",
+        "metadata.name: no dots, because names of pods contain it",
         broken={"metadata": {"name": "rules.v2"}},
     ),
     Rule(
@@ -85,7 +85,8 @@ WRITTEN: tuple[Rule, ...] = (
         "instances-within-virtual-nodes",
         "spec",
         "self.workers * self.instancesPerWorker <= self.state.virtualNodes",
-        "more instances (workers x instancesPerWorker) than state.virtualNodes: some would lead nothing",
+        "more instances (workers x instancesPerWorker) than state.virtualNodes: some instances would lead no virtual "
+        "node",
         broken=in_spec(workers=5, instancesPerWorker=2, state={"virtualNodes": 8}),
         valid=in_spec(workers=4, instancesPerWorker=2, state={"virtualNodes": 8}),
         field_path=".workers",
@@ -94,7 +95,7 @@ WRITTEN: tuple[Rule, ...] = (
         "suspend-has-a-location",
         "spec",
         "!(self.suspend || self.workers == 0) || has(self.state.checkpoint.location)",
-        "suspend (and workers 0) needs state.checkpoint.location: nothing else outlives the pods",
+        "suspend (and workers 0) needs state.checkpoint.location: without pods only a checkpoint keeps the state",
         broken=in_spec(state={"checkpoint": {"location": None}}),
         valid=in_spec(suspend=True, state=SHELF),
         reason="FieldValueRequired",
@@ -104,7 +105,7 @@ WRITTEN: tuple[Rule, ...] = (
         "restore-from-while-suspended",
         "spec",
         f"({_keeps('spec.restoreFrom')}) || {_rests('self')} || {_rests('oldSelf')} || {FAILED_AT_ONCE}",
-        "restoreFrom is read by a job that has no state: suspend the job first",
+        "only a job without state reads restoreFrom: suspend the job first",
         broken=in_spec(restoreFrom="latest"),
         update=True,
         field_path=".restoreFrom",
@@ -134,8 +135,8 @@ WRITTEN: tuple[Rule, ...] = (
         "!has(self.state.checkpoint.location) || "
         "(self.state.checkpoint.location.contains('://') && !self.state.checkpoint.location.startsWith('file:')) || "
         f"({_on_a_volume('self.state.checkpoint.location', 'self.kubernetes.volumes')})",
-        "state.checkpoint.location must be a URL such as s3://BUCKET/DIRECTORY, or below the mountPath of one of "
-        "kubernetes.volumes that is not read-only",
+        "state.checkpoint.location must be a URL such as s3://BUCKET/DIRECTORY, or below the mountPath of a writable "
+        "volume of kubernetes.volumes",
         broken=in_spec(state={"checkpoint": {"location": "/other/checkpoints"}}),
         valid=in_spec(state={"checkpoint": {"location": "/data/checkpoints"}}, kubernetes={"volumes": DATA}),
         field_path=".state.checkpoint.location",
@@ -144,7 +145,7 @@ WRITTEN: tuple[Rule, ...] = (
         "output-on-a-volume",
         "spec",
         _on_a_volume("self.output", "self.kubernetes.volumes"),
-        "output must be below the mountPath of one of kubernetes.volumes that is not read-only",
+        "output must be below the mountPath of a writable volume of kubernetes.volumes",
         broken=in_spec(output="/other/out"),
         valid=in_spec(output="/data/out", kubernetes={"volumes": DATA}),
         field_path=".output",
@@ -153,7 +154,7 @@ WRITTEN: tuple[Rule, ...] = (
         "dead-letter-on-a-volume",
         "spec",
         _on_a_volume("self.deadLetter.directory", "self.kubernetes.volumes"),
-        "deadLetter.directory must be below the mountPath of one of kubernetes.volumes that is not read-only",
+        "deadLetter.directory must be below the mountPath of a writable volume of kubernetes.volumes",
         broken=in_kubernetes(volumes=READ_ONLY),
         valid=in_spec(deadLetter={"directory": "/data/bad"}, kubernetes={"volumes": DATA}),
         field_path=".deadLetter.directory",
@@ -206,7 +207,7 @@ WRITTEN: tuple[Rule, ...] = (
         "no-standby",
         "spec.driver",
         "!self.standby",
-        "standby is for one machine; on Kubernetes another pod takes the place of the driver's",
+        "standby is for one machine; on Kubernetes a new pod replaces a lost driver's pod",
         broken=in_spec(driver={"standby": True}),
         reason="FieldValueForbidden",
         field_path=".standby",
@@ -215,7 +216,7 @@ WRITTEN: tuple[Rule, ...] = (
         "timeout-two-heartbeats",
         "spec.failure",
         "duration(self.timeout) > duration(self.heartbeat) + duration(self.heartbeat)",
-        "timeout must be more than two heartbeats: one may get lost",
+        "timeout must be more than two heartbeats: a heartbeat may get lost",
         broken=in_spec(failure={"timeout": "2s"}),
         valid=in_spec(failure={"heartbeat": "1s", "timeout": "2001ms"}),
         field_path=".timeout",
@@ -246,7 +247,8 @@ WRITTEN: tuple[Rule, ...] = (
         "quantity(string(self.pinned)).asApproximateFloat() >= "
         f"double(2 * ((self.slots * self.slotBytes + {PAGE - 1}) / {PAGE} * {PAGE} + {PAGE})) + "
         "quantity(string(self.lend)).asApproximateFloat()",
-        "pinned is less than what one link pins (2 x slots x slotBytes, in whole pages, two more, and lend)",
+        "pinned is less than the memory that one link pins (2 x slots x slotBytes in whole pages, two more pages, and "
+        "lend)",
         broken=in_spec(transport={"rdma": {"pinned": "31Ki"}}),
         valid=in_spec(transport={"rdma": {"slots": 2, "slotBytes": 4096, "pinned": "32Ki", "lend": "8Ki"}}),
         field_path=".pinned",
@@ -265,7 +267,7 @@ WRITTEN: tuple[Rule, ...] = (
         "rdma-not-with-tcp",
         "spec.transport",
         "self.mode != 'tcp' || self.rdma.mode == 'off'",
-        "rdma is asked for, and mode tcp would not use it",
+        "rdma.mode asks for a device, and mode tcp would not use it",
         broken=in_spec(transport={"mode": "tcp"}),
         valid=in_spec(transport={"rdma": {"mode": "sriov", "resource": "rdma/hca"}}),
         field_path=".mode",
@@ -301,7 +303,7 @@ WRITTEN: tuple[Rule, ...] = (
         "checkpoint-on-a-volume",
         "spec.kubernetes",
         _on_a_volume("self.checkpoint", "self.volumes"),
-        "checkpoint must be below the mountPath of one of volumes that is not read-only",
+        "checkpoint must be below the mountPath of a writable volume of volumes",
         broken=in_kubernetes(volumes=READ_ONLY),
         valid=in_kubernetes(volumes=DATA, checkpoint="/data/checkpoint"),
         field_path=".checkpoint",
@@ -311,7 +313,7 @@ WRITTEN: tuple[Rule, ...] = (
         "spec.kubernetes",
         "self.stateVolume.medium != 'memory' || !has(self.stateVolume.size) || "
         "quantity(string(self.stateVolume.size)).compareTo(quantity(string(self.sidecar.memory))) <= 0",
-        "stateVolume.size of the medium memory counts as memory of the sidecar, which has less",
+        "stateVolume.size of the medium memory counts as memory of the sidecar, and sidecar.memory is smaller",
         broken=in_kubernetes(sidecar={"memory": "128Mi"}),
         valid=in_kubernetes(stateVolume=MEMORY, sidecar={"memory": "256Mi"}),
         field_path=".stateVolume.size",
@@ -339,7 +341,7 @@ WRITTEN: tuple[Rule, ...] = (
         "host-path-has-no-size",
         "spec.kubernetes.stateVolume",
         "self.medium != 'hostPath' || !has(self.size)",
-        "size cannot be kept by the medium hostPath",
+        "size cannot be enforced for the medium hostPath",
         broken=in_kubernetes(stateVolume={"size": "1Gi"}),
         valid=in_kubernetes(stateVolume=HOST_PATH),
         reason="FieldValueForbidden",
@@ -349,7 +351,7 @@ WRITTEN: tuple[Rule, ...] = (
         "mount-paths-differ",
         "spec.kubernetes.volumes",
         "self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
-        "a mountPath is used by two of them",
+        "two volumes have the same mountPath",
         broken=in_kubernetes(volumes=[*DATA, {"name": "more", "mountPath": "/data", "claim": "more"}]),
         valid=in_kubernetes(volumes=[*DATA, {"name": "more", "mountPath": "/data/more", "claim": "more"}]),
     ),
@@ -366,7 +368,7 @@ WRITTEN: tuple[Rule, ...] = (
         "spec.kubernetes.volumes[]",
         f"![{_quoted(RESERVED)}].exists(own, self.mountPath == own || self.mountPath.startsWith(own + '/') || "
         "own.startsWith(self.mountPath + '/'))",
-        f"mountPath may not hold or be in {' or '.join(RESERVED)}: Ferry mounts its own there",
+        f"mountPath may not contain or be below {' or '.join(RESERVED)}: Ferry mounts its own files there",
         broken=in_kubernetes(volumes=[{"name": "data", "mountPath": "/var/lib", "claim": "data"}]),
         valid=in_kubernetes(volumes=[{"name": "data", "mountPath": "/var/library", "claim": "data"}]),
         reason="FieldValueForbidden",

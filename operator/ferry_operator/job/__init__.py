@@ -1,4 +1,4 @@
-"""The StreamJob document: its models, what a change of a field means, its status, and the settings of a run that it says.
+"""The StreamJob document: its models, the effect of a change of a field, the status, and the settings of a run.
 
-Pure. It must never know where a job runs, nor what a job looks like while it does.
+Pure. It must never know where a job runs, nor how a running job looks.
 """

@@ -1,14 +1,14 @@
-"""What a change of a field of the spec does to a job that runs: one table, read from what each field of the models says.
+"""The effect of a change of a field of the spec on a running job: one table, read from the fields of the models.
 
 Pure: the operator acts on `classify`, `plan` prints it, and `crd.fields_page` writes the table as
-docs/fields.md. A field without one is an error when this module is read, so that none is silently ignored.
+docs/fields.md. A field without an effect is an error when this module is imported, so no change is ignored in silence.
 
 | kind | what happens |
 |---|---|
-| live | it takes effect; nothing is restarted and no state moves |
+| live | the change takes effect; nothing is restarted and no state moves |
 | handover | state moves between instances; the query, the driver and the other workers go on |
 | restart | the driver is restarted and goes on from the warm state; workers stay |
-| rolling | worker pods are replaced one after another, each emptied by a handover before; for some fields the driver, too |
+| rolling | worker pods are emptied by handovers and replaced one after another; some fields also restart the driver |
 | refused | nothing happens: the field keeps its first value, and the rest of the old spec stays in force |
 """
 
@@ -28,11 +28,11 @@ from ferry_operator.job.models_base import CHANGE_EFFECT
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 
 RESTORE_FROM = "spec.restoreFrom"
-"""Refused as long as the job has state: while it is suspended, it may change."""
+"""A change is refused while the job has state; it is allowed while the job is suspended."""
 
 
 class ChangeKind(StrEnum):
-    """What a change does, from the least to the most."""
+    """The effect of a change, from the smallest to the largest."""
 
     LIVE = "live"
     HANDOVER = "handover"
@@ -49,7 +49,7 @@ class FieldEntry:
     """with 'spec.' in front"""
     kind: ChangeKind
     what: str
-    """what happens, in one line"""
+    """the effect, in one line"""
     used: str
     """'both', 'kubernetes' or 'one machine'"""
     driver: bool
@@ -88,19 +88,19 @@ class Change:
 
 def classify(old: Spec, new: Spec) -> list[Change]:
     """The changed fields, in their order; another spelling of a value ('1s', '1000ms') is no change."""
-    found = []
+    changed = []
     for entry in TABLE:
         before, after = _value(old, entry.names), _value(new, entry.names)
         if not _same(before, after):
-            found.append(Change(entry, before, after))
-    return found
+            changed.append(Change(entry, before, after))
+    return changed
 
 
 def refusals(old: Spec, new: Spec) -> list[Change]:
     """Changed fields that may not change."""
     suspended = old.suspended or new.suspended
-    found = [one for one in classify(old, new) if one.kind is ChangeKind.REFUSED]
-    return [one for one in found if not (suspended and one.path == RESTORE_FROM)]
+    refused = [change for change in classify(old, new) if change.kind is ChangeKind.REFUSED]
+    return [change for change in refused if not (suspended and change.path == RESTORE_FROM)]
 
 
 def entries(model: type[BaseModel], path: str = "spec") -> Iterator[FieldEntry]:

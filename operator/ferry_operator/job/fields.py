@@ -1,6 +1,6 @@
-"""Paths, names and types of the job file's fields, and the wording of what is wrong with one.
+"""Paths, names and types of the job file's fields, and the texts about wrong fields.
 
-Pure: walks the models and words pydantic's errors; never reads a file and never changes a document.
+Pure: walks the models and words pydantic's errors; it never reads a file and never changes a document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ferry_operator.job.models import StreamJob
 def problem(error: ErrorDetails) -> str:
     """One of pydantic's errors as one line: path, the value, what is allowed."""
     loc = [str(part) for part in error["loc"] if part != "[key]"]
-    path, given, context = ".".join(loc) or "job", error["input"], error.get("ctx", {})
+    path, value, context = ".".join(loc) or "job", error["input"], error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
             model = _model_at(loc[:-1])
@@ -30,21 +30,21 @@ def problem(error: ErrorDetails) -> str:
             return f"{path}: required"
         case "literal_error":
             allowed = str(context["expected"])
-            close = difflib.get_close_matches(str(given), re.findall(r"'([^']*)'", allowed), 1)
-            return f"{path}: {given!r} is not allowed; must be {allowed}" + _meant(close)
+            close = difflib.get_close_matches(str(value), re.findall(r"'([^']*)'", allowed), 1)
+            return f"{path}: {value!r} is not allowed; must be {allowed}" + _meant(close)
         case "value_error":
-            return f"{path}: {_shown(given)}{context['error']}"
+            return f"{path}: {_shown(value)}{context['error']}"
         case "model_type" | "dict_type":
-            return f"{path}: {_shown(given)}must be a map of fields"
+            return f"{path}: {_shown(value)}must be a map of fields"
         case "string_type":
-            return f"{path}: {_shown(given)}must be text; quote it"
+            return f"{path}: {_shown(value)}must be text; quote it"
         case _:
             wording = error["msg"].replace("Input should be", "must be").replace("a valid integer", "a whole number")
-            return f"{path}: {_shown(given)}{wording[0].lower()}{wording[1:]}"
+            return f"{path}: {_shown(value)}{wording[0].lower()}{wording[1:]}"
 
 
-def _shown(given: Any) -> str:
-    return "" if isinstance(given, dict | list | BaseModel) else f"{given!r}: "
+def _shown(value: Any) -> str:
+    return "" if isinstance(value, dict | list | BaseModel) else f"{value!r}: "
 
 
 def suggest(unknown: str, names: Iterable[str], model: type[BaseModel]) -> str:

@@ -1,8 +1,8 @@
 """The `StreamJob` document as pydantic models: every field with its meaning, bounds and default.
 
 The custom resource definition is generated from these models, so a field exists here or nowhere. Pure values: no I/O,
-no cluster, no defaults taken from the environment. Reading files, `--set` and wording of refusals are in `spec`; what a
-change of a field does is in `changes`. The sections are in `models_parts` and `models_kubernetes`.
+no cluster, no defaults taken from the environment. Reading files, `--set` and wording of refusals are in `spec`; the
+effect of a change of a field is in `changes`. The sections are in `models_parts` and `models_kubernetes`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ API_VERSION = "ferry.dev/v1alpha1"
 KIND = "StreamJob"
 
 NAME_MAX = 52
-"""So that names made of the job's, such as NAME-worker-255, are DNS labels of at most 63 characters, too."""
+"""Names that contain the name of the job, such as NAME-worker-255, are DNS labels too: at most 63 characters."""
 
 SPARK_OWNED: dict[str, str] = {
     "spark.master": "Ferry chooses where Spark runs",
     "spark.submit.deployMode": "Ferry starts the driver, in client mode",
-    "spark.app.name": "it is made of the name of the job",
+    "spark.app.name": "Ferry makes it from the name of the job",
     "spark.executor.instances": "set spec.workers",
     "spark.executor.cores": "set spec.cores",
     "spark.executor.memoryOverhead": "set spec.kubernetes.executor.memory, and spark.executor.memory for another heap",
@@ -60,16 +60,16 @@ SPARK_OWNED: dict[str, str] = {
 """Keys of Spark's configuration that a job may not set, each with its reason."""
 
 SPARK_UNUSED: dict[str, str] = {
-    "spark.kubernetes.": "the operator makes the pods; set what they need in spec.kubernetes",
+    "spark.kubernetes.": "the operator creates the pods; set their resources and options in spec.kubernetes",
     "spark.dynamicAllocation.": "executors come and go with the workers; set spec.workers",
     "spark.shuffle.service.": "executors come and go with the workers; set spec.workers",
-    "spark.yarn.": "the operator makes the pods; set what they need in spec.kubernetes",
+    "spark.yarn.": "the operator creates the pods; set their resources and options in spec.kubernetes",
 }
-"""Beginnings of keys that would do nothing in a job, each with what does."""
+"""Prefixes of keys without effect in a job, each with the setting to use."""
 
 
 def why_not(key: str) -> str | None:
-    """Why a job may not set this key of Spark's configuration; None: it may."""
+    """The reason why a job may not set this key of Spark's configuration; None: the job may set it."""
     if not key.startswith("spark."):
         return f"{key!r}: keys begin with 'spark.'; did you mean 'spark.{key}'?"
     if key in SPARK_OWNED:
@@ -92,7 +92,7 @@ class Metadata(SpecPart):
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
     labels: dict[str, str] = Field(
         default_factory=dict,
-        description="Labels, also put on the pods of the job, but for those below app.kubernetes.io/.",
+        description="Labels. The pods of the job get them too, except labels below app.kubernetes.io/.",
     )
     annotations: dict[str, str] = Field(
         default_factory=dict,
@@ -109,84 +109,88 @@ class Spec(SpecPart):
         default=2,
         ge=0,
         le=256,
-        description="Spark executors, each with a sidecar; may change at any time. On Kubernetes 0 is the same as "
-        "`suspend`, and any other number begins anew with that size.",
+        description="Number of Spark executors, each with a sidecar. The number may change at any time. On Kubernetes "
+        "0 has the effect of `suspend`; any other number resumes the job with that many workers.",
         json_schema_extra=handover(
-            "Workers are started and state moves to them, or they are emptied and then stopped; 0 suspends the job."
+            "New workers are started and state moves to them. Workers that must go hand over their state and are then "
+            "stopped. 0 suspends the job."
         ),
     )
     instances_per_worker: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="State processes per sidecar; may change, too.",
+        description="State processes (instances) per sidecar. The number may change at any time.",
         json_schema_extra=handover(
-            "Processes are started and state moves to them, or they are emptied and then ended."
+            "New processes are started and state moves to them. Processes that must go hand over their state and are "
+            "then ended."
         ),
     )
     cores: int = Field(
         default=2,
         ge=1,
         le=256,
-        description="Spark's task slots: of the job on one machine, of each executor on Kubernetes.",
+        description="Spark's task slots: on one machine of the whole job, on Kubernetes of each executor.",
         json_schema_extra=PACE,
     )
     output: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Replaces the directory of parquet sinks; null: as the pipeline says, or on Kubernetes NAME/out "
-        "on the first volume of the job, or in the driver's pod: there it ends with the pod, which is replaced when "
-        "its files exceed 10Gi.",
+        description="Replaces the directory of parquet sinks. null: the directory that the pipeline names; on "
+        "Kubernetes NAME/out on the first volume of the job, or without a volume a directory in the driver's pod. "
+        "Files there are lost with the pod, and the pod is replaced when its files exceed 10Gi.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
     events: int | None = Field(
         default=None,
         ge=1,
-        description="Bound of generator sources: the job runs to its end; null: for ever. The program reads it as "
-        "`args['events']`, and one that does not is refused.",
+        description="Number of events of generator sources: the job finishes after them. null: the job runs for ever. "
+        "The program reads the number as `args['events']`; a program that does not read it is refused.",
         json_schema_extra=PACE,
     )
     restart_nonce: int | None = Field(
         default=None,
         ge=0,
-        description="Any other number restarts the driver.",
+        description="A change of this number restarts the driver.",
         json_schema_extra=restart("The driver is restarted.", "kubernetes"),
     )
     suspend: bool = Field(
         default=False,
-        description="The job takes a last checkpoint, and has no pods until this is false again.",
+        description="true: the job takes a last checkpoint, and has no pods until the field is false again.",
         json_schema_extra=live(
-            "The driver takes a last checkpoint and ends, and all pods go; with false the job goes on from there.",
+            "true: the driver takes a last checkpoint and ends, and all pods are removed. false: the job resumes from "
+            "that checkpoint.",
             "kubernetes",
         ),
     )
     restore_from: Location | None = Field(
         default=None,
-        description="Checkpoint that a job without state begins from: latest, a name or a number, below its own name in "
-        "`state.checkpoint.location`, or the path or URL of a manifest. A suspended job begins from its latest one unless "
-        "this was changed meanwhile. 'none': it begins from nothing. null: so does a new job, unless the location holds "
-        "checkpoints of its name: then it does not begin until this says 'latest' or 'none'.",
+        description="Checkpoint from which a job without state begins: 'latest', a name or a number of a checkpoint "
+        "of this job in `state.checkpoint.location`, or the path or URL of a manifest. A suspended job resumes from "
+        "its latest checkpoint, unless this field was changed while it was suspended. 'none': the job begins without "
+        "state. null: a new job begins without state too, unless the location holds checkpoints of a job of this "
+        "name: then the job does not begin until this field is 'latest' or 'none'.",
         json_schema_extra=never_running(
-            "A job that has state never reads it: suspend the job, change it, and resume. One that failed before its first "
-            "epoch begins anew with it."
+            "A job with state never reads this field: suspend the job, change the field, and resume the job. A job "
+            "that failed before its first epoch begins again with the new value."
         ),
     )
     restore_sink: Literal["truncate", "keep"] = Field(
         default="truncate",
-        description="What sinks have of epochs after that checkpoint: 'truncate' takes it away, 'keep' puts it aside.",
-        json_schema_extra=live("It is read when a job begins from a checkpoint."),
+        description="Rows in sinks of epochs after that checkpoint: 'truncate' removes them, 'keep' sets them aside.",
+        json_schema_extra=live("The field is read when a job begins from a checkpoint."),
     )
     state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies, memory and checkpoints.")
-    autoscale: Autoscale = Field(default_factory=Autoscale, description="Workers by the load.")
+    autoscale: Autoscale = Field(default_factory=Autoscale, description="Number of workers by the load.")
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
-    driver: DriverSpec = Field(default_factory=DriverSpec, description="The process that runs them.")
+    driver: DriverSpec = Field(default_factory=DriverSpec, description="Settings of the driver process.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
     balance: BalanceSpec = Field(
-        default_factory=BalanceSpec, description="Whether it moves by itself to even out the load."
+        default_factory=BalanceSpec, description="Whether state moves automatically to even out the load."
     )
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
-    security: Security = Field(default_factory=Security, description="What may be read on the way.")
+    security: Security = Field(default_factory=Security, description="Encryption of connections.")
     failure: FailureSpec = Field(default_factory=FailureSpec, description="Failure detection.")
     sink: SinkSpec = Field(default_factory=SinkSpec, description="Failing sinks.")
     dead_letter: DeadLetter = Field(default_factory=DeadLetter, description="Malformed records.")
@@ -197,7 +201,7 @@ class Spec(SpecPart):
         json_schema_extra=restart("The driver and Spark's executors are restarted; sidecars stay."),
     )
     kubernetes: Kubernetes = Field(
-        default_factory=Kubernetes, description="Pods of the job; `ferry run` checks it and uses nothing of it."
+        default_factory=Kubernetes, description="Pods of the job; `ferry run` checks the section and does not use it."
     )
 
     @model_validator(mode="after")
@@ -206,8 +210,8 @@ class Spec(SpecPart):
             raise ValueError("'transport.rdma.mode' hostNetwork needs 'kubernetes.network' host")
         if self.suspended and self.state.checkpoint.location is None:
             raise ValueError(
-                f"{'suspend' if self.suspend else 'workers 0'} needs 'state.checkpoint.location': nothing else outlives the "
-                "pods"
+                f"{'suspend' if self.suspend else 'workers 0'} needs 'state.checkpoint.location': without pods only a "
+                "checkpoint keeps the state"
             )
         why = why_not_scaled(self.autoscale, self.state.replicas, self.instances_per_worker, self.state.virtual_nodes)
         if why is not None:
@@ -226,12 +230,12 @@ class Spec(SpecPart):
 
 
 class StreamJob(SpecPart):
-    """The whole document; `status` is not part of what is read."""
+    """The whole document; `status` is not read."""
 
     api_version: Literal["ferry.dev/v1alpha1"] = Field(description="Version of this format.")
     kind: Literal["StreamJob"] = Field(description="Kind of the document.")
     metadata: Metadata = Field(description="Name and labels.")
-    spec: Spec = Field(description="The program, its size, its state and its pace.")
+    spec: Spec = Field(description="Program, size, state and pace of the job.")
 
 
 assert get_args(StreamJob.model_fields["api_version"].annotation) == (API_VERSION,)

@@ -1,6 +1,6 @@
-"""`spec.autoscale` and `status.autoscale`: what a job may be scaled to by its load, and what was decided last.
+"""`spec.autoscale` and `status.autoscale`: bounds of the size that follows the load, and the last decision.
 
-Pure values with their checks, as in `models_parts`; what follows from them is in `control.autoscaling`.
+Pure values with their checks, as in `models_parts`; the decisions are in `control.autoscaling`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PERCENT_PATTERN = "^([1-9][0-9]?|100)%$"
 
 MESSAGE_MAX = 4096
 
-DECISIONS = live("Decisions follow it from then on.")
+DECISIONS = live("The next decisions of the autoscaler use the new value.")
 
 ScalingReason = Literal[
     "Waiting",
@@ -31,42 +31,43 @@ ScalingReason = Literal[
     "AtMaximum",
     "NotLimitedByWorkers",
 ]
-"""In a word: nothing can be said; all is as it should be; a change; why none is made yet."""
+"""No decision possible; the size fits; a change; the reason why a change waits."""
 
 
 class Autoscale(SpecPart):
-    """How many workers the load may ask for; there is no autoscaling without `max`."""
+    """Bounds of the number of workers that follows the load; without `max` there is no autoscaling."""
 
     min: int | None = Field(
         default=None,
         ge=1,
         le=256,
-        description="Workers that there are at least; null: one more than `state.replicas`, for every copy needs its own. "
-        "1 is a promise that copies may go: then there are none at the fewest workers.",
+        description="Least number of workers; null: one more than `state.replicas`, because every copy needs a worker "
+        "of its own. With 1 the job gives up its copies when the load needs one worker only.",
         json_schema_extra=DECISIONS,
     )
     max: int | None = Field(
         default=None,
         ge=1,
         le=256,
-        description="Workers that there are at most; null: nobody decides but `workers`.",
+        description="Largest number of workers; null: no autoscaling, `workers` decides.",
         json_schema_extra=DECISIONS,
     )
     utilisation: Annotated[str, Field(max_length=4, pattern=PERCENT_PATTERN)] = Field(
         default="70%",
-        description="Share of the time that work on records may take: the rest is for bursts, and for catching up.",
+        description="Share of the time that work on records may take. The rest is for bursts and for reading a "
+        "backlog.",
         json_schema_extra=DECISIONS,
     )
     cooldown: Annotated[Duration, between("1s", "24h")] = Field(
         default=Duration("3m"),
-        description="Time from one change of the size to the next one, and for which the load has been low before there are "
-        "fewer workers; a backlog should be read within it.",
+        description="Least time between two changes of the size. The load must also be low for this time before "
+        "workers are removed. A backlog should be read within this time.",
         json_schema_extra=DECISIONS,
     )
     mode: Literal["advise", "auto"] = Field(
         default="advise",
-        description="'advise': decisions are told, in status, events and metrics; 'auto': `workers` (and where cores are "
-        "free `instancesPerWorker`) is written, as a HorizontalPodAutoscaler would.",
+        description="'advise': the status, events and metrics show the decision. 'auto': the operator writes "
+        "`workers` (and `instancesPerWorker` where cores are free), as a HorizontalPodAutoscaler would.",
         json_schema_extra=DECISIONS,
     )
 
@@ -83,7 +84,7 @@ class Autoscale(SpecPart):
 
 
 def why_not_scaled(autoscale: Autoscale, replicas: int, instances: int, virtual_nodes: int) -> str | None:
-    """Why other fields forbid a size that `autoscale` allows; None: they forbid none."""
+    """The reason why other fields forbid a size that `autoscale` allows; None: no field forbids a size."""
     if autoscale.max is None:
         return None
     name, least = ("max", autoscale.max) if autoscale.min is None else ("min", autoscale.min)
@@ -97,37 +98,48 @@ def why_not_scaled(autoscale: Autoscale, replicas: int, instances: int, virtual_
 
 
 class AutoscaleReport(BaseModel):
-    """The last decision, with what it was made from."""
+    """The last decision, with its inputs."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="ignore", frozen=True, strict=True, validate_by_name=True, validate_default=True
     )
 
-    mode: Literal["advise", "auto"] = Field(description="Whether it is done, or told only.")
-    reason: ScalingReason = Field(description="What was decided, in one word.")
-    message: str = Field(default="", max_length=MESSAGE_MAX, description="The same in words, with all inputs.")
-    workers: int = Field(ge=0, description="Workers that there should be.")
-    min: int = Field(default=0, ge=0, description="Workers that there are at least.")
-    max: int = Field(default=0, ge=0, description="Workers that there are at most.")
-    instances_per_worker: int = Field(ge=0, description="Instances of each that there should be.")
-    measured_seconds: float | None = Field(default=None, ge=0, description="For how long the load was measured.")
-    records_per_second: float | None = Field(default=None, ge=0, description="Records read.")
-    arriving_per_second: float | None = Field(default=None, ge=0, description="Records offered.")
-    backlog: int | None = Field(default=None, description="Records that wait, where a source knows it.")
-    busy_tasks: float | None = Field(default=None, ge=0, description="Tasks that were busy with records, on average.")
-    busy_instances: float | None = Field(default=None, ge=0, description="Instances that were, on average.")
+    mode: Literal["advise", "auto"] = Field(
+        description="Whether the operator carries decisions out ('auto') or only reports them ('advise')."
+    )
+    reason: ScalingReason = Field(description="The decision, in one word.")
+    message: str = Field(default="", max_length=MESSAGE_MAX, description="The decision in words, with all inputs.")
+    workers: int = Field(ge=0, description="Wanted number of workers.")
+    min: int = Field(default=0, ge=0, description="Least number of workers.")
+    max: int = Field(default=0, ge=0, description="Largest number of workers.")
+    instances_per_worker: int = Field(ge=0, description="Wanted number of instances of each worker.")
+    measured_seconds: float | None = Field(default=None, ge=0, description="Duration of the measurement.")
+    records_per_second: float | None = Field(default=None, ge=0, description="Records read per second.")
+    arriving_per_second: float | None = Field(default=None, ge=0, description="Records that arrive per second.")
+    backlog: int | None = Field(default=None, description="Records that wait, if a source knows this number.")
+    busy_tasks: float | None = Field(
+        default=None, ge=0, description="Average number of tasks that were busy with records."
+    )
+    busy_instances: float | None = Field(
+        default=None, ge=0, description="Average number of instances that were busy with records."
+    )
     busy_epochs: float | None = Field(
-        default=None, ge=0, description="Both, with what an epoch costs before its first record; it is no load."
+        default=None,
+        ge=0,
+        description="Average number of busy tasks and instances, including the fixed cost of an "
+        "epoch. The fixed cost is no load.",
     )
     true_rate: float | None = Field(
         default=None, ge=0, description="Records per second that one worker can work on at most (DS2's true rate)."
     )
     used: float | None = Field(default=None, ge=0, description="Share of the workers' time that the load needs.")
-    target: float = Field(default=0.0, ge=0, description="Share that it may need.")
-    size_seconds: float = Field(default=0.0, ge=0, description="Since when the size is what it is.")
-    low_seconds: float = Field(default=0.0, ge=0, description="For how long fewer workers would have been enough.")
-    cooldown_seconds: float = Field(default=0.0, ge=0, description="For how long both have to last.")
+    target: float = Field(default=0.0, ge=0, description="Share of the workers' time that the load may need.")
+    size_seconds: float = Field(default=0.0, ge=0, description="Seconds since the last change of the size.")
+    low_seconds: float = Field(default=0.0, ge=0, description="Seconds for which fewer workers would have been enough.")
+    cooldown_seconds: float = Field(
+        default=0.0, ge=0, description="Seconds that sizeSeconds and lowSeconds must reach before workers are removed."
+    )
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain values with the names of the CRD; what is not known is left out."""
+        """Plain values with the names of the CRD; unknown values are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

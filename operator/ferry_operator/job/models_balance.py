@@ -1,4 +1,4 @@
-"""`spec.balance` of a `StreamJob`: whether a job evens out its load by itself. Pure values with their checks."""
+"""`spec.balance` of a `StreamJob`: whether a job evens out its load automatically. Pure values with their checks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class BalanceSpec(SpecPart):
 
     mode: Literal["off", "advise", "auto"] = Field(
         default="advise",
-        description="Whether virtual nodes move when records come unevenly: 'auto' moves them, 'advise' says in the status "
-        "what it would do.",
-        json_schema_extra=live("The next look at the job follows it."),
+        description="Whether virtual nodes move when instances get unequal numbers of records: 'auto' moves them, "
+        "'advise' shows the possible move in the status.",
+        json_schema_extra=live("The operator uses the new value when it next checks the job."),
     )
     gain: str = Field(
         default="10%",
         pattern="^[1-9][0-9]?%$",
         max_length=3,
-        description="How much less the busiest instance must have to do afterwards, at least.",
-        json_schema_extra=live("The next look at the job follows it."),
+        description="Least reduction of the load of the busiest instance that justifies a move.",
+        json_schema_extra=live("The operator uses the new value when it next checks the job."),
     )
     horizon: Annotated[Duration, between("10s", "24h")] = Field(
         default=Duration("10m"),
-        description="What is gained over so long must exceed what moving costs; and nothing is moved for balance before the "
-        "placement has stood for so long.",
-        json_schema_extra=live("The next look at the job follows it."),
+        description="The gain over this time must exceed the cost of the move. Balance moves nothing before the "
+        "placement has stayed unchanged for this time.",
+        json_schema_extra=live("The operator uses the new value when it next checks the job."),
     )

@@ -1,4 +1,4 @@
-"""What all parts of the `StreamJob` document share: the strict base, what a change of a field does, texts with bounds.
+"""The shared base of all parts of the `StreamJob` document: strict models, effects of changes, texts with bounds.
 
 Pure values and checks: no I/O, no field of a job. The parts themselves are in `models` and `models_kubernetes`.
 """
@@ -14,15 +14,15 @@ from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
 CHANGE_EFFECT = "x-ferry-change"
-"""Key of a field's schema under which `changes` finds what a change of the field does; never part of the CRD."""
+"""Key of a field's schema under which `changes` finds the effect of a change; never part of the CRD."""
 
 IMMUTABLE: JsonDict = {
-    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed: make a new job"}]
+    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed: create a new job"}]
 }
 """Marks a field that keeps its first value; `spec.immutable_changes` and the CRD both read it."""
 
 PATH_MAX = 1024
-"""Characters of a path, of an image or of an address: bounded, so that the rules on them have a bounded cost."""
+"""Largest number of characters of a path, an image or an address: it bounds the cost of the rules on them."""
 
 DNS_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -42,7 +42,7 @@ class SpecPart(BaseModel):
 
 
 def live(what: str, used: Where = "both") -> JsonDict:
-    """A change takes effect while everything runs on."""
+    """A change takes effect while all processes keep running."""
     return _effect("live", what, used)
 
 
@@ -57,7 +57,7 @@ def restart(what: str, used: Where = "both") -> JsonDict:
 
 
 def rolling(what: str, used: Where = "both", driver: bool = True) -> JsonDict:
-    """A change replaces the worker pods one after another, each emptied before; `driver`: it is restarted, too."""
+    """A change empties and replaces the worker pods one after another; `driver`: it restarts the driver, too."""
     return _effect("rolling", what, used, driver)
 
 
@@ -83,8 +83,8 @@ def is_below(path: str, directory: str) -> bool:
 def _location(value: str) -> str:
     if re.match(PASSWORD_PATTERN, value):
         raise ValueError(
-            "may not hold a password, for everybody who reads the job would: name a Secret in kubernetes.envFrom, or on one "
-            "machine set the variables that the file system reads"
+            "may not hold a password: every reader of the job would see it. Name a Secret in kubernetes.envFrom, or on "
+            "one machine set the variables that the file system reads"
         )
     return value
 
@@ -102,11 +102,11 @@ def _absolute(value: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """Values that JSON has, all the way down."""
+    """The value, if all of its parts are JSON values; raises ValueError otherwise."""
     if isinstance(value, dict):
-        return {key: _json(one) for key, one in value.items()}
+        return {key: _json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number must be finite")
     if not (value is None or isinstance(value, str | int | float)):
@@ -115,7 +115,7 @@ def _json(value: Any) -> Any:
 
 
 DnsLabel = Annotated[str, AfterValidator(_dns_label), Field(json_schema_extra={"pattern": DNS_LABEL_PATTERN})]
-"""What Kubernetes allows as the name of an object that becomes part of a host's name."""
+"""A name of an object that Kubernetes uses as a part of a host name."""
 
 AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"pattern": PATH_PATTERN})]
 """A path below the root, in its shortest spelling."""
@@ -127,4 +127,4 @@ ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PAT
 """Name of an object of Kubernetes."""
 
 FreeMap = Annotated[dict[str, Any], AfterValidator(_json)]
-"""A map that is handed on to Kubernetes as it stands."""
+"""A map that Kubernetes gets unchanged."""

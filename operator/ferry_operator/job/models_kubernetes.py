@@ -1,6 +1,6 @@
-"""The part of a `StreamJob` that only Kubernetes uses: image, network, room, placement and volumes of the job's pods.
+"""The part of a `StreamJob` that only Kubernetes uses: image, network, resources, placement and volumes of the job's pods.
 
-Pure values with their checks, as in `models`. `ferry run` reads and checks the section and uses nothing of it.
+Pure values with their checks, as in `models`. `ferry run` reads and checks the section and does not use it.
 """
 
 from __future__ import annotations
@@ -25,53 +25,55 @@ from ferry_operator.job.models_base import (
 from ferry_operator.job.quantities import Cpus, Quantity, at_least, cpus_at_least
 
 RESERVED = ("/etc/ferry", "/var/lib/ferry")
-"""Directories of a pod in which Ferry mounts what it needs."""
+"""Directories of a pod in which Ferry mounts its own files."""
 
 VOLUMES_MAX = 16
 SECRETS_MAX = 16
 
-ALL_PODS = rolling("Worker pods are replaced one by one, each emptied before; the driver is restarted.", "kubernetes")
-WORKER_PODS = rolling("Worker pods are replaced one by one, each emptied before.", "kubernetes", driver=False)
+ALL_PODS = rolling("Worker pods are emptied and replaced one by one; the driver is restarted.", "kubernetes")
+WORKER_PODS = rolling("Worker pods are emptied and replaced one by one.", "kubernetes", driver=False)
 
 
 class Resources(SpecPart):
-    """What a container is given."""
+    """Resources of a container."""
 
     cpu: Annotated[Cpus, cpus_at_least("10m")] = Field(
-        default=Cpus("500m"), description="CPUs it requests, such as '500m' or 2; it may use more when they are free."
+        default=Cpus("500m"),
+        description="Requested CPUs, such as '500m' or 2; the container may use more when CPUs are free.",
     )
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
-        default=Quantity("1Gi"), description="Memory it requests, and may not exceed."
+        default=Quantity("1Gi"), description="Requested memory, which is also the limit."
     )
 
 
 class ExecutorResources(Resources):
-    """What an executor is given: its JVM, a process of Python for every task slot, the worker of Spark that starts it."""
+    """Resources of an executor: its JVM, a Python process for every task slot, the Spark worker that starts it."""
 
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
         default=Quantity("1536Mi"),
-        description="Memory it requests, and may not exceed; the heap is what is left of it beside an overhead of 40 % of "
-        "the heap, and at least 384Mi, unless `spark` sets spark.executor.memory.",
+        description="Requested memory, which is also the limit. It holds the heap and an overhead of 40 % of the "
+        "heap, at least 384Mi. `spark` can set another heap by spark.executor.memory.",
         json_schema_extra=ALL_PODS,
     )
 
 
 class DriverResources(Resources):
-    """What the driver is given: Spark's JVM, the coordinator, and the processes that plan epochs (1.06 GB were seen)."""
+    """Resources of the driver: Spark's JVM, the coordinator, the processes that plan epochs (1.06 GB were measured)."""
 
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
-        default=Quantity("1536Mi"), description="Memory it requests, and may not exceed."
+        default=Quantity("1536Mi"), description="Requested memory, which is also the limit."
     )
 
 
 class SidecarResources(Resources):
-    """What a sidecar is given; state is files, which count as memory only where the medium is memory."""
+    """Resources of a sidecar; state files count as memory only if the medium is memory."""
 
     cpu: Annotated[Cpus, cpus_at_least("10m")] = Field(
-        default=Cpus("250m"), description="CPUs it requests, such as '500m' or 2; it may use more when they are free."
+        default=Cpus("250m"),
+        description="Requested CPUs, such as '500m' or 2; the container may use more when CPUs are free.",
     )
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
-        default=Quantity("512Mi"), description="Memory it requests, and may not exceed."
+        default=Quantity("512Mi"), description="Requested memory, which is also the limit."
     )
 
 
@@ -80,21 +82,22 @@ class StateVolume(SpecPart):
 
     medium: Literal["disk", "memory", "hostPath"] = Field(
         default="disk",
-        description="'disk' and 'memory' end with the pod; 'hostPath' is found again by the next pod on the node.",
+        description="Files on 'disk' and in 'memory' are lost with the pod; the next pod on the node uses the files "
+        "of 'hostPath' again.",
     )
     path: AbsolutePath | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="Directory of the node for 'hostPath', of those that the installation allows (`jobs.allow.hostPaths`); "
-        "each job has its own below it.",
+        description="Directory of the node for 'hostPath'. The installation must allow it (`jobs.allow.hostPaths`). "
+        "Each job has a directory of its own in it.",
     )
     size: Annotated[Quantity, at_least("16Mi")] | None = Field(
-        default=None, description="Most that the files of one worker may take; null on a disk: no limit."
+        default=None, description="Largest size of the files of one worker; null: no limit ('memory' needs a size)."
     )
 
     @property
     def lasting(self) -> bool:
-        """Whether it is found again after the pod."""
+        """Whether the files outlive the pod."""
         return self.medium == "hostPath"
 
     @model_validator(mode="after")
@@ -104,7 +107,7 @@ class StateVolume(SpecPart):
         if self.medium == "memory" and self.size is None:
             raise ValueError("'size' is needed for the medium 'memory'")
         if self.medium == "hostPath" and self.size is not None:
-            raise ValueError("'size' cannot be kept by the medium 'hostPath'")
+            raise ValueError("'size' cannot be enforced for the medium 'hostPath'")
         return self
 
 
@@ -112,66 +115,68 @@ class Volume(SpecPart):
     """A volume for inputs, outputs or the checkpoint, mounted in the driver and the executors."""
 
     name: DnsLabel = Field(min_length=1, max_length=50, description="Name of the volume, a DNS label.")
-    mount_path: AbsolutePath = Field(max_length=256, description="Where it is mounted.")
+    mount_path: AbsolutePath = Field(max_length=256, description="Directory at which the volume is mounted.")
     claim: str | None = Field(
         default=None,
         min_length=1,
         max_length=253,
-        description="Name of a PersistentVolumeClaim of the namespace, of those that the installation allows "
+        description="Name of a PersistentVolumeClaim of the namespace. The installation must allow it "
         "(`jobs.allow.claims`).",
     )
     host_path: AbsolutePath | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="A directory of the node, of those that the installation allows (`jobs.allow.hostPaths`).",
+        description="Directory of the node. The installation must allow it (`jobs.allow.hostPaths`).",
     )
-    read_only: bool = Field(default=False, description="It is mounted for reading.")
+    read_only: bool = Field(default=False, description="true: the volume is mounted read-only.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Volume:
         if (self.claim is None) == (self.host_path is None):
             raise ValueError("give exactly one of 'claim' and 'hostPath'")
-        if any(is_below(self.mount_path, one) or is_below(one, self.mount_path) for one in RESERVED):
-            raise ValueError(f"'mountPath' may not hold or be in {' or '.join(RESERVED)}: Ferry mounts its own there")
+        if any(is_below(self.mount_path, own) or is_below(own, self.mount_path) for own in RESERVED):
+            raise ValueError(
+                f"'mountPath' may not contain or be below {' or '.join(RESERVED)}: Ferry mounts its own files there"
+            )
         return self
 
 
 class Kubernetes(SpecPart):
-    """How the pods of the job are made."""
+    """Settings of the pods of the job."""
 
     image: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Image with Ferry's runtime and the pipeline, of those that the installation allows "
-        "(`jobs.allow.images`); null: the operator's own default.",
+        description="Image with Ferry's runtime and the pipeline. The installation must allow it "
+        "(`jobs.allow.images`). null: the operator's default.",
         json_schema_extra=ALL_PODS,
     )
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         default="IfNotPresent",
         description="When a node fetches the image.",
-        json_schema_extra=live("Pods that are made from then on use it; running ones have their image.", "kubernetes"),
+        json_schema_extra=live("New pods use the new value; running pods keep their image.", "kubernetes"),
     )
     network: Literal["pod", "host"] = Field(
         default="pod",
-        description="The pods' own network, or, where the installation allows it (`jobs.allow.hostNetwork`), that of their "
-        "nodes (for RDMA; ports are chosen so that none clash).",
+        description="'pod': the network of the pods. 'host': the network of their nodes, for RDMA; Ferry chooses "
+        "ports that do not clash. The installation must allow 'host' (`jobs.allow.hostNetwork`).",
         json_schema_extra=ALL_PODS,
     )
     service_account: str | None = Field(
         default=None,
         min_length=1,
         max_length=253,
-        description="Service account of the pods, under which drivers may use journals, of those that the installation "
-        "allows (`jobs.driverAccounts`, `jobs.allow.serviceAccounts`); null: the operator's default.",
+        description="Service account of the pods. It gives drivers the right to use journals. The installation must "
+        "allow it (`jobs.driverAccounts`, `jobs.allow.serviceAccounts`). null: the operator's default.",
         json_schema_extra=ALL_PODS,
     )
     user: int | None = Field(
         default=None,
         ge=1,
         le=2_147_483_647,
-        description="User and group of the processes, and group of the volumes; null: the operator's default, which may "
-        "leave it to the cluster. Another one has to be allowed by the installation (`jobs.allow.users`).",
+        description="User and group of the processes, and group of the volumes. The installation must allow it "
+        "(`jobs.allow.users`). null: the operator's default, or the cluster's choice if the operator has no default.",
         json_schema_extra=ALL_PODS,
     )
     node_selector: dict[str, str] = Field(
@@ -183,8 +188,8 @@ class Kubernetes(SpecPart):
     tolerations: list[FreeMap] = Field(
         default_factory=list,
         max_length=32,
-        description="Taints of nodes that the pods tolerate, as in the specification of a pod, of those that the "
-        "installation allows (`jobs.allow.taints`).",
+        description="Tolerations of the pods, as in the specification of a pod. The installation must allow the "
+        "taints (`jobs.allow.taints`).",
         json_schema_extra=ALL_PODS,
     )
     affinity: FreeMap | None = Field(
@@ -196,31 +201,31 @@ class Kubernetes(SpecPart):
     env_from: list[ObjectName] = Field(
         default_factory=list,
         max_length=SECRETS_MAX,
-        description="Secrets of the namespace whose keys become variables of all processes of the job, such as "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of those that the installation allows (`jobs.allow.secrets` of the "
-        "chart, by default 'for-jobs-*'). The operator never reads them. What changes in a Secret is read by "
-        "pods that are made from then on.",
+        description="Secrets of the namespace. Their keys, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "become environment variables of all processes of the job. The installation must allow the Secrets "
+        "(`jobs.allow.secrets` of the chart, by default 'for-jobs-*'). The operator never reads them. Only new pods "
+        "see a change of a Secret.",
         json_schema_extra=ALL_PODS,
     )
     driver: DriverResources = Field(
         default_factory=DriverResources,
-        description="What the driver is given.",
+        description="Resources of the driver.",
         json_schema_extra=restart("The driver is restarted in a new pod.", "kubernetes"),
     )
     executor: ExecutorResources = Field(
         default_factory=ExecutorResources,
-        description="What the Spark executor of a worker is given.",
+        description="Resources of the Spark executor of a worker.",
         json_schema_extra=WORKER_PODS,
     )
     sidecar: SidecarResources = Field(
         default_factory=SidecarResources,
-        description="What the sidecar of a worker is given.",
+        description="Resources of the sidecar of a worker.",
         json_schema_extra=WORKER_PODS,
     )
     state_volume: StateVolume = Field(
         default_factory=StateVolume,
-        description="Where state files live.",
-        json_schema_extra=refused("The state is there: make a new job.", "kubernetes"),
+        description="Volume of the state files.",
+        json_schema_extra=refused("The state is in this volume: create a new job.", "kubernetes"),
     )
     volumes: list[Volume] = Field(
         default_factory=list,
@@ -231,27 +236,28 @@ class Kubernetes(SpecPart):
     checkpoint: AbsolutePath | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="Directory on one of `volumes` for Spark's checkpoint; null: it ends with the driver's pod, and is "
-        "written again from the state unless a source is Spark's own.",
-        json_schema_extra=refused("The offsets are there: make a new job.", "kubernetes"),
+        description="Directory on one of `volumes` for Spark's checkpoint; null: the checkpoint is lost with the "
+        "driver's pod, and the next driver writes it again from the state, unless a source is Spark's own.",
+        json_schema_extra=refused("The offsets are in this directory: create a new job.", "kubernetes"),
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Kubernetes:
-        for one in ("name", "mount_path"):
-            values = [getattr(volume, one) for volume in self.volumes]
+        for field in ("name", "mount_path"):
+            values = [getattr(volume, field) for volume in self.volumes]
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise ValueError(f"'volumes': {twice[0]!r} is used by two of them")
+                raise ValueError(f"'volumes': {twice[0]!r} is used by two volumes")
         if self.checkpoint is not None and not self.writable(self.checkpoint):
-            raise ValueError("'checkpoint' must be below the mountPath of one of 'volumes' that is not read-only")
+            raise ValueError("'checkpoint' must be below the mountPath of a writable volume of 'volumes'")
         size = self.state_volume.size
         if self.state_volume.medium == "memory" and size is not None and size.bytes > self.sidecar.memory.bytes:
             raise ValueError(
-                "'stateVolume.size' of the medium 'memory' counts as memory of the sidecar, which has less"
+                "'stateVolume.size' of the medium 'memory' counts as memory of the sidecar, and 'sidecar.memory' is "
+                "smaller"
             )
         return self
 
     def writable(self, path: str) -> bool:
-        """Whether a path lies on one of the volumes that can be written."""
+        """Whether a path lies on a writable volume."""
         return any(is_below(path, volume.mount_path) and not volume.read_only for volume in self.volumes)

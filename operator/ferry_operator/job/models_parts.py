@@ -1,6 +1,6 @@
 """The sections of a `StreamJob`'s spec that run anywhere: meaning, bounds, default, effect of a change.
 
-Pure values with their checks, as in `models`; what only Kubernetes uses is in `models_kubernetes`.
+Pure values with their checks, as in `models`; sections for Kubernetes alone are in `models_kubernetes`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ferry_operator.job.models_base import PATH_MAX, Location, SpecPart, handove
 from ferry_operator.job.quantities import Duration, Quantity, at_least, between
 
 PROGRAM = restart(
-    "The driver is restarted with it, and the state is kept. Only what is not part of an operator may change: transforms, "
-    "sinks, sources' arguments. A pipeline with other operators (names, order, keys, windows, aggregates) is refused."
+    "The driver is restarted with the new program, and the state is kept. Transforms, sinks and arguments of sources "
+    "may change. A pipeline with other operators (names, order, keys, windows, aggregates) is refused."
 )
 PACE = restart("The driver is restarted and goes on with the next epoch.")
-SIDECARS = rolling("Workers are replaced one by one, each emptied before.", driver=False)
-GIVEN = rolling("Workers are replaced one by one, each emptied before.", "kubernetes", driver=False)
-EVERYBODY = rolling("Workers are replaced one by one, each emptied before; the driver is restarted.")
+SIDECARS = rolling("Workers are emptied and replaced one by one.", driver=False)
+GIVEN = rolling("Workers are emptied and replaced one by one.", "kubernetes", driver=False)
+ALL_PROCESSES = rolling("Workers are emptied and replaced one by one; the driver is restarted.")
 
 
 def _argument(value: Any) -> Any:
     values = value if isinstance(value, list) else [value]
-    for one in values:
-        if not (one is None or isinstance(one, str | int | float)):
+    for item in values:
+        if not (item is None or isinstance(item, str | int | float)):
             raise ValueError("an argument is text, a number, true, false, null, or a list of these")
-        if isinstance(one, float) and not math.isfinite(one):
+        if isinstance(item, float) and not math.isfinite(item):
             raise ValueError("an argument must be a finite number")
     return value
 
@@ -59,19 +59,19 @@ class Pipeline(SpecPart):
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Python file with it, relative to the job file; on Kubernetes an absolute path in the image or on "
-        "a volume.",
+        description="Python file with the pipeline function, relative to the job file; on Kubernetes an absolute path "
+        "in the image or on a volume.",
         json_schema_extra=PROGRAM,
     )
     args: dict[str, Argument] = Field(
-        default_factory=dict, description="Arguments the pipeline reads; free names.", json_schema_extra=PROGRAM
+        default_factory=dict, description="Arguments of the pipeline; the names are free.", json_schema_extra=PROGRAM
     )
     version: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Version shown in status; null: a digest of `module` or `file`, `args` and the image's name.",
-        json_schema_extra=live("It is shown.", "kubernetes"),
+        description="Version in the status; null: a digest of `module` or `file`, `args` and the image's name.",
+        json_schema_extra=live("The status shows the new value.", "kubernetes"),
     )
 
     @model_validator(mode="after")
@@ -82,53 +82,54 @@ class Pipeline(SpecPart):
 
 
 class CheckpointSpec(SpecPart):
-    """Durable checkpoints: what outlives all workers."""
+    """Durable checkpoints: state that outlives all workers."""
 
     location: Location | None = Field(
         default=None,
-        description="Where they go: a directory that driver and sidecars reach (on Kubernetes on one of "
-        "`kubernetes.volumes`), or a URL such as s3://BUCKET/DIRECTORY, without a password. Those of a job are below "
-        "NAME in it; null: there are none.",
-        json_schema_extra=EVERYBODY,
+        description="Location of durable checkpoints: a directory that driver and sidecars reach (on Kubernetes on "
+        "one of `kubernetes.volumes`), or a URL such as s3://BUCKET/DIRECTORY, without a password. The checkpoints of "
+        "a job are in its directory NAME. null: the job takes no durable checkpoints.",
+        json_schema_extra=ALL_PROCESSES,
     )
     every: Annotated[Duration, between("1s", "24h")] | None = Field(
         default=Duration("1m"),
-        description="From the beginning of one to that of the next; null: only when somebody asks for one.",
+        description="Time between the beginnings of two checkpoints; null: checkpoints on request only.",
         json_schema_extra=PACE,
     )
     keep: int = Field(
         default=3,
         ge=1,
         le=1000,
-        description="So many stay, the newest, beside those that have a name.",
+        description="Number of newest checkpoints that are kept; checkpoints with a name are kept as well.",
         json_schema_extra=PACE,
     )
 
 
 class StateSpec(SpecPart):
-    """What the instances keep and how many copies there are."""
+    """State of the instances and number of its copies."""
 
     virtual_nodes: Annotated[int, AfterValidator(_power_of_two)] = Field(
         default=64,
         ge=1,
         le=limits.VIRTUAL_NODES_MAX,
         description="Units of ownership, replication and handover; a power of two, fixed for the job's life.",
-        json_schema_extra=refused("State is divided by it: make a new job."),
+        json_schema_extra=refused("The state is divided by this number: create a new job."),
     )
     replicas: int = Field(
         default=1,
         ge=0,
         le=4,
-        description="Copies beside the leader; as many as other workers can hold.",
-        json_schema_extra=handover("Copies are warmed, or dropped."),
+        description="Wanted copies beside the leader. Each copy needs a worker of its own: with fewer workers there "
+        "are fewer copies.",
+        json_schema_extra=handover("New copies are made by handovers; surplus copies are dropped."),
     )
     directory: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Where state files live on one machine; null: chosen by Ferry. On Kubernetes: "
+        description="Directory of the state files on one machine; null: Ferry chooses a directory. On Kubernetes see "
         "`kubernetes.stateVolume`.",
-        json_schema_extra=refused("The state is there: make a new job.", "one machine"),
+        json_schema_extra=refused("The state is in this directory: create a new job.", "one machine"),
     )
     memory: Annotated[Quantity, at_least("16Mi")] = Field(
         default=Quantity("1Gi"),
@@ -139,26 +140,28 @@ class StateSpec(SpecPart):
 
 
 class Epoch(SpecPart):
-    """How epochs are run, when one begins and how much it takes."""
+    """How epochs run, when they begin and how many rows they read."""
 
     mode: Literal["auto", "continuous", "micro-batch"] = Field(
         default="auto",
-        description="'continuous': tasks of Spark hold their place and are dealt the records of one epoch after another, in "
-        "milliseconds; a pipeline with .transform before an operator, or with Spark's own sources, cannot have that. "
-        "'micro-batch': each epoch is a job of Spark's. 'auto': continuous where it can be; the status says which, and why. "
-        "Results are the same. But for 'micro-batch' an executor has twice as many task slots as `cores`.",
+        description="'continuous': long-running Spark tasks get the records of one epoch after another, in "
+        "milliseconds. A pipeline with .transform before an operator, or with Spark's own sources, cannot be "
+        "continuous. 'micro-batch': each epoch is a Spark job. 'auto': continuous if the pipeline can be; the status "
+        "shows the mode and the reason. The results are the same. With 'continuous' and 'auto' an executor has twice "
+        "as many task slots as `cores`.",
         json_schema_extra=PACE,
     )
     interval: Annotated[Duration, between("0s", "1h")] = Field(
         default=Duration("0s"),
-        description="Time from one epoch's begin to the next; '0s': back to back.",
+        description="Time between the beginnings of two epochs; '0s': an epoch begins when the last one has ended.",
         json_schema_extra=PACE,
     )
     max_rows: int = Field(
         default=1_000_000,
         ge=1,
-        description="Rows that one epoch reads at most, from all of Ferry's sources together; a file is read whole, "
-        "whatever it holds. Spark's own sources have options of their own, such as maxFilesPerTrigger.",
+        description="Largest number of rows that one epoch reads from all of Ferry's sources together. A file is "
+        "always read whole, also with more rows. Spark's own sources have their own options, such as "
+        "maxFilesPerTrigger.",
         json_schema_extra=PACE,
     )
 
@@ -168,34 +171,34 @@ class DriverSpec(SpecPart):
 
     standby: bool = Field(
         default=False,
-        description="A second driver with a Spark of its own waits for the end of the first one, and takes its place in a "
-        "second; it loads the program, too. Only with `ferry run`.",
+        description="true: a second driver with its own Spark waits for the end of the first driver, and takes over "
+        "within a second. The second driver loads the program, too. Only with `ferry run`.",
         json_schema_extra=restart("The driver is restarted.", "one machine"),
     )
 
 
 class Rdma(SpecPart):
-    """Whether and how the sidecars are given an RDMA device, and how they use it."""
+    """How the sidecars get an RDMA device, and how they use it."""
 
     mode: Literal["off", "shared", "sriov", "hostNetwork"] = Field(
         default="off",
-        description="Not 'off': RDMA is expected. 'shared' and 'sriov': a device plugin's resource; 'hostNetwork': "
-        "that, with the node's network.",
+        description="'off': no RDMA. 'shared' and 'sriov': the sidecars get a resource of a device plugin. "
+        "'hostNetwork': the same, with the network of the node. With every value but 'off' RDMA is expected.",
     )
     resource: str | None = Field(
         default=None,
         max_length=253,
         pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
-        description="Resource that a sidecar requests, such as 'rdma/shared_device_a', of those that the installation "
-        "allows (`jobs.allow.devices`); needed unless the mode is 'off'.",
+        description="Resource that a sidecar requests, such as 'rdma/shared_device_a'. The installation must allow it "
+        "(`jobs.allow.devices`). Required unless the mode is 'off'.",
         json_schema_extra=GIVEN,
     )
     networks: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="With 'sriov': networks of the worker pods, as `k8s.v1.cni.cncf.io/networks` has them, of those that "
-        "the installation allows (`jobs.allow.networks`).",
+        description="With 'sriov': networks of the worker pods, in the form of the annotation "
+        "`k8s.v1.cni.cncf.io/networks`. The installation must allow them (`jobs.allow.networks`).",
         json_schema_extra=GIVEN,
     )
     device: str | None = Field(
@@ -203,16 +206,17 @@ class Rdma(SpecPart):
         min_length=1,
         max_length=64,
         pattern="^[A-Za-z0-9][-A-Za-z0-9_.]*$",
-        description="Name of the device, such as 'mlx5_0'; null: the first that can be used.",
+        description="Name of the device, such as 'mlx5_0'; null: the first usable device.",
     )
     gid_index: int | None = Field(
         default=None,
         ge=0,
         le=255,
-        description="Which address of the device; null: the best, the pod's own if it has it.",
+        description="Index of the address (GID) of the device; null: the address of the pod if the device has it, "
+        "else the best address.",
     )
     slots: int = Field(
-        default=rings.SLOTS, ge=1, le=rings.SLOTS_MAX, description="Slots of a ring; each link pins two rings."
+        default=rings.SLOTS, ge=1, le=rings.SLOTS_MAX, description="Slots of a ring. Each link pins two rings."
     )
     slot_bytes: int = Field(
         default=rings.SLOT_BYTES,
@@ -227,13 +231,13 @@ class Rdma(SpecPart):
     )
     pinned: Quantity = Field(
         default=Quantity(f"{rings.PINNED_BYTES_MAX >> 20}Mi"),
-        description="Memory that one instance may pin, two rings for each other instance; see docs/rdma.md for more "
+        description="Memory that one instance may pin: two rings for each other instance. See docs/rdma.md for more "
         f"than {rings.LOCKED_BYTES >> 20}Mi.",
     )
     lend: Quantity = Field(
         default=Quantity("0"),
-        description="Bytes of the mapped delta log, in whole pages, that deltas are sent from where they lie; pinned once "
-        "for every other instance, so it needs a higher 'pinned'.",
+        description="Bytes of the mapped delta log, in whole pages, from which deltas are sent without a copy. These "
+        "bytes are pinned once for every other instance: raise 'pinned' by as much.",
     )
 
     @model_validator(mode="after")
@@ -244,7 +248,7 @@ class Rdma(SpecPart):
             raise ValueError(f"'networks' are for the mode 'sriov', not {self.mode!r}")
         needed = rings.link_bytes(self.slots, self.slot_bytes, self.lend.bytes)
         if self.pinned.bytes < needed:
-            raise ValueError(f"'pinned' is less than the {needed} bytes that one link pins, with what is lent")
+            raise ValueError(f"'pinned' is less than the {needed} bytes that one link pins, including 'lend'")
         return self
 
 
@@ -253,7 +257,8 @@ class Transport(SpecPart):
 
     mode: Literal["auto", "rdma", "tcp"] = Field(
         default="auto",
-        description="'auto': RDMA where both ends have it, else TCP, said aloud if RDMA is expected; 'rdma': nothing else.",
+        description="'auto': RDMA if both ends have it, else TCP; the log and the status report TCP if RDMA is "
+        "expected. 'rdma': RDMA only. 'tcp': TCP only.",
         json_schema_extra=SIDECARS,
     )
     rdma: Rdma = Field(default_factory=Rdma, description="RDMA device of the sidecars.", json_schema_extra=SIDECARS)
@@ -261,18 +266,19 @@ class Transport(SpecPart):
     @model_validator(mode="after")
     def _may_use_it(self) -> Transport:
         if self.rdma.mode != "off" and self.mode == "tcp":
-            raise ValueError("'rdma' is asked for, and mode 'tcp' would not use it")
+            raise ValueError("'rdma.mode' asks for a device, and mode 'tcp' would not use it")
         return self
 
 
 class Security(SpecPart):
-    """What others on the network can read."""
+    """Encryption against readers on the network."""
 
     tls: Literal["off", "run"] = Field(
         default="run",
-        description="'run': the driver's endpoint, Flight and Spark's connections are encrypted, with certificates that are "
-        "derived for the run; 'off': they are not. Channels between sidecars and connections to Redis are as they are.",
-        json_schema_extra=refused("A job begins and ends with or without."),
+        description="'run': the driver's endpoint, Flight and Spark's connections are encrypted, with certificates of "
+        "the run. 'off': these connections are in clear. The field does not change channels between sidecars and "
+        "connections to Redis.",
+        json_schema_extra=refused("The setting applies to a job for its whole life: create a new job."),
     )
 
 
@@ -281,52 +287,58 @@ class FailureSpec(SpecPart):
 
     heartbeat: Annotated[Duration, between("50ms", "30s")] = Field(
         default=Duration(f"{limits.HEARTBEAT_MS}ms"),
-        description="Time between two signs of life.",
+        description="Time between two heartbeats.",
         json_schema_extra=SIDECARS,
     )
     timeout: Annotated[Duration, between("200ms", "5m")] = Field(
         default=Duration(f"{limits.HEARTBEAT_TTL_MS}ms"),
-        description="Silence after which a member is gone; more than two heartbeats. A process that stands still while its "
-        "parent goes on is gone after four times as long.",
-        json_schema_extra=EVERYBODY,
+        description="Time without a heartbeat after which a member counts as lost; more than two heartbeats. A "
+        "process that hangs while its parent lives counts as lost after four times this time.",
+        json_schema_extra=ALL_PROCESSES,
     )
     return_deadline: Annotated[Duration, between("0s", "24h")] = Field(
         default=Duration(f"{limits.RETURN_DEADLINE_MS // 1000}s"),
-        description="Wait for the only holder of a vnode before the driver ends; the next one waits again.",
+        description="Time for which the driver waits for the only holder of a virtual node. Then the driver ends; the "
+        "next driver waits again.",
         json_schema_extra=PACE,
     )
     slow: Annotated[Duration, between("1s", "24h")] = Field(
         default=Duration(f"{limits.SLOW_MS // 1000}s"),
-        description="Time after which the user's code that runs is said to be slow (`SlowCode`); it has the time it needs.",
+        description="Time after which running code of the user is reported as slow (`SlowCode`). The code is not "
+        "interrupted.",
         json_schema_extra=PACE,
     )
     progress_deadline: Annotated[Duration, between("10s", "24h")] = Field(
         default=Duration("15m"),
-        description="Time without progress, or without a node that has room, after which a changed spec is refused and the "
-        "last good one put back; what waits for records, or for the room of a pod before it, is not counted.",
-        json_schema_extra=live("It is counted from then on.", "kubernetes"),
+        description="Time without progress, or without a node with free resources, after which a changed spec is "
+        "refused and the last good spec is restored. Time of waiting for records, or for the resources of a previous "
+        "pod, is not counted.",
+        json_schema_extra=live("The new value applies from the change on.", "kubernetes"),
     )
     stall_deadline: Annotated[Duration, between("10s", "24h")] | None = Field(
         default=Duration("15m"),
-        description="An epoch that stands for longer, although all instances are there and nothing is said to fail, is "
-        "begun again by another driver; null: never.",
-        json_schema_extra=live("It is counted from then on.", "kubernetes"),
+        description="Time without progress of an epoch after which another driver begins the epoch again, although "
+        "all instances live and no failure is reported; null: never.",
+        json_schema_extra=live("The new value applies from the change on.", "kubernetes"),
     )
 
     @model_validator(mode="after")
     def _some_heartbeats(self) -> FailureSpec:
         if self.timeout.seconds <= 2 * self.heartbeat.seconds:
-            raise ValueError(f"'timeout' must be more than two heartbeats of {self.heartbeat!s}: one may get lost")
+            raise ValueError(
+                f"'timeout' must be more than two heartbeats of {self.heartbeat!s}: a heartbeat may get lost"
+            )
         return self
 
 
 class SinkSpec(SpecPart):
-    """What happens when a sink fails."""
+    """Handling of failing sinks."""
 
     patience: Annotated[Duration, between("1s", "168h")] | None = Field(
         default=None,
-        description="A sink that fails for longer stops the job, which goes on there when it is started again; null: it is "
-        "tried for ever, and the job is Degraded. An error of the code of your own sink stops it after a few tries.",
+        description="Time after which a failing sink stops the job. A restarted job continues with the same epoch. "
+        "null: the sink is tried for ever, and the job is Degraded. An error in the code of your own sink stops the "
+        "job after a few tries.",
         json_schema_extra=PACE,
     )
 
@@ -338,19 +350,20 @@ class SinkSpec(SpecPart):
 
 
 class DeadLetter(SpecPart):
-    """Where malformed records go."""
+    """Handling of malformed records."""
 
     directory: str | None = Field(
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Directory for them, one folder an epoch; null: beside the output, else with the run. Beyond "
+        description="Directory for malformed records, with one folder per epoch; null: beside the output, or without "
+        "an output in the directory of the run. Beyond "
         f"{limits.DEAD_LETTER_BYTES_MAX >> 30}Gi the oldest epochs are deleted.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
     on_crash: Literal["stop", "set-aside"] = Field(
         default="stop",
-        description="A record of which the task that reads it dies: stop the job with the record's place, or set the record "
-        "aside and go on without it.",
+        description="Handling of a record that kills the task that reads it. 'stop': the job stops and reports the "
+        "place of the record. 'set-aside': the record goes to the dead letters, and the job continues without it.",
         json_schema_extra=PACE,
     )

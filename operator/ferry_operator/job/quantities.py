@@ -1,6 +1,6 @@
-"""Durations, sizes and CPUs of a job file: text that keeps its spelling in a dump and knows its value.
+"""Durations, sizes and CPUs of a job file: text that keeps its spelling in a dump and has a value.
 
-Pure: no I/O, no clock. The types only parse; which values a field allows is said by the field (`models`).
+Pure: no I/O, no clock. The types only parse; each field of `models` states its bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 CPU_PATTERN = r"^([0-9]+m|[0-9]+(\.[0-9]{1,3})?)$"
 
 TEXT_MAX = 24
-"""Characters of a duration, a size or a share of CPUs: longer ones are slips."""
+"""Characters of a duration, a size or a share of CPUs: longer texts are typing errors."""
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -30,8 +30,8 @@ _CPUS = re.compile(CPU_PATTERN.strip("^$"))
 class Duration(str):
     """A length of time such as '200ms', '1.5s', '2m', '1h'; the text is kept.
 
-    Raises ValueError when the text is no number with one of the units ms, s, m, h. A bare number is refused: its
-    unit would be a guess.
+    Raises ValueError unless the text is a number with one of the units ms, s, m, h. A number without a unit is
+    refused: the unit would be a guess.
     """
 
     __slots__ = ("seconds",)
@@ -40,7 +40,7 @@ class Duration(str):
     """The length in seconds."""
 
     def __new__(cls, text: str) -> Duration:
-        """Parse; the only way to build one."""
+        """Parse a text; the only constructor."""
         match = _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) and len(text) <= TEXT_MAX else None
         if match is None or match[2] not in _SECONDS:
             raise ValueError("a duration is a number with a unit (ms, s, m, h), such as '200ms', '1.5s' or '2m'")
@@ -62,7 +62,7 @@ class Duration(str):
 class Quantity(str):
     """A number of bytes such as '512Mi', '1G' or '1048576', spelled as in Kubernetes; the text is kept.
 
-    Raises ValueError when the text is no number with one of the units k, M, G, T, Ki, Mi, Gi, Ti or none.
+    Raises ValueError unless the text is a number with one of the units k, M, G, T, Ki, Mi, Gi, Ti or without a unit.
     """
 
     __slots__ = ("bytes",)
@@ -71,7 +71,7 @@ class Quantity(str):
     """The size in bytes, rounded down."""
 
     def __new__(cls, text: str | int) -> Quantity:
-        """Parse; the only way to build one."""
+        """Parse a text; the only constructor."""
         match = _NUMBER_AND_UNIT.fullmatch(str(text)) if len(str(text)) <= TEXT_MAX else None
         if match is None or match[2] not in _BYTES:
             raise ValueError("a size is a number of bytes with k, M, G, T, Ki, Mi, Gi, Ti or no unit, such as '512Mi'")
@@ -94,7 +94,7 @@ class Quantity(str):
 class Cpus(str):
     """A share of CPUs such as '500m', '0.5' or '2', spelled as in Kubernetes; the text is kept.
 
-    Raises ValueError when the text is no number of thousandths ('m') or of CPUs with at most three decimals.
+    Raises ValueError unless the text is a number of thousandths ('m') or of CPUs with at most three decimals.
     """
 
     __slots__ = ("millis",)
@@ -103,7 +103,7 @@ class Cpus(str):
     """Thousandths of a CPU."""
 
     def __new__(cls, text: str | int) -> Cpus:
-        """Parse; the only way to build one."""
+        """Parse a text; the only constructor."""
         if len(str(text)) > TEXT_MAX or not _CPUS.fullmatch(str(text)):
             raise ValueError("CPUs are a number, or thousandths with m, such as '500m', '1.5' or 2")
         self = super().__new__(cls, str(text))
@@ -151,7 +151,7 @@ class Bounds:
     low: str
     high: str | None = None
     or_zero: bool = False
-    """zero is allowed, too"""
+    """zero is allowed as well"""
 
     def __call__(self, value: Any) -> Any:
         """The value; raises ValueError with the bounds."""
@@ -166,7 +166,7 @@ class Bounds:
 
 
 def amount(value: Text) -> float:
-    """The value of a text in seconds, bytes or thousandths of a CPU: equal for two spellings of the same."""
+    """The value of a text in seconds, bytes or thousandths of a CPU: equal for two spellings of the same value."""
     return (
         value.seconds if isinstance(value, Duration) else value.bytes if isinstance(value, Quantity) else value.millis
     )
@@ -178,7 +178,7 @@ def between(low: str, high: str) -> AfterValidator:
 
 
 def at_least(low: str, or_zero: bool = False) -> AfterValidator:
-    """The size is at least `low`, or zero when that is allowed."""
+    """The size is at least `low`, or zero if `or_zero` allows zero."""
     return AfterValidator(Bounds(Quantity, low, or_zero=or_zero))
 
 

@@ -1,6 +1,6 @@
-"""The settings of a run's processes, from the StreamJob and from the place where it runs.
+"""The settings of a run's processes, from the StreamJob and from the place of the run.
 
-Pure: the one translation of a spec into settings, for a run of this machine and for pods alike.
+Pure: the one translation of a spec into settings, for runs on one machine and for pods alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Options:
     keep: bool = False
 
     def over(self, output: str | None, events: int | None) -> Options:
-        """These options, with what they do not say taken from the job (`spec.output`, `spec.events`)."""
+        """These options; unset options have the values of the job (`spec.output`, `spec.events`)."""
         return Options(
             self.events if self.events is not None else events,
             self.output if self.output is not None or output is None else Path(output),
@@ -47,7 +47,7 @@ class RunPlace(Protocol):
 
 def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: Options) -> RunSettings:
     """The settings of the run's processes; `with_addresses` adds the addresses of Redis and of the supervisor."""
-    one = job.spec
+    wanted = job.spec
     file = spec.pipeline_file(job, job_file)
     return RunSettings(
         job=job.metadata.name,
@@ -55,56 +55,56 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         directory=str(directory.path),
         secret=secrets.token_hex(24),
         redis="",
-        pipeline_module=one.pipeline.module,
+        pipeline_module=wanted.pipeline.module,
         pipeline_file=str(file.absolute()) if file is not None else None,
-        pipeline_args=dict(one.pipeline.args),
-        virtual_nodes=one.state.virtual_nodes,
-        replicas=one.state.replicas,
-        workers=one.workers,
-        instances_per_worker=one.instances_per_worker,
-        memory_bytes=one.state.memory.bytes,
-        epoch_mode=one.epoch.mode,
-        epoch_interval_ms=round(one.epoch.interval.seconds * 1000),
-        epoch_max_rows=one.epoch.max_rows,
-        driver_standby=one.driver.standby,
-        cores=one.cores,
+        pipeline_args=dict(wanted.pipeline.args),
+        virtual_nodes=wanted.state.virtual_nodes,
+        replicas=wanted.state.replicas,
+        workers=wanted.workers,
+        instances_per_worker=wanted.instances_per_worker,
+        memory_bytes=wanted.state.memory.bytes,
+        epoch_mode=wanted.epoch.mode,
+        epoch_interval_ms=round(wanted.epoch.interval.seconds * 1000),
+        epoch_max_rows=wanted.epoch.max_rows,
+        driver_standby=wanted.driver.standby,
+        cores=wanted.cores,
         events=options.events,
         output=str(options.output.absolute()) if options.output is not None else None,
-        dead_letter=_dead_letter(one.dead_letter.directory, options.output),
-        on_crash=one.dead_letter.on_crash,
-        spark=dict(one.spark),
-        bandwidth_bytes=(one.handover.bandwidth.bytes or None) if one.handover.bandwidth is not None else None,
-        heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
-        timeout_ms=round(one.failure.timeout.seconds * 1000),
-        return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
-        slow_ms=round(one.failure.slow.seconds * 1000),
-        sink_patience_ms=None if one.sink.patience is None else round(one.sink.patience.seconds * 1000),
-        transport=_transport(one.transport),
-        executor_bytes=one.kubernetes.executor.memory.bytes,
-        checkpoint=_checkpoint(one.state.checkpoint),
-        restore_from=one.restore_from,
-        restore_sink=one.restore_sink,
-        tls=one.security.tls,
+        dead_letter=_dead_letter(wanted.dead_letter.directory, options.output),
+        on_crash=wanted.dead_letter.on_crash,
+        spark=dict(wanted.spark),
+        bandwidth_bytes=(wanted.handover.bandwidth.bytes or None) if wanted.handover.bandwidth is not None else None,
+        heartbeat_ms=round(wanted.failure.heartbeat.seconds * 1000),
+        timeout_ms=round(wanted.failure.timeout.seconds * 1000),
+        return_deadline_ms=round(wanted.failure.return_deadline.seconds * 1000),
+        slow_ms=round(wanted.failure.slow.seconds * 1000),
+        sink_patience_ms=None if wanted.sink.patience is None else round(wanted.sink.patience.seconds * 1000),
+        transport=_transport(wanted.transport),
+        executor_bytes=wanted.kubernetes.executor.memory.bytes,
+        checkpoint=_checkpoint(wanted.state.checkpoint),
+        restore_from=wanted.restore_from,
+        restore_sink=wanted.restore_sink,
+        tls=wanted.security.tls,
     )
 
 
-def _checkpoint(one: CheckpointSpec) -> CheckpointSettings | None:
-    """Durable checkpoints, if there are to be any."""
-    if one.location is None:
+def _checkpoint(checkpoint: CheckpointSpec) -> CheckpointSettings | None:
+    """The settings of durable checkpoints; None: the job takes no durable checkpoints."""
+    if checkpoint.location is None:
         return None
-    every = None if one.every is None else round(one.every.seconds * 1000)
-    return CheckpointSettings(absolute(one.location), every, one.keep)
+    every = None if checkpoint.every is None else round(checkpoint.every.seconds * 1000)
+    return CheckpointSettings(absolute(checkpoint.location), every, checkpoint.keep)
 
 
 def absolute(location: str) -> str:
-    """Where checkpoints are, wherever it is read: a path from the root, or the URL as it stands."""
+    """The location of checkpoints for every reader: an absolute path, or the unchanged URL."""
     return location if "://" in location else str(Path(location).absolute())
 
 
-def _transport(one: Transport) -> TransportSettings:
-    rdma = one.rdma
+def _transport(transport: Transport) -> TransportSettings:
+    rdma = transport.rdma
     return TransportSettings(
-        mode=one.mode,
+        mode=transport.mode,
         expected=rdma.mode != "off",
         device=rdma.device,
         gid_index=rdma.gid_index,
@@ -117,7 +117,7 @@ def _transport(one: Transport) -> TransportSettings:
 
 
 def _dead_letter(directory: str | None, output: Path | None) -> str | None:
-    """Where malformed records are kept: as the job says, else beside the output, else (None) in the run's directory."""
+    """The directory of malformed records: the job's, else one beside the output; None: in the run's directory."""
     if directory is not None:
         return str(Path(directory).absolute())
     return str(output.absolute() / "_dead-letter") if output is not None else None

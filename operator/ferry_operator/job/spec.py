@@ -1,6 +1,6 @@
 """Read, change, check and write `StreamJob` documents; every refusal is one line with its path and what is allowed.
 
-The only I/O is reading the job file that was named. Nothing here talks to a cluster or fills in values from elsewhere.
+The only I/O is reading the named job file. Nothing here talks to a cluster or takes values from another place.
 """
 
 from __future__ import annotations
@@ -109,23 +109,23 @@ def some_job(fields: Document) -> Document:
 def apply_sets(document: Document, sets: Sequence[str]) -> Document:
     """A copy of `document` with each "path=value" put in; the paths are relative to spec.
 
-    A value is one YAML scalar (a list, too, in pipeline.args); where the field is text it is taken as it stands.
-    New keys may be made in the maps of FREE_FORM only, where the rest of the path is the key, dots and all
+    A value is one YAML scalar, in pipeline.args also a list; the value of a text field is the text itself.
+    New keys are allowed in the maps of FREE_FORM only. There the rest of the path is the key, including dots
     ('spark.sql.ansi.enabled=true' sets the key of that name). Raises JobRefused with every problem.
     """
     changed, problems = copy.deepcopy(document), []
-    for one in sets:
-        path, equals, text = one.partition("=")
+    for option in sets:
+        path, equals, text = option.partition("=")
         problem = _set(changed, path.strip(), text) if equals else "must be path=value, such as 'workers=3'"
         if problem:
-            problems.append(f"--set {one}: {problem}")
+            problems.append(f"--set {option}: {problem}")
     if problems:
         raise JobRefused(problems)
     return changed
 
 
 def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
-    """One line for every field that may not change and did; empty when `new` can follow `old`."""
+    """One line for every refused change of a field; empty when `new` can follow `old`."""
     if old.metadata.name != new.metadata.name:
         return [f"metadata.name: {new.metadata.name!r} is another job than {old.metadata.name!r}"]
     return [
@@ -135,33 +135,33 @@ def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
 
 
 def _instead(change: changes.Change) -> str:
-    return "suspend the job first" if change.path == changes.RESTORE_FROM else "make a new job"
+    return "suspend the job first" if change.path == changes.RESTORE_FROM else "create a new job"
 
 
 def warnings(job: StreamJob) -> list[str]:
-    """What is allowed but probably not meant; one line each."""
-    spec, found = job.spec, []
+    """Allowed settings that are probably mistakes; one line each."""
+    spec, lines = job.spec, []
     if spec.suspended:
         return ["spec.suspend: the job is suspended: it has no pods"]
     if spec.state.replicas >= spec.workers:
-        found.append(
+        lines.append(
             f"spec.state.replicas: {spec.state.replicas} copies need {spec.state.replicas + 1} workers; "
             f"with {spec.workers} there will be {spec.workers - 1}"
         )
     instances = spec.workers * spec.instances_per_worker
     if instances > spec.state.virtual_nodes:
-        found.append(
+        lines.append(
             f"spec.workers: {instances} instances share {spec.state.virtual_nodes} virtual nodes; "
             f"{instances - spec.state.virtual_nodes} of them will lead nothing"
         )
-    return found
+    return lines
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates (an argument such as 2024-01-01 stays text), and without keys given twice."""
+    """YAML without dates (an argument such as 2024-01-01 stays text), and without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As SafeLoader's, but of two equal keys neither wins, and every key is text."""
+        """As SafeLoader's, but a repeated key and a key that is not text are refused."""
         seen: dict[str, None] = {}
         for key, _ in node.value:
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
@@ -183,11 +183,11 @@ _YAML_HINTS = (
     ("expected <block end>", "fields of one map begin in the same column: look at the indentation"),
     ("mapping values are not allowed here", "a text with ': ' in it needs quotes; or look at the indentation"),
 )
-"""(of what PyYAML says, what to do)"""
+"""(a part of PyYAML's message, the hint for it)"""
 
 
 def _yaml_problem(error: Exception) -> str:
-    """What and where, in one line."""
+    """The problem and its line of the file, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         hint = next((f"; {what}" for sign, what in _YAML_HINTS if sign in problem), "")
@@ -241,7 +241,7 @@ def _scalar(text: str, lists: bool) -> tuple[Any, str | None]:
 
 
 def _put(document: Document, path: list[str], value: Any) -> str | None:
-    """Set document[path], making the maps on the way; the problem when something else is in the way."""
+    """Set document[path], with new maps on the way; the problem when a value on the way is not a map."""
     at = document
     for depth, part in enumerate(path[:-1]):
         if at.get(part) is None:

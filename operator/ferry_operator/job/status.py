@@ -1,7 +1,7 @@
 """The `status` of a `StreamJob` on Kubernetes as pydantic models: the CRD's status schema is generated from them.
 
-Pure values: what they say is decided elsewhere. Written whole at every pass; read leniently, for another version of the
-operator may have written it.
+Pure values. Every pass writes the status whole. Reading is lenient, because another version of the operator may have
+written the status.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
 """Types of the conditions, in the order in which they are written."""
 
 AUTOSCALER_ACTIVE = "AutoscalerActive"
-"""The type of one more, of jobs that are scaled by their load."""
+"""The type of another condition, of jobs with autoscaling."""
 
 MESSAGE_MAX = 4096
-"""Characters of a text in status: it stays small whatever a driver reports."""
+"""Characters of a text in status: the status stays small whatever a driver reports."""
 
 REASON_MAX = 1024
 """Characters of a reason that comes from sidecars."""
@@ -38,7 +38,7 @@ NAME_MAX = 253
 
 
 class _Report(BaseModel):
-    """A part of the status: camelCase names; fields that this version does not know are left out when it reads."""
+    """A part of the status: camelCase names; unknown fields are ignored on reading."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="ignore", frozen=True, strict=True, validate_by_name=True, validate_default=True
@@ -46,57 +46,61 @@ class _Report(BaseModel):
 
 
 class Condition(_Report):
-    """One thing that is so or not, as `kubectl wait --for=condition=TYPE` reads it."""
+    """One condition, as `kubectl wait --for=condition=TYPE` reads it."""
 
     type: str = Field(
         min_length=1,
         max_length=64,
-        description="Ready, Progressing, Handover, Degraded, ReplicasInSync or AutoscalerActive.",
+        description="Type: Ready, Progressing, Handover, Degraded, ReplicasInSync or AutoscalerActive.",
     )
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: str = Field(
         min_length=1,
         max_length=128,
         pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-        description="Why, in one word for programs.",
+        description="The reason, in one word for programs.",
     )
-    message: str = Field(default="", max_length=MESSAGE_MAX, description="Why, in words for people.")
+    message: str = Field(default="", max_length=MESSAGE_MAX, description="The reason, in words for people.")
     last_transition_time: str = Field(
         max_length=32,
         pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$",
         description="When `status` last changed, in UTC to the second.",
         json_schema_extra={"format": "date-time"},
     )
-    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it speaks of.")
+    observed_generation: int = Field(
+        default=0, ge=0, description="Generation of the spec to which the condition applies."
+    )
 
 
 class TransportStatus(_Report):
-    """What carries the links between the sidecars."""
+    """Transport of the links between the sidecars."""
 
-    kind: Literal["rdma", "tcp", "mixed", "none"] = Field(description="What the links are; none: there are none.")
+    kind: Literal["rdma", "tcp", "mixed", "none"] = Field(
+        description="Transport of the links; 'none': there are no links."
+    )
     reason: str | None = Field(
-        default=None, max_length=REASON_MAX, description="Why not all are RDMA although it is expected."
+        default=None, max_length=REASON_MAX, description="Why some links are not RDMA although RDMA is expected."
     )
     memory: str | None = Field(
-        default=None, max_length=REASON_MAX, description="What to do when the rings need more memory than is allowed."
+        default=None, max_length=REASON_MAX, description="What to do: the rings need more memory than is allowed."
     )
 
 
 class CheckpointReport(_Report):
     """The last complete durable checkpoint of the job."""
 
-    number: int = Field(default=0, ge=0, description="Its number; each one of a job has a higher one.")
-    name: str | None = Field(
-        default=None, max_length=NAME_MAX, description="What it was called, if somebody asked for it."
+    number: int = Field(
+        default=0, ge=0, description="Number of the checkpoint; a later checkpoint of the job has a higher number."
     )
-    epoch: int = Field(default=-1, ge=-1, description="The state in it is as of the end of this epoch.")
+    name: str | None = Field(default=None, max_length=NAME_MAX, description="Name of a requested checkpoint.")
+    epoch: int = Field(default=-1, ge=-1, description="The checkpoint holds the state after this epoch.")
     at: str | None = Field(
         default=None,
         max_length=32,
-        description="When it was complete, in UTC to the second.",
+        description="Time of completion, in UTC to the second.",
         json_schema_extra={"format": "date-time"},
     )
-    bytes: int = Field(default=0, ge=0, description="Bytes that were written for it.")
+    bytes: int = Field(default=0, ge=0, description="Bytes that this checkpoint wrote.")
     total_bytes: int = Field(default=0, ge=0, description="Bytes that a restore reads.")
 
 
@@ -115,42 +119,47 @@ class ProgressReport(_Report):
 
 
 class BalanceReport(_Report):
-    """How uneven the load is, and what would be better."""
+    """How uneven the load is, and a better placement."""
 
     imbalance: str = Field(
         max_length=16, description="Records per second of the busiest instance, as a multiple of the average: '1.84'."
     )
     possible: str | None = Field(
-        default=None, max_length=16, description="The same after a move that is worth it; left out when none is."
+        default=None,
+        max_length=16,
+        description="The same number after a move whose gain exceeds its cost; absent without such a move.",
     )
     advice: str | None = Field(
-        default=None, max_length=MESSAGE_MAX, description="That move: virtual nodes, bytes, about how long it takes."
+        default=None, max_length=MESSAGE_MAX, description="The move: virtual nodes, bytes, approximate duration."
     )
 
 
 class GoodSpec(_Report):
     """The last spec under which an epoch was finished."""
 
-    generation: int = Field(ge=0, description="Generation with which the API server has admitted it.")
+    generation: int = Field(ge=0, description="Generation with which the API server has admitted the spec.")
     spec: str = Field(description="The spec, as JSON.")
-    seal: str = Field(max_length=64, description="What only the operator can write below this spec of this job.")
+    seal: str = Field(max_length=64, description="Seal by the operator's key for this spec of this job.")
 
 
 class RefusedSpec(_Report):
     """A spec that could not run."""
 
-    revision: str = Field(max_length=128, description="What pods of it are made from.")
-    why: str = Field(max_length=MESSAGE_MAX, description="What came of it.")
+    revision: str = Field(max_length=128, description="Revision of the pods of this spec.")
+    why: str = Field(max_length=MESSAGE_MAX, description="Why the spec could not run.")
 
 
 class CheckpointAnswer(_Report):
     """The answer to the last request for a checkpoint."""
 
-    id: str = Field(max_length=NAME_MAX, description="Of the request.")
+    id: str = Field(max_length=NAME_MAX, description="Id of the request.")
     number: int | None = Field(
-        default=None, ge=0, description="Of the checkpoint; it is complete once `checkpoint` has it, or a higher one."
+        default=None,
+        ge=0,
+        description="Number of the checkpoint. The checkpoint is complete once `checkpoint` has "
+        "this number or a higher one.",
     )
-    refused: str | None = Field(default=None, max_length=MESSAGE_MAX, description="Why the driver takes none.")
+    refused: str | None = Field(default=None, max_length=MESSAGE_MAX, description="Why the driver takes no checkpoint.")
 
 
 class JobMemory(_Report):
@@ -159,12 +168,12 @@ class JobMemory(_Report):
     uid: str = Field(
         default="", max_length=128, description="Uid of the StreamJob; the memory of another object does not count."
     )
-    run: int = Field(default=1, ge=1, le=2**31 - 1, description="Which of its runs the job is at.")
+    run: int = Field(default=1, ge=1, le=2**31 - 1, description="Number of the current run of the job.")
     over: bool = Field(default=False, description="The driver of this run has ended with a last checkpoint.")
     before: str | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="`spec.restoreFrom` of the run before: it is not meant for this one.",
+        description="`spec.restoreFrom` of the previous run; the same value does not apply to this run.",
     )
     good: GoodSpec | None = Field(default=None, description="The last spec under which an epoch was finished.")
     refused: RefusedSpec | None = Field(default=None, description="A spec that could not run.")
@@ -177,34 +186,36 @@ class JobMemory(_Report):
         """The memory in a StreamJob object; empty when it was written for an object with another uid. Raises SpecRefused."""
         uid, kept = str((job.get("metadata") or {}).get("uid", "")), (job.get("status") or {}).get("memory") or {}
         try:
-            found = JobMemory.model_validate(kept, by_alias=True, by_name=False)
+            memory = JobMemory.model_validate(kept, by_alias=True, by_name=False)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in ("status.memory", *first["loc"]))
             raise SpecRefused(
-                f"{where}: {first['msg']}; only the operator writes it: take status.memory away"
+                f"{where}: {first['msg']}; only the operator writes this field: remove status.memory"
             ) from None
-        return found if found.uid == uid else JobMemory(uid=uid)
+        return memory if memory.uid == uid else JobMemory(uid=uid)
 
     def to_wire(self) -> dict[str, Any]:
-        """As it is written, beside the rest of the status."""
+        """Plain maps and lists with the names of the CRD, as the memory is written."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def restore_from(self, asked: str | None) -> str | None:
-        """The checkpoint that this run begins from; `asked`: `spec.restoreFrom`."""
-        if self.run == 1 or (asked is not None and asked != self.before):
-            return asked
+    def restore_from(self, restore_from: str | None) -> str | None:
+        """The checkpoint that this run begins from; `restore_from`: the field of the spec."""
+        if self.run == 1 or (restore_from is not None and restore_from != self.before):
+            return restore_from
         return LATEST
 
 
 class JobStatus(_Report):
-    """The operator's last look at the job, and its next step."""
+    """The operator's last observation of the job, and its next step."""
 
-    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that was last acted on.")
+    observed_generation: int = Field(
+        default=0, ge=0, description="Generation of the spec that the operator last acted on."
+    )
     phase: Phase = Field(default="Pending", description="The job in one word.")
-    desired: int = Field(default=0, ge=0, description="Workers that there should be.")
+    desired: int = Field(default=0, ge=0, description="Wanted number of workers.")
     workers: int = Field(
-        default=0, ge=0, description="Workers that own state; `kubectl scale` and autoscalers read it."
+        default=0, ge=0, description="Workers that own state; `kubectl scale` and autoscalers read this number."
     )
     selector: str = Field(default="", max_length=1024, description="Label selector of the worker pods, as text.")
     moving: int = Field(default=0, ge=0, description="Virtual nodes on their way to another instance.")
@@ -216,11 +227,11 @@ class JobStatus(_Report):
     intended: str | None = Field(
         default=None,
         max_length=MESSAGE_MAX,
-        description="The step that is about to be done, written before it is done.",
+        description="The next step of the operator, written before the step begins.",
     )
     generation: int | None = Field(default=None, ge=0, description="Generation of the driver.")
     token: int | None = Field(
-        default=None, ge=0, description="Fencing token of the operator that wrote this: transitions of its lease."
+        default=None, ge=0, description="Fencing token of the operator that wrote the status: transitions of its lease."
     )
     run: str | None = Field(default=None, max_length=63, description="Name of the run.")
     version: str | None = Field(
@@ -230,15 +241,15 @@ class JobStatus(_Report):
     )
     transport: TransportStatus | None = Field(default=None, description="What carries the links between the sidecars.")
     checkpoint: CheckpointReport | None = Field(
-        default=None, description="The last complete durable checkpoint; it is there also while nothing runs."
+        default=None, description="The last complete durable checkpoint, also of a suspended job."
     )
     autoscale: AutoscaleReport | None = Field(default=None, description="The last decision of the autoscaler.")
     balance: BalanceReport | None = Field(
         default=None,
-        description="How uneven the load is; left out while it is not known, or `spec.balance.mode` is off.",
+        description="How uneven the load is; absent while the load is not known, or if `spec.balance.mode` is off.",
     )
     memory: JobMemory | None = Field(
-        default=None, description="What the operator keeps for itself; users have no right to it."
+        default=None, description="The operator's notes about the job; users have no right to write them."
     )
     conditions: tuple[Condition, ...] = Field(
         default=(),
@@ -248,7 +259,7 @@ class JobStatus(_Report):
 
     @staticmethod
     def read(document: Mapping[str, Any] | None) -> JobStatus:
-        """The status of an object; what is missing or makes no sense has its default."""
+        """The status of an object; missing and invalid fields have their defaults."""
         known = dict(document or {})
         while True:
             try:
@@ -258,9 +269,9 @@ class JobStatus(_Report):
                     known.pop(str(problem["loc"][0]), None)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain maps and lists with the names of the CRD; what is not known is left out, and so is the memory."""
+        """Plain maps and lists with the names of the CRD; unknown fields and the memory are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"memory"})
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type."""
-        return next((one for one in self.conditions if one.type == kind), None)
+        return next((condition for condition in self.conditions if condition.type == kind), None)

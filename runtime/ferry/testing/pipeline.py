@@ -186,8 +186,7 @@ class _InOneProcess:
         self._states: dict[int, State] = {}
         self._opened = 0
         self._outcome = TestedRows()
-        outputs = [*self._plan.outputs, *self._plan.late]
-        self._named = _named([output.sink for output in outputs])
+        self._named = _named(self._plan.sinks)
         self._written: dict[int, list[pa.Table]] = {id(sink): [] for sink in self._named}
         """By id of a sink: its rows so far."""
 

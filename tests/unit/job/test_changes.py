@@ -191,7 +191,7 @@ def test_arguments_are_compared_as_a_pipeline_would_see_them(one: Document, othe
 
 def test_a_change_in_words() -> None:
     (change,) = classify(job(), job({"spec": {"workers": 3}}))
-    assert str(change).startswith("spec.workers: 2 -> 3 (handover: Workers are started")
+    assert str(change).startswith("spec.workers: 2 -> 3 (handover: New workers are started")
     (change,) = classify(job(), job({"spec": {"kubernetes": {"image": "jobs:2"}}}))
     assert str(change).startswith("spec.kubernetes.image: null -> jobs:2 (rolling: ")
 

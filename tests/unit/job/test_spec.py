@@ -84,8 +84,11 @@ REFUSED = [
     ("workers: '3'", "spec.workers: '3': must be a whole number"),
     ("workers: true", "spec.workers: True: must be a whole number"),
     ("workers: -1", "spec.workers: -1: must be greater than or equal to 0"),
-    ("workers: 0", "spec: workers 0 needs 'state.checkpoint.location': nothing else outlives the pods"),
-    ("suspend: true", "spec: suspend needs 'state.checkpoint.location': nothing else outlives the pods"),
+    ("workers: 0", "spec: workers 0 needs 'state.checkpoint.location': without pods only a checkpoint keeps the state"),
+    (
+        "suspend: true",
+        "spec: suspend needs 'state.checkpoint.location': without pods only a checkpoint keeps the state",
+    ),
     ("state: {checkpoint: {every: 500ms}}", "spec.state.checkpoint.every: '500ms': must be between '1s' and '24h'"),
     ("state: {checkpoint: {keep: 0}}", "spec.state.checkpoint.keep: 0: must be greater than or equal to 1"),
     ("state: {checkpoint: {location: 's3://key:secret@bucket/x'}}", "may not hold a password"),
@@ -117,7 +120,7 @@ REFUSED = [
     ("transport: {mode: ib}", "spec.transport.mode: 'ib' is not allowed; must be 'auto', 'rdma' or 'tcp'"),
     (
         "failure: {heartbeat: 2s, timeout: 4s}",
-        "spec.failure: 'timeout' must be more than two heartbeats of 2s: one may get lost",
+        "spec.failure: 'timeout' must be more than two heartbeats of 2s: a heartbeat may get lost",
     ),
     ("sink: 5", "spec.sink: 5: must be a map of fields"),
     ("spark: {sql.x: y}", "spec.spark: 'sql.x': keys begin with 'spark.'; did you mean 'spark.sql.x'?"),
@@ -234,7 +237,7 @@ def test_virtual_nodes_and_name_cannot_change() -> None:
     old = spec.load(JOB)
     assert spec.immutable_changes(old, spec.load(JOB, ["workers=9", "state.replicas=2", "state.memory=2Gi"])) == []
     assert spec.immutable_changes(old, spec.load(JOB, ["state.virtualNodes=128"])) == [
-        "spec.state.virtualNodes: cannot change from 64 to 128; make a new job"
+        "spec.state.virtualNodes: cannot change from 64 to 128; create a new job"
     ]
     assert spec.immutable_changes(old, spec.load(JOB.replace("name: q5", "name: q7"))) == [
         "metadata.name: 'q7' is another job than 'q5'"
