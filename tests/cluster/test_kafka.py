@@ -166,7 +166,7 @@ def test_a_share_is_never_read_of_another_topic_of_its_name(broker: KafkaBroker)
     time.sleep(0.5)
     broker.create("twin", 1)
     broker.produce("twin", [(0, b"new")] * 9)
-    with pytest.raises(SpecRefused, match="made again"):
+    with pytest.raises(SpecRefused, match="created again"):
         values(one, start, later)
 
 
@@ -265,7 +265,7 @@ def test_a_topic_that_is_not_there_or_is_made_again_is_refused(
     time.sleep(0.5)
     broker.create("again", 1)
     end = time.monotonic() + 20
-    with pytest.raises(SpecRefused, match="made again"):
+    with pytest.raises(SpecRefused, match="created again"):
         while time.monotonic() < end:
             one.latest(start, 1)
 

@@ -20,7 +20,7 @@ REFUSED = {
     "console: limit 'x'; it is the number of printed rows": lambda: ferry.console("x"),
     "files: directory ''; give its path": lambda: ferry.json_files("", ROWS),
     "files: directory b'in'; give its path": lambda: ferry.parquet_files(b"in"),
-    "flow=3: a pattern for files": lambda: ferry.parquet_files("in", flow=3),
+    "flow=3: give a pattern for files": lambda: ferry.parquet_files("in", flow=3),
     "files: finite='no'; it is True or False": lambda: ferry.parquet_files("in", finite="no"),
     "parquet_files: schema ['ts']; give a pyarrow.schema": lambda: ferry.parquet_files("in", ["ts"]),
     "json_files: epoch='ms'; give the unit of columns": lambda: ferry.json_files("in", ROWS, epoch="ms"),

@@ -90,7 +90,7 @@ def test_to_rest_and_to_go_on() -> None:
     (effect,) = planned(rests, {"spec": {**back, "restoreFrom": "before-upgrade"}}).effects
     assert "from checkpoint before-upgrade" in effect
     found = planned(runs, {"spec": {"restoreFrom": "3"}})
-    assert "suspend the job, change it, and resume" in found.refusals[0]
+    assert "suspend the job, change the field, and resume" in found.refusals[0]
 
 
 def test_a_present_spec_that_is_refused_is_not_what_is_compared_with() -> None:

@@ -247,7 +247,7 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
         (b"", {"delimiter": '"'}, "delimiter="),
         (b"", {"header": "a,b"}, "header='a,b'; it is True or False"),
         (b"", {"null": None}, "null=None"),
-        (b"", {"epoch": {"s": "ms"}}, "the column is string, no timestamp"),
+        (b"", {"epoch": {"s": "ms"}}, "the column is string, not a timestamp"),
         (
             b"",
             {"schema": pa.schema([("l", pa.list_(pa.int64()))])},

@@ -346,7 +346,7 @@ def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
     [
         (
             pa.table({"a": ["x"]}),
-            "column 'a' is string in the file, and int64 in .*/1, from which the columns are taken: ",
+            "column 'a' is string in the file, and int64 in .*/1, from which the columns are inferred: ",
         ),
         (
             pa.table({"a": [1.5]}),
@@ -354,7 +354,7 @@ def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
         ),
         (
             pa.table({"A": [1]}),
-            "has no column 'a' .*, unlike .*/1, from which the columns are taken; .*, or give schema=",
+            "has no column 'a' .*, unlike .*/1, from which the columns are inferred; .*, or give schema=",
         ),
     ],
     ids=["type", "value", "name"],

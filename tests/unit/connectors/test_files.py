@@ -119,7 +119,7 @@ def test_files_that_do_not_fit_the_first_one_are_cast_or_refused(tmp_path: Path)
     assert all(b.schema.equals(source.schema()) for b in batches) and values(iter(batches))[-1] == 7
     pq.write_table(pa.table({"a": [7]}), tmp_path / "g")
     aged(tmp_path / "g", 2)
-    with pytest.raises(SpecRefused, match=r"g has no column 'b', unlike .*/f, .* taken; it has a\."):
+    with pytest.raises(SpecRefused, match=r"g has no column 'b', unlike .*/f, .* inferred; it has a\."):
         list(take(source, source.start(), parquet_files(tmp_path).latest(source.start(), 100)))
 
 

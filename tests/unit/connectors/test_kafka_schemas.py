@@ -148,7 +148,7 @@ def test_schemas_that_are_missing_are_waited_for_together(registry: Registry, mo
     """Values of another kind that begin with a zero byte have a number each; none of them waits for the one before."""
     registry.has("/schemas/ids/7", USER)
     values = [b"\0" + i.to_bytes(4) for i in range(100, 120)] + [value(7, USER, {"user": "a", "ts": 1})]
-    with pytest.raises(Unreachable, match=r"it has no schema 119; for 30 s"):
+    with pytest.raises(Unreachable, match=r"it has no schema 119; requested again for 30 s"):
         read(registry, *values)
     monkeypatch.setattr(kafka_schemas, "MISSING_SECONDS", 0.0)
     rows, bad = read(registry, *values)

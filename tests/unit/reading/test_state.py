@@ -170,7 +170,7 @@ def test_what_is_not_there_is_named(where: Location, tmp_path: Path) -> None:
     with pytest.raises(ferry.SpecRefused, match="checkpoint 4 has no operator 'q': there are 'p'"):
         read(where, "q")
     for table in (None, "other"):
-        with pytest.raises(ferry.SpecRefused, match="say table=, one of 'count', 'texts', 'times', 'timers'"):
+        with pytest.raises(ferry.SpecRefused, match="choose with table=: 'count', 'texts', 'times', 'timers'"):
             read(where, "p", table=table)
     with pytest.raises(Refusal, match=r"no checkpoint '7' at \S+: there are 4 \(epoch 0\)"):
         read(where, "p", table="count", checkpoint="7")

@@ -102,7 +102,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(where: Location, tmp_
     timers = pa.table({"k": [1], "clock": ["sun"], "time": [5]})
     for given, said in [
         (counts, "is a process: give a dict"),
-        ({"other": counts}, "one of 'count'"),
+        ({"other": counts}, "choose with table=: 'count'"),
         ({"count": table}, "table 'count' lacks columns: n, last, text"),
         ({"count": counts}, "table 'count' has two rows of the same k"),
         ({"timers": timers}, "the clock of a timer is one of event, processing"),

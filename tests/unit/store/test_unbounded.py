@@ -180,7 +180,7 @@ def test_what_changed_is_found_by_leader_replica_and_learner(steps: list[Any], k
                 if epoch > released:
                     assert fired(member, times(epoch)) == expected(descriptor, kept, changed)
                 if epoch >= 0 and released >= 0:
-                    with pytest.raises(RowsGone, match=f"changes of epoch {released} are wanted"):
+                    with pytest.raises(RowsGone, match=f"changes of epoch {released} are requested"):
                         fired(member, times(released))
 
 
