@@ -309,7 +309,7 @@ def test_a_character_that_the_database_has_not_is_named(server: PostgresServer, 
 def test_an_address_that_is_none_is_told_without_its_password() -> None:
     for dsn in ("host=db password=open nonsense", "host=db password = 'my open' x", "mysql://me:open@db/x"):
         for make in (lambda dsn=dsn: ferry.postgres(dsn, "t"), lambda dsn=dsn: ferry.table(dsn, "t", SCHEMA, "n")):
-            with pytest.raises(SpecRefused, match="is not (the address|a database)") as refused:
+            with pytest.raises(SpecRefused, match=r"is not (the address|a database)") as refused:
                 make()
             assert "open" not in str(refused.value), refused.value
 
