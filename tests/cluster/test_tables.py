@@ -80,5 +80,5 @@ def test_a_table_of_postgres_is_read_in_order_and_waited_for(
     last = source.latest(later, 100)
     assert [one["id"] for one in read(source, later, last)] == [20]
     server.sql("INSERT INTO orders (id) VALUES (15)")  # too late: a greater value was read
-    with pytest.raises(RowsGone, match=r"2 rows have id in \(10, 20\], and 1 were there"):
+    with pytest.raises(RowsGone, match=r"2 rows have id in \(10, 20\], but the epoch was planned with 1"):
         source.plan(later, last, 1)
