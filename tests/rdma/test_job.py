@@ -113,7 +113,7 @@ class Job(Hosts):
 
     def state_bytes(self) -> int:
         """Of one copy of the state."""
-        return int(sum(size for _, size in self.ask("status")["loads"]))
+        return int(sum(size for _, size in self.ask("status")["load"]["vnodes"]))
 
     def story(self) -> str:
         parts = [machine.story() for machine in self.machines.values()]
