@@ -222,8 +222,8 @@ def test_status_is_written_apart_from_the_spec(kubectl: Kubectl) -> None:
 def test_columns(kubectl: Kubectl) -> None:
     kubectl.apply(job(workers=4))
     status = {
-        "phase": "Moving", "workers": 2, "moving": 12, "lag": "1.2s", "state": "12Mi", "replicaLag": "3ms",
-        "lastHandover": "0.042s",
+        "phase": "Moving", "workers": 2, "moving": 12, "lastHandover": "0.042s",
+        "progress": {"lag": "1.2s", "state": "12Mi", "replicaLag": "3ms"},
     }  # fmt: skip
     kubectl.patch("sj/a", {"status": status}, subresource="status")
     head, row = (line.split() for line in kubectl.run("get", "sj").splitlines())

@@ -179,7 +179,7 @@ class World:
         self.world.close()
 
 
-PASSING = ("token", "epoch", "rows", "lag", "state", "lastHandover", "observedGeneration")
+PASSING = ("token", "epoch", "progress", "lastHandover", "observedGeneration")
 """Fields of the status that say when, or who."""
 
 
