@@ -68,7 +68,7 @@ class Environment:
 
     @property
     def loops_port(self) -> int:
-        """Port where the driver deals shares to its loops; 0: any free one."""
+        """Port where the driver assigns shares to its loops; 0: any free one."""
         return ports.LOOPS if self.fixed_ports else 0
 
     def flight_port(self, instance: int) -> int:

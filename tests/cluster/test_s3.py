@@ -108,7 +108,7 @@ def test_a_store_that_says_nothing_is_an_error_in_time(
     assert where.read(file.name) == b"state"
 
 
-def test_a_bucket_that_is_not_there_is_no_empty_shelf(url: str) -> None:
+def test_a_bucket_that_is_not_there_is_no_empty_catalog(url: str) -> None:
     where = Location(url.replace("//checkpoints/", "//another/"), "job")
     with pytest.raises(Unreachable, match="there is no bucket another"):
         CheckpointCatalog(where).find("latest")

@@ -87,7 +87,7 @@ class Scenario:
     checkpoint_ms: int
     keep: int
     continuous: bool
-    """Whether tasks hold their place and are dealt shares, or are a job of Spark's in each run."""
+    """Whether tasks are loops that the driver assigns shares to, or a job of Spark's in each run."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 

@@ -1,6 +1,6 @@
 """Tasks that hold their place, as `ferry.driver.loops` assigns shares to them: they fail, die, and answer when nobody asks any more.
 
-A loop outlives its driver's patience, and a driver: what it stages then is named by a deal that nobody counts.
+A loop outlives its driver's patience, and a driver: an assignment that no driver counts names the staged data then.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ Done = Callable[[Winners | None], None]
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """What a driver knows of one."""
+    """A loop, as its driver knows the loop."""
 
     owes: dict[int, Batch] = field(default_factory=dict)
-    """By the number of the deal."""
+    """Shares without a receipt, by the number of their assignment."""
 
 
 class Loops:
-    """Those of one driver."""
+    """The loops of one driver."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver, self.world = driver, driver.world
         self.loops = [Loop() for _ in range(self.world.rnd.randint(1, 3))]
         self.number = 0
-        """Of deals: none is used again."""
+        """Number of the last assignment; no number is used again."""
         self.open = 0
         """shares without a receipt"""
         self.failed = False
         self.winners: Winners = {}
 
     def ingest(self, job: core.StartIngest, batches: list[Batch], done: Done) -> None:
-        """Deal a share for each batch; `done(None)`: the run is to be tried again."""
-        for loop in self.loops:  # What is not answered by now is nobody's any more, and who owes it gets nothing else.
+        """Assign a share for each batch; `done(None)`: the caller tries the run again."""
+        for loop in self.loops:  # Unanswered shares are void; the loops that hold them get no more work.
             if loop.owes:
                 self.replace(loop)
         self.job, self.done, self.open, self.failed, self.winners = job, done, len(batches), False, {}
         for batch in batches:
-            self.deal(job, batch)
+            self.assign(job, batch)
         if not batches:
             self.world.after(1, done, {})
 
     def replace(self, loop: Loop) -> list[Batch]:
-        """It is dealt nothing any more; what it owed."""
+        """Assign nothing to a loop any more; returns its unanswered shares."""
         owed = list(loop.owes.values())
         if self.world.takes_owed:
             loop.owes = {}
@@ -61,7 +61,7 @@ class Loops:
             self.loops[self.loops.index(loop)] = Loop()
         return owed
 
-    def deal(self, job: core.StartIngest, batch: Batch) -> None:
+    def assign(self, job: core.StartIngest, batch: Batch) -> None:
         rnd, fair = self.world.rnd, self.world.net.fair
         loop, task = min(self.loops, key=lambda one: len(one.owes)), self.number
         self.number += 1
@@ -78,7 +78,7 @@ class Loops:
     def gone(self, loop: Loop) -> None:
         """Its process is gone; or its worker is silent, and it goes on."""
         for batch in self.replace(loop) if loop in self.loops and self.driver.alive else ():
-            self.deal(self.job, batch)
+            self.assign(self.job, batch)
 
     # ---- in the loop
     def work(self, loop: Loop, job: core.StartIngest, task: int, batch: Batch, fate: str) -> None:
@@ -102,7 +102,7 @@ class Loops:
             return
         batch, job = loop.owes.pop(task, None), self.job
         if fails and batch is not None:
-            self.deal(job, batch)
+            self.assign(job, batch)
             return
         self.failed |= not reached
         self.winners.setdefault(helper, []).append(Fragment(job.step, self.driver.generation, job.run, task))

@@ -45,7 +45,7 @@ class Receipt:
     ages: Counts = field(default_factory=dict)
     """Records by their age when the epoch was planned (`contract/latency.py`); of sources that know it."""
     busy: float = 0.0
-    """Seconds from the deal of its records to this receipt."""
+    """Seconds from the assignment of its records to this receipt."""
     unread: int = 0
     """Malformed records that `rows` does not count: their source could not parse them as records."""
     first_malformed: str = ""

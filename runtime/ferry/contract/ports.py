@@ -9,7 +9,7 @@ METRICS = 7071
 """Prometheus metrics of drivers and sidecars."""
 
 LOOPS = 7072
-"""A driver deals shares to its loops here."""
+"""A driver assigns shares to its loops here."""
 
 SPARK_MASTER = 7077
 """Spark's master, in the driver."""

@@ -38,7 +38,7 @@ from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
 
 
-class CheckpointKeeper(Protocol):
+class CheckpointCommands(Protocol):
     """The part of the driver that takes durable checkpoints."""
 
     def take(self, name: str | None) -> int:
@@ -67,7 +67,7 @@ def app(
     registry: prom.CollectorRegistry,
     token: str,
     stop: Callable[[], None],
-    keeper: CheckpointKeeper | None = None,
+    checkpoints: CheckpointCommands | None = None,
 ) -> Application:
     """The HTTP application."""
 
@@ -123,11 +123,11 @@ def app(
         stop()
         return {"state": "stopping"}
 
-    def asked(ask: Callable[[CheckpointKeeper], int]) -> dict[str, int]:
-        if keeper is None:
+    def asked(ask: Callable[[CheckpointCommands], int]) -> dict[str, int]:
+        if checkpoints is None:
             raise HTTPException(409, "the job has no state.checkpoint.location: it takes no checkpoints")
         try:
-            return {"number": ask(keeper)}
+            return {"number": ask(checkpoints)}
         except Refusal as error:
             raise HTTPException(409, str(error)) from None
         except FerryError as error:
@@ -230,11 +230,11 @@ def serve(
     settings: RunSettings,
     stop: Callable[[], None],
     address: tuple[str, int],
-    keeper: CheckpointKeeper | None = None,
+    checkpoints: CheckpointCommands | None = None,
 ) -> str:
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     context = server_context(issue(settings.secret)) if settings.encrypted else None
-    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop, keeper)
+    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop, checkpoints)
     url = ApiServer(served, address, context).url
     with files.replacing(settings.path / DRIVER) as new:
         new.write_text(DriverAddress(url, os.getpid(), loop.machine.generation).dump())

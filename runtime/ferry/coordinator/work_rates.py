@@ -1,6 +1,6 @@
 """Rates of records, and busy time of tasks and instances: the input of decisions about the size of a job (DS2).
 
-The *useful time* of DS2 (Kalavri et al., OSDI 2018, section 3): of a task from the deal of its records to its receipt,
+The *useful time* of DS2 (Kalavri et al., OSDI 2018, section 3): of a task from assignment of its records to receipt,
 of an instance all time but waiting for messages. The fixed cost of an epoch, before its first record, is left out: it
 is most of a short epoch and independent of the load. Thread-safe. Must never influence the protocol.
 """

@@ -55,7 +55,7 @@ class CheckpointScheduler:
         settings: RunSettings,
         where: CheckpointSettings,
         operators: list[OperatorDescriptor],
-        shelf: CheckpointCatalog,
+        catalog: CheckpointCatalog,
         loop: Loop,
         metrics: DriverMetrics,
         on_published: Callable[[], None] = lambda: None,
@@ -64,7 +64,7 @@ class CheckpointScheduler:
         self._settings = settings
         self._where = where
         self._operators = tuple(operators)
-        self.shelf = shelf
+        self.catalog = catalog
         self._loop = loop
         self._metrics = metrics
         self._on_published = on_published
@@ -96,7 +96,7 @@ class CheckpointScheduler:
         """Request a checkpoint; returns its number. Raises Refusal if the name is taken, or the job is being suspended."""
         if self._last is not None:
             raise Refusal(f"the job is suspended with checkpoint {self._last.number}, and takes no other checkpoint")
-        if name is not None and any(m.name == name for m in self.shelf.manifests()):
+        if name is not None and any(m.name == name for m in self.catalog.manifests()):
             raise Refusal(
                 f"there is a checkpoint named {name!r} already; choose another name, or delete that checkpoint"
             )
@@ -117,7 +117,7 @@ class CheckpointScheduler:
             return self._following()
 
     def _following(self) -> int:
-        self._number = max(self._number + 1, self.shelf.next_number())
+        self._number = max(self._number + 1, self.catalog.next_number())
         return self._number
 
     # ---- the thread
@@ -145,7 +145,7 @@ class CheckpointScheduler:
         """Continue from the newest checkpoint of the previous driver."""
         while True:
             try:
-                mine = [m for m in self.shelf.manifests() if m.run == self._settings.run]
+                mine = [m for m in self.catalog.manifests() if m.run == self._settings.run]
                 break
             except FerryError as error:
                 self._late(str(error))
@@ -187,7 +187,7 @@ class CheckpointScheduler:
             self._late(f"checkpoint {self._wanted.number} is not complete: {cause}")
 
     def _late(self, why: str) -> None:
-        self._metrics.problems.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")
+        self._metrics.problems.delayed(CHECKPOINT_DELAYED, f"{self.catalog.location.text}: {why}")
 
     # ---- a manifest
     def _publish(self, order: core.Publish) -> None:
@@ -198,8 +198,8 @@ class CheckpointScheduler:
         manifest = self._manifest(order, wanted.name)
         while True:
             try:
-                self.shelf.check(manifest)
-                self.shelf.publish(manifest)
+                self.catalog.check(manifest)
+                self.catalog.publish(manifest)
                 break
             except (Refusal, StateUnavailable) as error:  # A retry would fail in the same way.
                 self._damaged = True
@@ -255,7 +255,7 @@ class CheckpointScheduler:
         )
         self._on_published()
         try:
-            self.shelf.collect(self._lineage, self._where.keep, self._in_flight)
+            self.catalog.collect(self._lineage, self._where.keep, self._in_flight)
         except FerryError as error:
             log.warning("old checkpoints stay for now: %s", error)
 

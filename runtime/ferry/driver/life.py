@@ -90,7 +90,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     if all(descriptor.kind != "process" for descriptor in descriptors) and not metrics.unbounded:
         metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors)
     stop, stage, where = threading.Event(), StageHook(settings), settings.checkpoint
-    shelf = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
+    catalog = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
     sink_startup = SinkStartup(plan.sinks, settings, stop)
 
     def rewind(manifest: Manifest, loop: Loop) -> bool:
@@ -98,14 +98,14 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
         return sink_startup.rewind(manifest.epoch, loop, metrics)
 
-    restoring = Restoring(settings, descriptors, shelf, rewind)
+    restoring = Restoring(settings, descriptors, catalog, rewind)
     committed = checkpoint.ended()
     operators = len(descriptors)
     loop = Loop(settings, job_registry, journal, operators, stage, committed, restoring.begin, restoring.rewind)
     checkpoint_scheduler = None
-    if where is not None and shelf is not None:
+    if where is not None and catalog is not None:
         published = partial(_has_checkpoint, restoring, metrics)
-        checkpoint_scheduler = CheckpointScheduler(settings, where, descriptors, shelf, loop, metrics, published)
+        checkpoint_scheduler = CheckpointScheduler(settings, where, descriptors, catalog, loop, metrics, published)
     return Life(
         settings=settings,
         env=env,

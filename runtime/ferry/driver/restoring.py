@@ -42,12 +42,12 @@ class Restoring:
         self,
         settings: RunSettings,
         operators: list[OperatorDescriptor],
-        shelf: CheckpointCatalog | None,
+        catalog: CheckpointCatalog | None,
         rewind: Callable[[Manifest, Loop], bool],
     ) -> None:
         self._settings = settings
         self._operators = tuple(operators)
-        self._shelf = shelf
+        self._catalog = catalog
         self._rewind = rewind
         self._pins = ExitStack()
         self.manifest: Manifest | None = None
@@ -65,34 +65,34 @@ class Restoring:
         if self._settings.restore_from is None:
             self._require_decision()
             return initial, None
-        shelf, manifest = self._chosen(self._settings.restore_from)
+        catalog, manifest = self._chosen(self._settings.restore_from)
         self._refuse(manifest, initial.virtual_nodes)
-        url = self._again(shelf, manifest, manifest.generation + 1)
-        commit = self._from(shelf, url)
+        url = self._again(catalog, manifest, manifest.generation + 1)
+        commit = self._from(catalog, url)
         log.info("the job begins with checkpoint %d: %s", manifest.number, url)
         origin = f"{url}#{manifest.generation + 1}"
         return replace(initial, version=Version(manifest.generation, 0), origin=origin), commit
 
     def _chosen(self, which: str) -> tuple[CheckpointCatalog, Manifest]:
         if "/" in which:
-            shelf = CheckpointCatalog.at(which)
-        elif self._shelf is not None:
-            shelf = self._shelf
+            catalog = CheckpointCatalog.at(which)
+        elif self._catalog is not None:
+            catalog = self._catalog
         else:
             raise SpecRefused(
                 f"restoreFrom: {which!r} names a checkpoint in state.checkpoint.location, which is not set; set it, or give "
                 "the URL of a manifest"
             )
-        manifest = shelf.find(which)
-        shelf.check(manifest)
-        return shelf, manifest
+        manifest = catalog.find(which)
+        catalog.check(manifest)
+        return catalog, manifest
 
     def _require_decision(self) -> None:
         """Without restoreFrom a job begins without state, unless checkpoints of its name exist: then raise SpecRefused."""
-        if self._shelf is None or (last := self._shelf.next_number() - 1) == 0:
+        if self._catalog is None or (last := self._catalog.next_number() - 1) == 0:
             return
         raise SpecRefused(
-            f"{UNDECIDED}: {self._shelf.location.text} holds checkpoints of a job of this name, the last one is "
+            f"{UNDECIDED}: {self._catalog.location.text} holds checkpoints of a job of this name, the last one is "
             f"{last}; set restoreFrom: {LATEST} to go on from it, or restoreFrom: {NOTHING} to begin from nothing"
         )
 
@@ -109,27 +109,27 @@ class Restoring:
                 "which cannot take over its state. Restore the operators as they were, or remove restoreFrom"
             )
 
-    def _again(self, shelf: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
+    def _again(self, catalog: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
         """The URL to begin with. In the job's own location the checkpoint is published again as the newest, because the
         checkpoints after it belong to an ended life."""
-        if self._shelf is None or self._shelf.location.text != shelf.location.text:
-            return shelf.url(manifest)
+        if self._catalog is None or self._catalog.location.text != catalog.location.text:
+            return catalog.url(manifest)
         again = replace(
             manifest,
-            number=shelf.next_number(),
+            number=catalog.next_number(),
             name=None,
             run=self._settings.run,
             generation=generation,
             made_at=time.time(),
             restored_from=str(manifest.number),
         )
-        with shelf.pin(manifest):
-            shelf.publish(again)
-        return shelf.url(again)
+        with catalog.pin(manifest):
+            catalog.publish(again)
+        return catalog.url(again)
 
-    def _from(self, shelf: CheckpointCatalog, url: str) -> m.Commit:
-        manifest = self.manifest = shelf.find(url)
-        pin = self._pins.enter_context(shelf.pin(manifest))
+    def _from(self, catalog: CheckpointCatalog, url: str) -> m.Commit:
+        manifest = self.manifest = catalog.find(url)
+        pin = self._pins.enter_context(catalog.pin(manifest))
         over = threading.Event()
         self._pins.callback(over.set)
 
@@ -164,17 +164,17 @@ class Restoring:
         machine = loop.machine
         if (newest := self._newest(machine.table.origin)) is None:
             return why
-        shelf, manifest = newest
+        catalog, manifest = newest
         kind = why.kind if isinstance(why, Halted) else ""
         failing = machine.members.failing if kind == "failed" else {}
         there = [i for i in {**machine.alive, **machine.members.answers} if i not in failing]
         if kind in ("away", "failed") and not there:
             return why  # No instance is left that could load it.
-        if failing and shelf.url(manifest) == machine.table.origin.rpartition("#")[0]:
+        if failing and catalog.url(manifest) == machine.table.origin.rpartition("#")[0]:
             return why  # No newer checkpoint exists since the last restore: the same failure would follow.
-        shelf.check(manifest)
+        catalog.check(manifest)
         self._refuse(manifest, machine.table.virtual_nodes)
-        url = self._again(shelf, manifest, machine.generation)
+        url = self._again(catalog, manifest, machine.generation)
         staying, _, orphans = g.without(machine.table, failing, machine.generation)
         placed, _ = g.elsewhere(machine.table, orphans if failing else (), staying, there, machine.generation)
         groups = tuple(
@@ -189,12 +189,12 @@ class Restoring:
 
     def _newest(self, origin: str) -> tuple[CheckpointCatalog, Manifest] | None:
         """The newest checkpoint of this run, or the checkpoint that it began with. Raises Refusal for a damaged one."""
-        if (shelf := self._shelf) is not None:
-            mine = [manifest for manifest in shelf.manifests() if manifest.run == self._settings.run]
+        if (catalog := self._catalog) is not None:
+            mine = [manifest for manifest in catalog.manifests() if manifest.run == self._settings.run]
             if mine:
                 # An unreadable manifest may be newer. Only the user may choose an older checkpoint.
-                newest = shelf.find(LATEST)
-                return shelf, newest if newest.run == self._settings.run else mine[0]
+                newest = catalog.find(LATEST)
+                return catalog, newest if newest.run == self._settings.run else mine[0]
         if origin:
             url = origin.rpartition("#")[0]
             return CheckpointCatalog.at(url), CheckpointCatalog.at(url).find(url)

@@ -43,8 +43,8 @@ class Job:
         machine = SimpleNamespace(generation=1, checkpoints=checkpoints)
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
-        shelf = CheckpointCatalog(Location(where.location, self.settings.job))
-        self.scheduler = CheckpointScheduler(self.settings, where, [], shelf, self.loop, self.metrics)
+        catalog = CheckpointCatalog(Location(where.location, self.settings.job))
+        self.scheduler = CheckpointScheduler(self.settings, where, [], catalog, self.loop, self.metrics)
         self.scheduler.start()
 
     def heard(self) -> Any:
@@ -52,7 +52,7 @@ class Job:
 
     def file(self) -> StoredFile:
         name = file_name(self.settings.run, time.time(), f"0.0-0-scan-{time.monotonic_ns()}")
-        writer = PartWriter(self.scheduler.shelf.location, name, 0, "scan", 5, 8)
+        writer = PartWriter(self.scheduler.catalog.location, name, 0, "scan", 5, 8)
         writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
         return writer.finish()
 
@@ -66,7 +66,7 @@ class Job:
         return answer
 
     def numbers(self) -> list[int]:
-        return [one.number for one in self.scheduler.shelf.manifests()]
+        return [one.number for one in self.scheduler.catalog.manifests()]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -81,7 +81,7 @@ def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_pa
     first = job.scheduler.take("mine")
     assert job.heard() == core.TakeCheckpoint(first, False)
     gone = job.file()
-    job.scheduler.shelf.location.remove(gone.name)
+    job.scheduler.catalog.location.remove(gone.name)
     assert "is missing" in job.written(first, gone).reason and job.metrics.problems.is_late()
     assert job.numbers() == []
     second = job.scheduler.take("mine")
@@ -117,7 +117,7 @@ def test_the_last_one_has_the_name_of_the_one_whose_place_it_takes(tmp_path: Pat
         job.scheduler.take("too late")
     assert job.written(last, job.file()).reason == ""
     assert job.scheduler.suspended.wait(SECONDS)
-    assert [(one.number, one.name) for one in job.scheduler.shelf.manifests()] == [(last, "mine")]
+    assert [(one.number, one.name) for one in job.scheduler.catalog.manifests()] == [(last, "mine")]
 
 
 def test_the_last_one_is_written_until_it_is_whole(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_last_one_is_written_until_it_is_whole(tmp_path: Path) -> None:
     number = job.scheduler.suspend()
     job.heard()
     gone = job.file()
-    job.scheduler.shelf.location.remove(gone.name)
+    job.scheduler.catalog.location.remove(gone.name)
     assert job.written(number, gone).reason
     assert not job.scheduler.suspended.is_set()
     assert job.written(number, job.file()).reason == ""

@@ -137,7 +137,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     made.await_loops(0)
 
 
-def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_loads_its_kernels_before_it_gets_a_share(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.loops.await_all()
     assert rig.loaded == [[("counts", None)]] * 2
     loading, loaded = threading.Event(), threading.Event()
@@ -157,7 +157,7 @@ def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypa
     rig.loops.await_all()
 
 
-def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
+def test_every_share_is_assigned_once_and_answered(rig: Rig) -> None:
     for number in range(3):
         receipts, _ = rig.loops.ingest(run(number), [[("a", "1")], [("b", "20")], [("c", "300")]])
         assert sum(r.rows for r in receipts) == 321
@@ -165,7 +165,7 @@ def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
     assert rig.loops.ingest(run(3), []) == ([], [])
 
 
-def test_a_share_that_fails_is_dealt_again_and_under_another_number(rig: Rig) -> None:
+def test_a_share_that_fails_is_assigned_again_and_under_another_number(rig: Rig) -> None:
     ((receipt,), _) = rig.loops.ingest(run(1), [[("fails once", "7")]])
     assert (receipt.task, receipt.rows, rig.assigned) == (2, 7, [1, 2])
 
@@ -211,7 +211,7 @@ def test_while_no_task_asks_the_last_error_of_tasks_is_shown(rig: Rig) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_a_loop_takes_along_is_dealt_again(rig: Rig) -> None:
+def test_what_a_loop_takes_along_is_assigned_again(rig: Rig) -> None:
     rig.await_loops(2)
     ((receipt,), _) = rig.loops.ingest(run(1), [[("dies once", "7")]])
     assert (receipt.task, receipt.rows) == (2, 7)
@@ -278,7 +278,7 @@ def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("whose", ["another root", "another life", "a fragment's"])
-def test_nobody_else_is_dealt_anything(rig: Rig, whose: str) -> None:
+def test_nobody_else_gets_a_share(rig: Rig, whose: str) -> None:
     mine = rig.loops._life
     rights = {
         "another root": loop_right(Right.root("another"), mine),

@@ -37,11 +37,11 @@ class Place:
 
     def __init__(self, directory: Path, job: str = "j") -> None:
         self.directory, self.job = directory, job
-        self.shelf = CheckpointCatalog(Location(str(directory / "store"), job))
+        self.catalog = CheckpointCatalog(Location(str(directory / "store"), job))
         self.rewound: list[Manifest] = []
 
     def checkpoint(self, number: int, epoch: int, run: str = "j-0", generation: int = 3, **changes: Any) -> Manifest:
-        writer = PartWriter(self.shelf.location, file_name(run, 0, f"x-{number}"), 0, "scan", epoch, VNODES)
+        writer = PartWriter(self.catalog.location, file_name(run, 0, f"x-{number}"), 0, "scan", epoch, VNODES)
         writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
         made = Manifest(
             number, self.job, run, "line", generation, 1.0, CommitId(Step(epoch, 4), Attempt(generation, 1)),
@@ -49,14 +49,14 @@ class Place:
             (Chain(tuple(range(VNODES)), (writer.finish(),)),),
         )  # fmt: skip
         made = replace(made, **changes)
-        self.shelf.publish(made)
+        self.catalog.publish(made)
         return made
 
     def driver(self, restore_from: str | None = None, kept: bool = True) -> Restoring:
         where = CheckpointSettings(str(self.directory / "store"))
         settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
-        shelf = CheckpointCatalog(Location(where.location, settings.job)) if kept else None
-        return Restoring(settings, OPERATORS, shelf, self._rewind)
+        catalog = CheckpointCatalog(Location(where.location, settings.job)) if kept else None
+        return Restoring(settings, OPERATORS, catalog, self._rewind)
 
     def _rewind(self, manifest: Manifest, loop: Any) -> bool:
         self.rewound.append(manifest)
@@ -76,7 +76,7 @@ def test_a_job_begins_with_nothing_or_with_its_state(tmp_path: Path) -> None:
     place.checkpoint(4, 17)
     going_on = replace(INITIAL, version=Version(5, 2), initial=False)
     assert place.driver("latest").begin(going_on, INITIAL) == (INITIAL, None), "state is there already"
-    assert len(place.shelf.manifests()) == 1
+    assert len(place.catalog.manifests()) == 1
 
 
 def test_a_job_that_may_go_on_or_begin_asks(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_job_that_may_go_on_or_begin_asks(tmp_path: Path) -> None:
     place.checkpoint(7, 23)
     with pytest.raises(SpecRefused, match=r"the last one is 7; set restoreFrom: latest .* restoreFrom: none ") as asked:
         place.driver().begin(None, INITIAL)
-    assert str(asked.value).startswith(f"{UNDECIDED}: {place.shelf.location.text} holds checkpoints")
+    assert str(asked.value).startswith(f"{UNDECIDED}: {place.catalog.location.text} holds checkpoints")
     assert place.driver("none").begin(None, INITIAL) == (INITIAL, None)
     going_on = replace(INITIAL, version=Version(5, 2), initial=False)
     assert place.driver().begin(going_on, INITIAL) == (INITIAL, None), "it has begun: nothing is to be asked"
@@ -104,10 +104,10 @@ def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None
     place.checkpoint(5, 23)
     driver = place.driver("4")
     table, commit = driver.begin(None, INITIAL)
-    newest, *_ = place.shelf.manifests()
+    newest, *_ = place.catalog.manifests()
     assert (newest.number, newest.epoch, newest.restored_from, newest.run) == (6, 17, "4", "j-1")
     assert newest.chains == asked.chains and newest.lineage == asked.lineage
-    assert table.restoring and table.origin == f"{place.shelf.url(newest)}#{newest.generation}"
+    assert table.restoring and table.origin == f"{place.catalog.url(newest)}#{newest.generation}"
     assert table.version.generation + 1 == newest.generation > asked.generation, "that of this driver"
     assert commit is not None and (commit.commit_id, commit.meta) == (asked.commit_id, b"notes")
     assert not driver.is_automatic
@@ -115,17 +115,17 @@ def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None
     driver.rewind(NOBODY)
     assert place.rewound == [newest]
     driver.over()
-    assert not place.shelf.location.names("pins")
+    assert not place.catalog.location.names("pins")
 
 
 def test_another_jobs_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
     other = Place(tmp_path, "other")
-    url = other.shelf.url(other.checkpoint(2, 9))
+    url = other.catalog.url(other.checkpoint(2, 9))
     place = Place(tmp_path)
     driver = place.driver(url)
     table, _ = driver.begin(None, INITIAL)
-    assert table.origin.startswith(f"{url}#") and not place.shelf.manifests() and len(other.shelf.manifests()) == 1
-    assert other.shelf.location.names("pins"), "it is still read"
+    assert table.origin.startswith(f"{url}#") and not place.catalog.manifests() and len(other.catalog.manifests()) == 1
+    assert other.catalog.location.names("pins"), "it is still read"
     driver.over()
     alone = place.driver(url, kept=False)
     assert alone.begin(None, INITIAL)[0].origin == table.origin
@@ -140,7 +140,7 @@ def test_a_driver_that_did_not_come_to_its_end_is_followed(tmp_path: Path) -> No
     next_one = place.driver("latest")
     assert next_one.begin(journaled, INITIAL) == (INITIAL, commit)
     next_one.rewind(NOBODY)
-    assert [one.number for one in place.shelf.manifests()] == [5, 4] and place.rewound[0].number == 5
+    assert [one.number for one in place.catalog.manifests()] == [5, 4] and place.rewound[0].number == 5
 
 
 def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecRefused, match="was added: checkpoint 5 has other operators than this pipeline"):
         place.driver("5").begin(None, INITIAL)
     damaged = place.checkpoint(6, 17)
-    place.shelf.location.remove(damaged.files[0].name)
+    place.catalog.location.remove(damaged.files[0].name)
     with pytest.raises(Corrupt, match="is missing"):
         place.driver("6").begin(None, INITIAL)
-    assert len(place.shelf.manifests()) == 3
+    assert len(place.catalog.manifests()) == 3
 
 
 LOST = StateUnavailable("no copy of virtual nodes [0] is left")
@@ -175,9 +175,9 @@ def test_all_copies_are_lost(tmp_path: Path) -> None:
     end = place.driver().begin_again(loop_of(Table(Version(5, 4), groups), swapped), LOST)
     assert isinstance(end, Unreachable) and "begins again with checkpoint 2 of epoch 7" in str(end)
     (table,) = swapped
-    newest = place.shelf.manifests()[0]
+    newest = place.catalog.manifests()[0]
     assert (newest.number, newest.epoch, newest.generation, newest.restored_from) == (3, 7, 5, "2")
-    assert table.restoring and table.origin == f"{place.shelf.url(newest)}#5" and table.version == Version(5, 5)
+    assert table.restoring and table.origin == f"{place.catalog.url(newest)}#5" and table.version == Version(5, 5)
     assert {group.in_sync for group in table.groups} == {groups[0].in_sync} and not table.groups[0].learners
     following = place.driver()
     _, commit = following.begin(table, INITIAL)
@@ -223,7 +223,7 @@ def test_another_runs_checkpoint_is_taken_by_nobody_but_its_user(tmp_path: Path)
 
 def test_one_that_began_elsewhere_and_has_none_of_its_own_begins_there_again(tmp_path: Path) -> None:
     other = Place(tmp_path, "other")
-    url = other.shelf.url(other.checkpoint(2, 9))
+    url = other.catalog.url(other.checkpoint(2, 9))
     table = replace(INITIAL, version=Version(5, 4), initial=False, origin=f"{url}#4")
     swapped: list[Table] = []
     assert "checkpoint 2 of epoch 9" in str(Place(tmp_path).driver().begin_again(loop_of(table, swapped), LOST))
@@ -236,10 +236,10 @@ def test_the_newest_is_damaged(tmp_path: Path) -> None:
     place.checkpoint(1, 3, run="j-1")
     loop = loop_of(replace(INITIAL, version=Version(5, 4), initial=False), swapped := [])
     gone = place.checkpoint(2, 7, run="j-1")
-    place.shelf.location.remove(gone.files[0].name)
+    place.catalog.location.remove(gone.files[0].name)
     with pytest.raises(Corrupt, match="restoreFrom: 1"):
         place.driver().begin_again(loop, LOST)
-    place.shelf.location.write_new("manifests/0000000003-000001-abcd.json", b"{torn")
+    place.catalog.location.write_new("manifests/0000000003-000001-abcd.json", b"{torn")
     with pytest.raises(FerryError):
         place.driver().begin_again(loop, LOST)
     assert not swapped

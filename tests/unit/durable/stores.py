@@ -349,7 +349,7 @@ class ShelfStories:
         with pytest.raises(Refusal, match=r"3 \(cannot be read\), 2 \(epoch 20\)"):
             there.find("before")
 
-    def test_one_is_found_on_another_shelf_by_its_url(self, url: str) -> None:
+    def test_one_is_found_on_another_catalog_by_its_url(self, url: str) -> None:
         mine, theirs = fresh(url), fresh(url)
         file = stored(theirs)
         other = published(theirs, manifest(4, file))

@@ -260,13 +260,13 @@ def test_a_location_without_a_password(location: str) -> None:
 
 def test_where_a_suspended_job_begins_from_may_change() -> None:
     """One that runs has state, and never reads it."""
-    shelf = "state.checkpoint.location=/mnt/shelf"
-    old, suspended = spec.load(JOB, [shelf]), spec.load(JOB, [shelf, "workers=0"])
-    assert spec.immutable_changes(old, spec.load(JOB, [shelf, "restoreFrom=3"])) == [
+    catalog = "state.checkpoint.location=/mnt/catalog"
+    old, suspended = spec.load(JOB, [catalog]), spec.load(JOB, [catalog, "workers=0"])
+    assert spec.immutable_changes(old, spec.load(JOB, [catalog, "restoreFrom=3"])) == [
         "spec.restoreFrom: cannot change from None to '3'; suspend the job first"
     ]
-    assert spec.immutable_changes(suspended, spec.load(JOB, [shelf, "restoreFrom=latest"])) == []
-    assert spec.immutable_changes(old, spec.load(JOB, [shelf, "suspend=true", "restoreFrom=latest"])) == []
+    assert spec.immutable_changes(suspended, spec.load(JOB, [catalog, "restoreFrom=latest"])) == []
+    assert spec.immutable_changes(old, spec.load(JOB, [catalog, "suspend=true", "restoreFrom=latest"])) == []
     assert spec.warnings(suspended) == ["spec.suspend: the job is suspended: it has no pods"]
 
 

@@ -177,9 +177,9 @@ def test_secrets_of_the_job_are_variables_of_its_processes_alone() -> None:
 
 
 def test_a_sidecar_writes_where_checkpoints_are() -> None:
-    shelf = {"state": {"checkpoint": {"location": "/data/checkpoints"}}, "kubernetes": {"volumes": VOLUMES}}
+    catalog = {"state": {"checkpoint": {"location": "/data/checkpoints"}}, "kubernetes": {"volumes": VOLUMES}}
     file = {"pipeline": {"module": None, "file": "/data/jobs/a.py"}}
-    for changes, expected in (({}, None), (shelf, {}), (file, None), ({**shelf, **file}, {})):
+    for changes, expected in (({}, None), (catalog, {}), (file, None), ({**catalog, **file}, {})):
         (sidecar,) = worker(**{"kubernetes": {"volumes": VOLUMES}, **changes})["spec"]["initContainers"]
         found = {one["name"]: one for one in sidecar["volumeMounts"]}
         assert "user-in" not in found

@@ -187,9 +187,9 @@ class Cluster:
             self.vnodes, tuple(OPERATORS), tuple(chains),
         )  # fmt: skip
         assert sorted(v for chain in chains for v in chain.vnodes) == list(range(self.vnodes))
-        shelf = CheckpointCatalog(Location(str(self.directory / "store"), "j"))
-        shelf.check(made)
-        shelf.publish(made)
+        catalog = CheckpointCatalog(Location(str(self.directory / "store"), "j"))
+        catalog.check(made)
+        catalog.publish(made)
         return made
 
     def restored(self, manifest: Manifest, directory: Path, leader_of: Sequence[int], instances: int) -> Cluster:

@@ -352,8 +352,8 @@ def test_what_was_in_the_way_of_loading_ahead_may_be_over(cluster: Cluster) -> N
 
 def test_a_manifest_that_is_gone_is_a_reason(cluster: Cluster) -> None:
     manifest = cluster.checkpoint()
-    shelf = CheckpointCatalog(Location(str(cluster.directory / "store"), "j"))
-    url = shelf.url(manifest)
-    shelf.remove(manifest)
+    catalog = CheckpointCatalog(Location(str(cluster.directory / "store"), "j"))
+    url = catalog.url(manifest)
+    catalog.remove(manifest)
     done = cluster.all[0].perform(core.Restore(m.Commit(manifest.commit_id, 0, (), b"", f"{url}#3"), (1, 5)))
     assert isinstance(done, core.Restored) and "there is no checkpoint" in done.reason

@@ -25,20 +25,20 @@ def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:
     """Numbers distributed round-robin to `parallelism` map instances. An operator of this name holds their counters."""
     made = arguments.generator(SmqGenerator, args)
     instances = arguments.whole(args, "parallelism", 80, 1)
-    dealt = numbers.map_batches(dealing(instances)).event_time("ts", delay=arguments.delay(args, made))
+    numbered = numbers.map_batches(assigning(instances)).event_time("ts", delay=arguments.delay(args, made))
     each = ferry.records("seq", "ts", "instance", order="seq")
-    return dealt.key_by("instance").aggregate(name, emit=each, num=ferry.count())
+    return numbered.key_by("instance").aggregate(name, emit=each, num=ferry.count())
 
 
-def dealing(instances: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def assigning(instances: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function that adds the map instance of each number."""
 
-    def deal(numbers: pa.RecordBatch) -> pa.RecordBatch:
+    def assign(numbers: pa.RecordBatch) -> pa.RecordBatch:
         seq = numbers.column("seq")
         instance = pc.subtract(seq, pc.multiply(pc.divide(seq, instances), instances))
         return numbers.append_column("instance", instance)
 
-    return deal
+    return assign
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
