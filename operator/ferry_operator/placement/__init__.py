@@ -1,4 +1,4 @@
-"""Where the copies of each virtual node should be: balanced by memory and load, with as few moves as that takes.
+"""The placement of the copies of each virtual node: balanced by memory and load, with few moves.
 
-Pure, and the same answer for the same question. It must never know of pods, processes or drivers.
+Pure and deterministic. It must never know of pods, processes or drivers.
 """

@@ -1,12 +1,12 @@
 """Even out weighted items over bins with few moves: the arithmetic below the planner.
 
-Pure and deterministic: no clock, no randomness, no set is iterated and nothing is hashed by text. It knows neither
-virtual nodes nor workers: items and bins are indices, a bin's level is its load divided by its capacity.
+Pure and deterministic: no clock, no randomness, no iteration over sets, no hashes of texts. It knows neither virtual nodes
+nor workers: items and bins are indices, and the level of a bin is its load divided by its capacity.
 
-`Bins.level_out` is a local search. A move takes an item from a bin above the average to one that stays at the average
-(so any part of a plan may be carried out first and nothing has to move twice); only when no such move is left, a move
-that lowers the higher of two levels. Each move lowers the sorted list of levels, so the search ends, and a second run
-finds nothing to do. `pack` is Graham's longest processing time first, for the cases where a local search is stuck.
+`Bins.level_out` is a local search. A move takes an item from a bin above the average to a bin that stays at the average:
+the moves of a plan may run in any order, and no item moves twice. If no such move is left, a move lowers the higher of two
+levels. Each move lowers the sorted list of levels, so the search ends, and a second run finds no move. `pack` is Graham's
+longest processing time first, for cases in which the local search is stuck.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 
 SLACK = 0.02
-"""A bin this far above the average, or half an average item if that is less, is not worth a move."""
+"""A bin needs no move if it is above the average by less than this, or by less than half an average item."""
 
 GAIN_MIN = 0.01
-"""A move that lowers the higher of two levels by less of the average than this is not made."""
+"""Minimum gain of a move that lowers the higher of two levels, as a part of the average."""
 
 PREFERENCE = 0.05
-"""By how much of the average a move that costs nothing may end higher than the best one."""
+"""Allowance for a move without cost: it may end higher than the best move by this part of the average."""
 
 Item = tuple[float, int]
-"""(weight, index), so that a bin's items sort by weight."""
+"""(weight, index): the items of a bin sort by weight."""
 
 Allowed = Callable[[int, int, int], bool]
 """allowed(item, from bin, to bin)"""
@@ -33,7 +33,7 @@ Allowed = Callable[[int, int, int], bool]
 class Bins:
     """Items in bins. `where[item]`, `load[bin]`; changed by `put` and `level_out` only.
 
-    capacity: relative size of each bin, > 0. weight: of each item, > 0. base: load of a bin that no item explains.
+    capacity: relative size of each bin, > 0. weight: of each item, > 0. base: load of a bin beside its items.
     """
 
     def __init__(self, capacity: Sequence[float], weight: Sequence[float], base: Sequence[float] | None = None) -> None:
@@ -75,15 +75,15 @@ class Bins:
         return [load / capacity for load, capacity in zip(self.load, self.capacity)]
 
     def emptiest(self, item: int, bins: Sequence[int]) -> int:
-        """The bin that would be lowest with the item in it; the first one of several."""
+        """The bin with the lowest level after the item is in it; the first of equal bins."""
         return min(bins, key=lambda b: (self.load[b] + self.weight[item]) / self.capacity[b])
 
     def fits(self, item: int, bin_: int) -> bool:
-        """True when the bin stays at the average with the item in it."""
+        """Whether the bin stays at the average with the item in it."""
         return self.load[bin_] + self.weight[item] <= self.bound[bin_]
 
     def prefer(self, near: dict[int, Sequence[int]]) -> None:
-        """Moves of an item to these bins cost nothing and are taken first. Says which moves, never whether to move."""
+        """Prefer moves of an item to these bins, because they have no cost. Affects the choice, never the need."""
         assert not self._near, "added twice"
         self._near = near
         for item, bins in near.items():
@@ -94,14 +94,14 @@ class Bins:
             shelf.sort()
 
     def level_out(self, allowed: Allowed | None = None) -> None:
-        """Move items until no move is worth it."""
-        # Every move lowers the sorted levels by GAIN_MIN or brings a bin to its bound: some moves per item are plenty.
+        """Move items until no move has enough gain."""
+        # Every move lowers the sorted levels by GAIN_MIN or brings a bin to its bound: a few moves per item are enough.
         for _ in range(8 * len(self.weight) + 64):
             if not self._one_move(allowed):
                 return
 
     def _one_move(self, allowed: Allowed | None) -> bool:
-        """Make the best move out of the highest bin that has one."""
+        """Make the best move out of the highest bin with a move; False when no bin has a move."""
         order = sorted(range(len(self.capacity)), key=lambda b: (self.level(b), b))
         for high in reversed(order):
             if self.load[high] <= self.bound[high]:
@@ -113,7 +113,7 @@ class Bins:
         return False
 
     def _fitting(self, high: int, order: list[int], allowed: Allowed | None) -> tuple[int, int] | None:
-        """A move after which the receiver is at the average: a preferred one, else to the lowest bin, large first."""
+        """A move after which the receiver is at most at the average: preferred moves first, then to the lowest bin."""
         level, excess = self.level(high), self.load[high] - self.average * self.capacity[high]
         rooms = []
         for low in order:
@@ -133,8 +133,8 @@ class Bins:
         return None
 
     def _lowering(self, high: int, order: list[int], allowed: Allowed | None) -> tuple[int, int] | None:
-        """The move that lowers the higher of two levels most, if it is worth it; a preferred one may lower it less."""
-        level, found = self.level(high), None
+        """The move that lowers the higher of two levels most, with at least GAIN_MIN; a preferred move may lower it less."""
+        level, move = self.level(high), None
         most = best = level - GAIN_MIN * self.average
         for low in order:
             if low == high or self.level(low) >= most:
@@ -153,14 +153,14 @@ class Bins:
                         (self.load[high] - weight) / self.capacity[high], (self.load[low] + weight) / self.capacity[low]
                     )
                     if after < most and after - bonus < best:
-                        best, found = after - bonus, (item, low)
-        return found
+                        best, move = after - bonus, (item, low)
+        return move
 
 
 def pack(capacity: Sequence[float], weight: Sequence[float]) -> list[int]:
-    """The bin of each item, from scratch: largest first, each where the level ends lowest.
+    """The bin of each item, from scratch: the largest item first, each into the bin with the lowest resulting level.
 
-    Graham 1969: at most 4/3 of the best for equal capacities.
+    Graham 1969: at most 4/3 of the optimum for equal capacities.
     """
     bins = Bins(capacity, weight)
     every = range(len(capacity))
@@ -170,27 +170,27 @@ def pack(capacity: Sequence[float], weight: Sequence[float]) -> list[int]:
 
 
 def lower_bound(capacity: Sequence[float], weight: Sequence[float]) -> float:
-    """A level that no placement of the items can stay below.
+    """A lower bound of the highest level of every placement.
 
-    The largest of: the average; the largest item in the largest bin; and, because items are not cut, the least level
-    at which the bins have places for k items as heavy as the k-th, for the heaviest ones.
+    The maximum of: the average; the largest item in the largest bin; and, because items are indivisible, for each k the
+    least level at which the bins hold k items of the weight of the k-th heaviest.
     """
     heavy = sorted(weight, reverse=True)
     low = max(sum(weight) / sum(capacity), heavy[0] / max(capacity)) if heavy else 0.0
     for k in range(1, min(len(heavy), 4 * len(capacity)) + 1):
-        each, high = heavy[k - 1], low
-        if _places(capacity, low, each) >= k:
+        weight_k, high = heavy[k - 1], low
+        if _places(capacity, low, weight_k) >= k:
             continue
-        while _places(capacity, high, each) < k:
+        while _places(capacity, high, weight_k) < k:
             high *= 2
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (low, middle) if _places(capacity, middle, each) >= k else (middle, high)
+            low, high = (low, middle) if _places(capacity, middle, weight_k) >= k else (middle, high)
     return low
 
 
 def _average(capacity: list[float], weight: list[float], base: float) -> float:
-    """The level to aim at: the average of what is left when items above it have the largest bins for themselves."""
+    """The target level: the average over the other items and bins, after items above the average take the largest bins."""
     total, room = base + sum(weight), sum(capacity)
     least = 0.1 * total / room
     for item, bin_ in zip(sorted(weight, reverse=True), sorted(capacity, reverse=True)):

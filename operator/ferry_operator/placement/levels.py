@@ -1,7 +1,7 @@
-"""Whether evening out is worth it, and by which of two ways: the planner's judgement over `balance`.
+"""Whether to even out the bins of `balance`, and by local search or by a new packing.
 
-Pure and deterministic. What is decided here depends on the bins alone, never on where copies are: so a plan made of
-a plan decides the same.
+Pure and deterministic. The decision depends on the bins alone, never on the places of copies: a plan from the result of a
+plan comes to the same decision.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Sequence
 from ferry_operator.placement.balance import Bins, lower_bound, pack
 
 TOLERANCE = 0.1
-"""Part of the average level by which an instance may be off before vnodes are moved for balance."""
+"""Part of the average level by which an instance may differ before virtual nodes move for balance."""
 
 BOUND = 4 / 3
-"""Graham's bound: no instance is more loaded than this times the least possible, where that can be reached."""
+"""Graham's bound: no instance has more load than this times the least possible, where this is reachable."""
 
 BOUND_SOON = 1.25
-"""From here on a plan that lowers the highest level is made, so that small changes do not decide at BOUND."""
+"""From this factor on, a plan lowers the highest level: below BOUND, so that small changes do not flip the decision."""
 
 
 def levelled(bins: Bins, near: dict[int, Sequence[int]], tolerance: float) -> Bins:
-    """A levelled copy; packed anew when the local search is stuck far from the bound."""
-    found = bins_of(bins, bins.where)
-    found.prefer(near)
-    found.level_out()
-    if max(found.levels()) <= BOUND_SOON * found.average:
-        return found
+    """A levelled copy of the bins; packed from scratch when the local search is stuck far from the bound."""
+    searched = bins_of(bins, bins.where)
+    searched.prefer(near)
+    searched.level_out()
+    if max(searched.levels()) <= BOUND_SOON * searched.average:
+        return searched
     packed = bins_of(bins, _renamed(pack(bins.capacity, bins.weight), bins))
-    if not _lowers(max(found.levels()), max(packed.levels()), bins, tolerance):
-        return found
+    if not _lowers(max(searched.levels()), max(packed.levels()), bins, tolerance):
+        return searched
     packed.prefer(near)
     packed.level_out()
     return packed
 
 
 def bins_of(bins: Bins, where: Sequence[int]) -> Bins:
-    """A copy of the bins with the items elsewhere."""
+    """A copy of the bins with the items in these bins."""
     copy = Bins(bins.capacity, bins.weight, bins.base)
     for item, bin_ in enumerate(where):
         copy.put(item, bin_)
@@ -44,7 +44,7 @@ def bins_of(bins: Bins, where: Sequence[int]) -> Bins:
 
 
 def _renamed(packed: list[int], bins: Bins) -> list[int]:
-    """The packing with bins of equal capacity exchanged so that most of the weight stays where it is."""
+    """The packing after exchanges of bins with equal capacity, which keep most of the weight in place."""
     stays: dict[tuple[int, int], float] = {}
     for item, bin_ in enumerate(packed):
         pair = (bin_, bins.where[item])
@@ -63,7 +63,7 @@ def _renamed(packed: list[int], bins: Bins) -> list[int]:
 
 
 def worth(before: Bins, after: Bins, tolerance: float) -> bool:
-    """True when a bin that is off by more than the tolerance gets closer by half of it, or the bound asks for it."""
+    """Whether a bin that differs by more than the tolerance gets closer by half of it, or the bound requires the change."""
     average, off = before.average, tolerance * before.average
     for old, new in zip(before.levels(), after.levels()):
         if (old > average + off and old - new > off / 2) or (old < average - off and new - old > off / 2):
@@ -72,7 +72,7 @@ def worth(before: Bins, after: Bins, tolerance: float) -> bool:
 
 
 def _lowers(old: float, new: float, bins: Bins, tolerance: float) -> bool:
-    """True when the highest level is too far from the least possible, and the new one is enough lower."""
+    """Whether the highest level is too far from the least possible level, and the new level is sufficiently lower."""
     if old <= BOUND_SOON * bins.average or new >= old * (1 - 1e-9):
         return False
     least = lower_bound(bins.capacity, bins.weight)

@@ -1,13 +1,13 @@
-"""Where every virtual node should be led and copied: bin packing with least movement.
+"""The placement of the leader and the copies of every virtual node: bin packing with few moves.
 
-Rhino (sections 3.3 and 4.2.2) builds replica groups by bin packing and leaves other heuristics open; the model for
-changing a placement that runs, and for its tests, is the assignor of Kafka Streams. Pure and deterministic: the same
-arguments give the same placement, whatever the order of the slots; no clock, no randomness, no set is iterated.
+Rhino (sections 3.3 and 4.2.2) builds replica groups by bin packing and leaves other heuristics open. The model for changes
+of a running placement, and for their tests, is the assignor of Kafka Streams. Pure and deterministic: the same arguments
+give the same placement, in any order of the slots; no clock, no randomness, no iteration over sets.
 
-In this order: a group whose leader is gone is led by one of its copies; leaders are levelled by rate (bytes second);
-copies that may stay stay; missing ones are added on other workers, and on other nodes when there are enough; copies
-are levelled by the bytes that an instance holds. Levelling is begun only when it is worth it (`tolerance`) and then
-done thoroughly, so that `plan` of its own result changes nothing and small changes of the load change nothing, either.
+The order of work: a copy becomes leader of a group whose leader is gone; leaders are levelled by rate, and secondly by
+bytes; valid copies stay; missing copies are added on other workers, and on other nodes if there are enough; copies are
+levelled by the bytes of an instance. Levelling starts only above a `tolerance`, and then is thorough: `plan` changes
+neither its own result, nor a placement after small changes of the load.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ferry_operator.placement.levels import TOLERANCE, levelled, worth
 from ferry_operator.placement.replicas import Slots, copies_of
 
 BASE_SHARE = 0.01
-"""Weight of a vnode beside its rate, as part of the mean rate: idle vnodes are spread, too, by their bytes."""
+"""Weight of a virtual node beside its rate, as a part of the mean rate: it spreads idle virtual nodes by their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One instance that may hold vnodes."""
+    """One instance for virtual nodes."""
 
     instance: str
     """'WORKER.INDEX'"""
@@ -35,12 +35,12 @@ class Slot:
     capacity: float = 1.0
     """relative speed, > 0"""
     memory_bytes: int | None = None
-    """when known of all slots, copies are spread in proportion to it"""
+    """if known for all slots, copies are spread in proportion"""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one vnode costs; finite, not negative; zero when unknown."""
+    """The load of one virtual node; finite, not negative; zero when unknown."""
 
     rate: float
     """rows per second"""
@@ -49,7 +49,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The instances that hold one vnode; replicas in the order of the chain."""
+    """The instances of one virtual node; replicas in the order of the chain."""
 
     leader: str
     replicas: tuple[str, ...]
@@ -57,14 +57,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The cost of the way from one placement to another."""
+    """The cost of a change from one placement to another."""
 
     switchovers: int
-    """vnodes whose leader changes"""
+    """virtual nodes with a change of the leader"""
     copies: int
-    """members that hold nothing of their vnode yet and have to be warmed"""
+    """new members that need a copy of their virtual node"""
     bytes: float
-    """sent by warming"""
+    """bytes of these copies"""
 
 
 def plan(
@@ -74,17 +74,17 @@ def plan(
     replicas: int,
     tolerance: float = TOLERANCE,
 ) -> tuple[Placement, ...]:
-    """The placement of every vnode (as many as `loads` and `current` have), near to `current` (None: not placed yet).
+    """The placement of every virtual node of `loads` and `current`, near to `current` (None: not placed yet).
 
-    Each group gets min(replicas, workers - 1) replicas on different workers, over as many nodes as it has members when
-    there are enough. `current` may name instances that are gone. Asserts that the arguments make sense.
+    Each group gets min(replicas, workers - 1) replicas on different workers, and each member on a different node if there
+    are enough nodes. `current` may contain instances that are gone. Asserts valid arguments.
     """
     assert slots and len(loads) == len(current) and replicas >= 0, (len(slots), len(loads), len(current), replicas)
     assert all(math.isfinite(x) and x >= 0 for load in loads for x in (load.rate, load.bytes)), "loads out of range"
     cluster = _cluster_of(slots, replicas)
     at = {name: index for index, name in enumerate(cluster.names)}
-    holders = [_alive(one, at) for one in current]
-    led = [at.get(one.leader, -1) if one is not None else -1 for one in current]
+    holders = [_alive(placement, at) for placement in current]
+    led = [at.get(placement.leader, -1) if placement is not None else -1 for placement in current]
     rates, sizes = _weights([load.rate for load in loads]), _weights([load.bytes for load in loads])
     base, mean_size = BASE_SHARE * _mean(rates), _mean(sizes)
     rates = [rate + base * min(size / mean_size, 4.0) for rate, size in zip(rates, sizes)]
@@ -97,7 +97,7 @@ def plan(
 
 
 def movement(current: Sequence[Placement | None], planned: Sequence[Placement], loads: Sequence[Load]) -> Movement:
-    """The cost of a plan. A vnode that was not placed costs nothing: there is nothing to warm or switch over."""
+    """The cost of a plan. A virtual node that was not placed costs nothing: it has no state to copy, and no leader."""
     switchovers, copies, size = 0, 0, 0.0
     for old, new, load in zip(current, planned, loads, strict=True):
         if old is None:
@@ -128,7 +128,7 @@ def _cluster_of(slots: Sequence[Slot], replicas: int) -> Slots:
 
 
 def _alive(placement: Placement | None, at: dict[str, int]) -> list[int]:
-    """Slots that hold a copy, replicas first, so that the old leader is the first to go when there are too many."""
+    """Slots with a copy, replicas first: among too many, the old leader goes first."""
     if placement is None:
         return []
     return list(dict.fromkeys(at[name] for name in (*placement.replicas, placement.leader) if name in at))
@@ -139,19 +139,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _weights(values: list[float]) -> list[float]:
-    """The values, none quite zero; all 1 when nothing is known."""
+    """The values, each above zero; all 1 when all values are zero."""
     mean = _mean(values)
     return [value + BASE_SHARE * BASE_SHARE * mean for value in values] if mean > 0 else [1.0] * len(values)
 
 
 def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float) -> list[int]:
-    """The slot that leads each vnode: the old one, else one that holds a copy, else the emptiest; then levelled."""
+    """The leading slot of each virtual node: the old leader, else a slot with a copy, else the emptiest; then levelled."""
     bins = Bins(cluster.capacity, rates)
     for vnode, slot in enumerate(led):
         if slot >= 0:
             bins.put(vnode, slot)
     orphans = sorted((v for v, slot in enumerate(led) if slot < 0), key=lambda v: (-rates[v], v))
-    # Those with one copy have no choice; those with several even out what the first ones left uneven.
+    # Virtual nodes with one copy have no choice; virtual nodes with several copies even out the result.
     for vnode in [v for v in orphans if len(holders[v]) == 1] + [v for v in orphans if len(holders[v]) > 1]:
         slot = bins.emptiest(vnode, holders[vnode])
         if bins.fits(vnode, slot):
@@ -160,7 +160,7 @@ def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list
     for vnode in orphans:
         if bins.where[vnode] < 0:
             bins.put(vnode, bins.emptiest(vnode, every))
-    # Whether to level must not depend on where the copies are, or a second plan, with other copies, might decide anew.
+    # The decision must not depend on the places of copies: a second plan, with other copies, might decide differently.
     candidate = levelled(bins, {}, tolerance)
     if not worth(bins, candidate, tolerance):
         return bins.where

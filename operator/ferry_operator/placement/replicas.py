@@ -1,6 +1,6 @@
-"""Which instances copy each virtual node: on other workers, on other nodes when there are enough, evenly by bytes.
+"""The replicas of each virtual node: on other workers, on other nodes if there are enough, evenly by bytes.
 
-Pure and deterministic, over indices of slots; `planner` gives them names.
+Pure and deterministic, over indices of slots; `planner` translates them into names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ferry_operator.placement.levels import bins_of, worth
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slots as columns, in an order that does not depend on the caller's."""
+    """The slots as columns, in an order independent of the caller."""
 
     names: list[str]
     worker: list[int]
@@ -23,12 +23,12 @@ class Slots:
     capacity: list[float]
     memory: list[float]
     copies: int
-    """replicas each group gets"""
+    """replicas of each group"""
     spread: int
-    """nodes each group is on"""
+    """nodes of each group"""
 
     def is_group(self, members: Sequence[int]) -> bool:
-        """True when no two members share a worker, and no more share a node than must (also of an unfinished group)."""
+        """Whether no members share a worker, and no more members share a node than necessary. Also for incomplete groups."""
         workers = {self.worker[member] for member in members}
         nodes = {self.node[member] for member in members}
         return len(workers) == len(members) and len(members) - len(nodes) <= self.copies + 1 - self.spread
@@ -37,9 +37,9 @@ class Slots:
 def copies_of(
     cluster: Slots, sizes: list[float], leaders: list[int], holders: list[list[int]], tolerance: float
 ) -> list[list[int]]:
-    """The replicas of each vnode: holders that may stay, new ones where least is held; then levelled by bytes.
+    """The replicas of each virtual node: valid holders, then new replicas on the emptiest slots; then levelled by bytes.
 
-    sizes, leaders, holders: per vnode its weight, the slot that leads, and the slots that hold a copy already.
+    sizes, leaders, holders: by virtual node, its weight, its leading slot, and the slots with a copy.
     """
     copies = cluster.copies
     if copies == 0:
@@ -70,7 +70,7 @@ def _by_size(sizes: list[float]) -> list[int]:
 def _keep(
     cluster: Slots, sizes: list[float], leaders: list[int], holders: list[list[int]], base: list[float]
 ) -> list[list[int]]:
-    """Of each vnode's holders those that stay, in their order; where there are too many, the fullest slots let go."""
+    """The holders that stay, by virtual node and in order; among too many holders, the fullest slots give up their copy."""
     others = [[slot for slot in held if slot != leader] for leader, held in zip(leaders, holders)]
     load = list(base)
     for size, group in zip(sizes, others):
@@ -94,10 +94,11 @@ def _keep(
 def _fill(
     cluster: Slots, sizes: list[float], leaders: list[int], groups: list[list[int]], base: list[float]
 ) -> list[list[int]]:
-    """Add the missing replicas, large vnodes first, each where least is held.
+    """Add the missing replicas, large virtual nodes first, each on the emptiest slot.
 
-    Among slots that hold about the same, one that copies least for this leader's worker: when a worker dies, several
-    others share what it led. But a leader has few sets of replicas: an epoch has a chain, and a file of the log, for each.
+    Among slots of about equal level, the slot with the fewest copies of this leader's worker wins: after the death of a
+    worker, several others share its virtual nodes. But a leader has few sets of replicas: an epoch needs a chain, and a
+    file of the log, for each set.
     """
     load, every = list(base), range(len(cluster.names))
     sets: dict[int, dict[tuple[int, ...], None]] = {}
@@ -125,10 +126,18 @@ def _fill(
 
         known = sets.setdefault(leaders[vnode], {})
         if len(group) < cluster.copies and len(known) >= limits.SETS_OF_REPLICAS:
-            fits = [one for one in known if set(group) <= set(one) and cluster.is_group([leaders[vnode], *one])]
+            fits = [
+                replicas
+                for replicas in known
+                if set(group) <= set(replicas) and cluster.is_group([leaders[vnode], *replicas])
+            ]
             if fits:
                 chosen = min(
-                    fits, key=lambda one: (sorted((rank(slot) for slot in one if slot not in group), reverse=True), one)
+                    fits,
+                    key=lambda replicas: (
+                        sorted((rank(slot) for slot in replicas if slot not in group), reverse=True),
+                        replicas,
+                    ),
                 )
                 for slot in chosen:
                     if slot not in group:

@@ -1,13 +1,13 @@
-"""How a plan is cut into steps (Megaphone, sections 3.3 and 4.4). Pure and deterministic.
+"""Strategies that divide a plan into steps (Megaphone, sections 3.3 and 4.4). Pure and deterministic.
 
 | strategy | a step |
 |---|---|
-| all-at-once | all virtual nodes that move |
-| batched | so many of them |
-| fluid | one |
-| optimized | as many as can move while no instance sends or receives two: a maximum matching of origins and targets |
+| all-at-once | all moving virtual nodes |
+| batched | a fixed number of virtual nodes |
+| fluid | one virtual node |
+| optimized | a maximum matching of origins and targets: no instance sends or receives two virtual nodes |
 
-Where `switchovers` is given, not more of them are made at one time; copies do not wait for that.
+`switchovers` bounds the number of concurrent switchovers; copies do not wait for them.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Name = Literal["all-at-once", "batched", "fluid", "optimized"]
 
 @dataclass(frozen=True, slots=True)
 class HandoverPolicy:
-    """How a handover is to be done."""
+    """The settings of a handover."""
 
     strategy: Name = "all-at-once"
     batch: int = 16
     """virtual nodes of a step of 'batched'"""
     switchovers: int | None = None
-    """at one time; None: all of a step"""
+    """maximum of concurrent switchovers; None: all of a step"""
     gap: int = 0
     """epochs after a switchover in which no step begins"""
     warm: bool = True
     """False: epochs are held back while copies are made"""
     deadline_ms: int = 0
-    """without a sign of a copy; 0: the default"""
+    """maximum time without progress of a copy; 0: the default"""
     at_epoch: int | None = None
-    """no plan begins before this epoch; but for what repairs"""
+    """no plan begins before this epoch, except repairs"""
     at_time: int | None = None
-    """nor before the watermark is here: milliseconds of event time"""
+    """no plan begins before the watermark reaches this time, in milliseconds, except repairs"""
     at_window: Literal["auto", "never"] = "auto"
-    """whether the planner may have windows end where they are, and move no state"""
+    """whether the planner may wait for the end of windows instead of moving their state"""
 
     @property
     def has_date(self) -> bool:
@@ -51,7 +51,7 @@ class HandoverPolicy:
 
 
 def steps(current: Sequence[Placement], target: Sequence[Placement], policy: HandoverPolicy) -> tuple[PlanStep, ...]:
-    """The steps from one placement of all virtual nodes to another; what does not change is in none of them."""
+    """The steps from one placement of all virtual nodes to another, without unchanged virtual nodes."""
     moving = [v for v, (old, new) in enumerate(zip(current, target, strict=True)) if _changes(old, new)]
     match policy.strategy:
         case "all-at-once":
@@ -67,12 +67,12 @@ def steps(current: Sequence[Placement], target: Sequence[Placement], policy: Han
 
 
 def _changes(old: Placement, new: Placement) -> bool:
-    """Whether a member has to be made, or another one leads. To let one go takes no step."""
+    """Whether the virtual node gets a new member, or another leader. The removal of a member takes no step."""
     return old[:1] != new[:1] or any(i not in old for i in new)
 
 
 def _paced(part: list[int], switched: dict[int, bool], at_once: int | None) -> Iterator[PlanStep]:
-    """One step, or one with all copies and then as many switchovers as may be made at one time."""
+    """One step; or, with too many switchovers, all copies in the first step, and the switchovers over several steps."""
     moves = [v for v in part if v in switched]
     if at_once is None or len(moves) <= at_once:
         copies = tuple(v for v in part if v not in switched)
@@ -84,8 +84,8 @@ def _paced(part: list[int], switched: dict[int, bool], at_once: int | None) -> I
 
 
 def _matched(moving: list[int], current: Sequence[Placement], target: Sequence[Placement]) -> Iterator[list[int]]:
-    """Steps in each of which an instance sends at most one virtual node and receives at most one."""
-    # Large, and only this strategy needs it.
+    """Steps in which every instance sends at most one virtual node, and receives at most one."""
+    # networkx is large, and only this strategy needs it.
     import networkx as nx
 
     waiting: dict[tuple[str, str], deque[int]] = {}
