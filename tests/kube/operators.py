@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = "a key for tests"
 METRICS_TOKEN = "a token for tests"
 
-EXPECTED = ("the Lease is lost", "the Lease was made anew")
+EXPECTED = ("the Lease is lost", "the Lease was created again")
 """Parts of warnings that a test may cause."""
 
 HASTY = """

@@ -155,7 +155,7 @@ def test_bad_drivers_are_their_own_jobs_trouble(
                 edits.edit(name)
             time.sleep(1.0)
         assert operator.process.poll() is None and operator.leads and "ok" in operator.get("/healthz")
-        assert "steps back" not in operator.log.read_text()
+        assert "no longer leads" not in operator.log.read_text()
         for name in BAD:
             wait_until(
                 lambda name=name: condition(operators.kubectl, name, "Degraded") == ("True", "DriverUnheard"),

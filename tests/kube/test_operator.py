@@ -337,7 +337,9 @@ def test_a_pod_of_somebody_else_is_in_the_way(operators: Operators) -> None:
     operators.start()
     found = Running(kubectl, operators, driver, kubelets)
     try:
-        wait_until(lambda: "belongs to something else" in found.condition("Degraded").get("message", ""), "problem", 30)
+        wait_until(
+            lambda: "does not belong to this job" in found.condition("Degraded").get("message", ""), "problem", 30
+        )
         kubectl.run("delete", "pod", "a-driver")
         found.wait_settled(2)
     finally:

@@ -381,9 +381,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
     names_no_placeholder: {
         "operator/ferry_operator/cli": 37,
         "operator/ferry_operator/control": 10,
-        "operator/ferry_operator/kube": 19,
         "operator/ferry_operator/local": 16,
-        "operator/ferry_operator/placement": 2,
         "runtime/ferry/contract": 1,
         "runtime/ferry/kernels": 2,
     },
@@ -391,9 +389,7 @@ RATCHETS: dict[Callable[[Source], list[str]], dict[str, int]] = {
         "operator/ferry_operator/cli": 19,
         "operator/ferry_operator/control": 32,
         "operator/ferry_operator/job": 1,
-        "operator/ferry_operator/kube": 57,
         "operator/ferry_operator/local": 36,
-        "operator/ferry_operator/placement": 3,
     },
 }
 """How many complaints of a rule each room still has. Numbers only go down; rooms at zero are not in the table."""

@@ -2,15 +2,15 @@
 
 | environment | |
 |---|---|
-| FERRY_IMAGE | image of jobs that name none |
-| FERRY_SERVICE_ACCOUNT | service account of jobs that name none |
-| FERRY_USER | user and group of jobs that name none; '': as the cluster chooses |
+| FERRY_IMAGE | default image of jobs |
+| FERRY_SERVICE_ACCOUNT | default service account of jobs |
+| FERRY_USER | default user and group of jobs; '': the cluster chooses |
 | FERRY_REDIS_URL, FERRY_REDIS_PASSWORD | Redis of the installation |
-| FERRY_KEY | what secrets of runs are derived from; default: the password, or the URL, of Redis |
-| FERRY_READ_NODES | 'false': nodes may not be listed |
-| FERRY_METRICS_TOKEN | asked of whoever scrapes this process; not set: it serves no metrics |
-| FERRY_METRICS_SECRET | Secret whose `token` jobs ask for; not set: they serve none |
-| FERRY_JOBS_ALLOW | JSON: what jobs may name, and what belongs to the installation (`manifests.allowed`) |
+| FERRY_KEY | key from which the secrets of runs are derived; default: the password, or the URL, of Redis |
+| FERRY_READ_NODES | 'false': the operator lists no nodes |
+| FERRY_METRICS_TOKEN | token that a scrape of this process presents; not set: it serves no metrics |
+| FERRY_METRICS_SECRET | Secret with the `token` that a scrape of a job presents; not set: jobs serve no metrics |
+| FERRY_JOBS_ALLOW | JSON: names that jobs may use, and names of the installation itself (`manifests.allowed`) |
 | POD_NAME | part of this process's name in the Lease |
 """
 
@@ -43,17 +43,17 @@ from ferry_operator.kube.process.leader import Leader
 log = logging.getLogger("ferry.operator")
 
 LEASE_TIMEOUT = (1.5, 3.0)
-"""Seconds for calls about the Lease: short, so that they end before it does."""
+"""Seconds to connect and to read, for calls about the Lease: a call ends before the Lease expires."""
 
 WAIT_SECONDS = 1.0
-"""Between two looks of one who waits for the Lease."""
+"""Between two attempts to take the Lease."""
 
 HUNG_SECONDS = 30.0
-"""A process that did not look at the Lease for so long hangs."""
+"""A process whose last attempt to renew or take the Lease is older than this hangs."""
 
 
 class OperatorProcess:
-    """This process: waits for the Lease, leads while it holds it, and gives it back at the end."""
+    """The operator process: waits for the Lease, leads while the Lease is held, and releases the Lease at the end."""
 
     def __init__(
         self, release: Installation, lease_name: str, identity: str, port: int, metrics_token: str | None
@@ -70,16 +70,16 @@ class OperatorProcess:
         gauge("lease_held", "1 for the leader", lambda: float(self._lease.held))
         gauge("token", "Fencing token of the leader, else 0", lambda: self._lease.token if self._lease.held else 0)
         gauge("queue_depth", "Jobs that are due", lambda: self._leader.queue.depth() if self._leader else 0)
-        gauge("queue_age_seconds", "How long the first of them has waited", self._queue_age)
+        gauge("queue_age_seconds", "Wait of the job that has been due for longest", self._queue_age)
         self._monitoring = MonitoringServer(self._metrics.registry, ("", port), metrics_token, self._problem)
 
     def run(self) -> None:
-        """Until `stop` is set."""
-        log.info("%s looks after namespace %s", self._lease.identity, self._release.namespace)
+        """Lead, or wait for the Lease, until `stop` is set."""
+        log.info("%s: operator of namespace %s", self._lease.identity, self._release.namespace)
         while not self.stop.is_set():
             self._attempt()
             if self._leader is not None and (why := self._deposed(self._leader)):
-                log.warning("this operator steps back: %s", why)
+                log.warning("this operator no longer leads: %s", why)
                 self._end_leader()
             elif self._leader is None and self._lease.held:
                 log.info("this operator leads, with token %d", self._lease.token)
@@ -91,11 +91,11 @@ class OperatorProcess:
         self._monitoring.close()
 
     def _deposed(self, leader: Leader) -> str | None:
-        """Why this leader must not, or cannot, go on."""
+        """The reason to end this leader, or None."""
         if not self._lease.held:
             return "the Lease is lost"
         if self._lease.token != leader.token:
-            return f"the Lease was made anew, with token {self._lease.token}"
+            return f"the Lease was created again, with token {self._lease.token}"
         return None if leader.well else "it hangs"
 
     def _attempt(self) -> None:
@@ -111,24 +111,24 @@ class OperatorProcess:
     def _end_leader(self) -> None:
         leader, self._leader = self._leader, None
         if leader is not None and not leader.close(self._lease.release):
-            log.info("a pass did not end: it is left alone")
+            log.info("a reconcile did not end: the process does not wait for its thread")
 
     def _queue_age(self) -> float:
         return self._leader.queue.age() if self._leader else 0.0
 
     def _problem(self) -> str | None:
         if time.monotonic() - self._looked_at > HUNG_SECONDS:
-            return "the Lease is not looked at"
+            return "the process does not renew or watch the Lease"
         leader = self._leader
-        return "the leader does not get on" if leader is not None and not leader.well else None
+        return "the leader hangs" if leader is not None and not leader.well else None
 
 
 def highest_token(api: Api) -> int:
-    """The highest fencing token that an operator has written on a job or a pod; 0: there is none. Raises ApiError."""
+    """The highest fencing token on any job or pod of the namespace; 0 without a token. Raises ApiError."""
     try:
         jobs = api.find(JOBS)
     except ApiError as error:
-        tolerate(error, NOT_FOUND)  # the definition is not installed yet
+        tolerate(error, NOT_FOUND)  # the custom resource definition is not installed yet
         jobs = []
     written = [int((job.get("status") or {}).get("token") or 0) for job in jobs]
     pods = map(facts.pod, api.find(PODS, f"{names.MANAGED}={names.MANAGER}"))
@@ -136,7 +136,7 @@ def highest_token(api: Api) -> int:
 
 
 def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
-    """The installation, as the environment describes it."""
+    """Read the installation from environment variables."""
     password = environ.get("FERRY_REDIS_PASSWORD", "")
     url = redis_url(environ.get("FERRY_REDIS_URL", "redis://localhost:6379/0"), password)
     return Installation(
@@ -155,13 +155,15 @@ def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
 def main(arguments: Sequence[str]) -> int:
     """Run until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m ferry_operator.kube", description="Ferry's operator.")
-    parser.add_argument("--namespace", required=True, help="the namespace that is looked after")
+    parser.add_argument("--namespace", required=True, help="the namespace of the jobs")
     parser.add_argument("--lease", default="ferry-operator", help="name of the Lease")
-    parser.add_argument("--port", type=int, default=8080, help="of /healthz and /metrics")
+    parser.add_argument("--port", type=int, default=8080, help="port of /healthz and /metrics")
     options = parser.parse_args(arguments)
     logs.begin("%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
+    logging.getLogger("kopf._core.reactor.running").setLevel(
+        logging.ERROR
+    )  # kopf warns that it cannot handle signals in a thread
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
     release, token = release_of(os.environ, options.namespace), os.environ.get(variables.METRICS_TOKEN) or None
     process = OperatorProcess(release, options.lease, identity, options.port, token)

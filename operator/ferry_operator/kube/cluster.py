@@ -1,7 +1,8 @@
-"""How each step is done: calls of the API and of the driver, each of which may be done again without harm.
+"""Executes the steps of a reconcile: idempotent calls of the API server and of the driver. It decides nothing.
 
-"There already" and "gone already" are success. A deletion names the very pod that was looked at, and where something
-might still be put on it, its version: one that is late, or from an operator that was deposed, misses. It decides nothing.
+A create of an object that exists, and a delete of a missing object, succeed. A delete names the uid of the observed pod,
+and also its resourceVersion when state might move to the pod meanwhile: a late delete, or a delete by a deposed operator,
+then deletes nothing.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.store import Store
 
 YOUNG_SECONDS = 60.0
-"""A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
+"""A worker pod that ends within this time after its creation counts as a failure: the next pod waits longer."""
 
 
-_CRDS = "apply crds/{kind.plural}.{kind.group}.yaml, which upgrades of the chart leave out"
+_CRDS = "apply crds/{kind.plural}.{kind.group}.yaml; `helm upgrade` does not"
 
 
 def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
-    """Where the driver of a job serves, if it can be known."""
+    """The URL of the driver of a job; None while the driver has no address."""
     if seen.driver is None or seen.driver.ip is None or job is None:
         return None
     return f"{seen.driver.scheme}://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
@@ -61,7 +62,7 @@ def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
 
 @dataclass(slots=True)
 class KubeCluster:
-    """Does the steps of one job's pass."""
+    """Executes the steps of one reconcile of a job."""
 
     api: Api
     store: Store
@@ -71,14 +72,14 @@ class KubeCluster:
     view: JobView
     redis: Redis
     memory: JobMemory = field(init=False)
-    """what is kept of the job, with what this pass has added"""
+    """`status.memory` of the job, with the changes of this reconcile"""
 
     def __post_init__(self) -> None:
-        """It begins with what was seen."""
+        """Begin with the observed `status.memory`."""
         self.memory = self.view.seen.memory
 
     def do(self, step: s.Step) -> bool:
-        """Do one step; False: the job has changed, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
+        """Execute one step; False: the job has changed, nothing was done. Raises ApiError, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -135,7 +136,7 @@ class KubeCluster:
 
     # ---- pods
     def start_worker(self, index: int, instances: int) -> None:
-        """Make the pod of a worker; one that has ended goes first."""
+        """Create the pod of a worker, after the deletion of a pod that has ended."""
         old = next((pod for pod in self.view.seen.workers if pod.worker == index), None)
         failures = 0
         if old is not None and old.ended is not None and old.name not in self.view.lost:
@@ -145,7 +146,7 @@ class KubeCluster:
         self._make(PODS, self._pod_of_worker(index, {**self._notes(failures), **more}))
 
     def start_driver(self) -> None:
-        """Make the pod of the driver; one that has ended goes first."""
+        """Create the pod of the driver, after the deletion of a pod that has ended."""
         old, revisions = self.view.seen.driver, self._revisions()
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
@@ -167,7 +168,7 @@ class KubeCluster:
         return pods.kept_from(pod, self.view.closed[:AVOIDED_MAX])
 
     def _end_driver(self, pod: Pod, why: str) -> None:
-        """Note that its end is wanted before asking for it, or a driver that stops would pass for a job that ended."""
+        """Annotate the pod before the stop: otherwise the end of the driver would look like the end of the job."""
         self._annotate(pod, {names.REPLACE: why})
         url = driver_url(self.view.seen, self.view.effective.job)
         if url is not None and self.view.seen.status is not None:
@@ -189,7 +190,7 @@ class KubeCluster:
             if pod.worker == index:
                 act(pod)
 
-    # ---- the rest
+    # ---- settings, driver, memory
     def _write_settings(self, fingerprint: str) -> None:
         job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
         document = objects.secret(job, settings_of(self._job(), self.memory, self.release))
@@ -205,7 +206,7 @@ class KubeCluster:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
     def _admitted(self, text: str | None) -> GoodSpec | None:
-        """A spec that an older release followed; None unless the API server would admit it now, for this job."""
+        """The last good spec of an older release; None unless the API server would admit it for this job now."""
         job, seen = effective_spec.read_kept(self.view.seen.job, text), self.view.seen
         if job is None:
             return None
@@ -234,13 +235,13 @@ class KubeCluster:
         self._remember(answered=answer)
 
     def _begin_run(self) -> None:
-        """The old run's entries in Redis are of no use; it is no error when they cannot be deleted."""
+        """Begin the next run. The Redis entries of the old run are useless: a failure to delete them is no error."""
         self.redis.forget(self.view.seen.run)
         try:
             self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job, self.memory.run))
         except ApiError as error:
             tolerate(error, NOT_FOUND)
-        # A spec that is good for the old run says nothing of what may be changed in the new one.
+        # The last good spec binds immutable fields within its run only.
         self._remember(run=self.memory.run + 1, over=False, good=None, refused=None)
 
     def _url(self, what: str) -> str:
@@ -261,19 +262,20 @@ class KubeCluster:
         return self.view.revisions
 
     def _rescale(self, workers: int, instances: int) -> bool:
-        """Write the size into the spec that was judged. Without need no field but `workers` is written, and becomes ours."""
+        """Write the size into the observed spec. The operator becomes owner of a field by writing it, so it avoids fields
+        that keep their value."""
         spec: Doc = {"workers": workers}
         if instances != self.view.seen.job["spec"].get("instancesPerWorker", 1):
             spec["instancesPerWorker"] = instances
         return self._change_job({}, {"spec": spec})
 
     def _change_job(self, about: Doc, change: Doc) -> bool:
-        """Patch the job if its spec and its annotations are still those that were judged; False: they have changed."""
+        """Patch the job unless its spec or its annotations have changed since the observation; False when they have."""
         seen = self.view.seen
-        now, asked = self.store.job(seen.name), (names.PLAN, names.DRAIN)
+        now, keys = self.store.job(seen.name), (names.PLAN, names.DRAIN)
         if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
             return False
-        if any((now["metadata"].get("annotations") or {}).get(one) != seen.annotations.get(one) for one in asked):
+        if any((now["metadata"].get("annotations") or {}).get(key) != seen.annotations.get(key) for key in keys):
             return False
         metadata = {"uid": seen.uid, "resourceVersion": now["metadata"]["resourceVersion"], **about}
         try:
@@ -285,22 +287,22 @@ class KubeCluster:
 
     # ---- the API
     def _make(self, kind: Kind, document: Doc) -> None:
-        """Make an object; one that is there already is fine if it is ours, and may be news to us."""
+        """Create an object. An object of this job that exists already goes into the store instead."""
         name = document["metadata"]["name"]
         try:
-            made = self.api.create(kind, document)
+            created = self.api.create(kind, document)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
             selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.view.seen.name}"
-            there = [one for one in self.api.find(kind, selector) if one["metadata"]["name"] == name]
+            there = [document for document in self.api.find(kind, selector) if document["metadata"]["name"] == name]
             if not there or facts.owner(there[0]["metadata"]) != self.view.seen.uid:
                 raise _foreign(kind, name) from None
-            made = there[0]
-        self.store.put(kind, made)
+            created = there[0]
+        self.store.put(kind, created)
 
     def _make_journal(self) -> None:
-        """Have the object that the driver keeps its journal in. One that is there is this job's: its name has the uid."""
+        """Create the object for the journal of the driver. Its name contains the uid, so an existing one is of this job."""
         try:
             self.api.create(JOURNALS, objects.journal(self.view.seen.job, self.memory.run))
         except ApiError as error:
@@ -328,7 +330,7 @@ class KubeCluster:
             tolerate(error, NOT_FOUND, CONFLICT)
 
     def _remember(self, **changed: Any) -> None:
-        """Keep these values in the status, where no user writes, with the uid: another job may get the same name."""
+        """Write these values into `status.memory`, beside the uid of the job: a later job may have the same name."""
         self.memory = self.memory.model_copy(update=changed)
         patched = self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": self.memory.to_wire()}}, "status")
         self.store.put(JOBS, patched)
@@ -338,7 +340,7 @@ class KubeCluster:
 def check_kept(job: Doc) -> None:
     """Raises ApiError when the API server has pruned `status.memory`."""
     if "memory" not in (job.get("status") or {}):
-        text = f"{JOBS.kind} is that of an older release, which keeps no status.memory: {_CRDS.format(kind=JOBS)}"
+        text = f"the definition of {JOBS.kind} is older than the operator, without status.memory: {_CRDS.format(kind=JOBS)}"
         raise ApiError(UNFIT, "Pruned", text)
 
 
@@ -346,11 +348,11 @@ def _unknown(kind: Kind) -> ApiError:
     return ApiError(
         NOT_FOUND,
         "Unknown",
-        f"{kind.kind} is not known here: {_CRDS.format(kind=kind)}",
+        f"the cluster has no definition of {kind.kind}: {_CRDS.format(kind=kind)}",
     )
 
 
 def _foreign(kind: Kind, name: str) -> ApiError:
     return ApiError(
-        CONFLICT, "Foreign", f"{kind.kind} {name} is there and belongs to something else: remove it, or rename the job"
+        CONFLICT, "Foreign", f"{kind.kind} {name} exists and does not belong to this job: delete it, or rename the job"
     )

@@ -1,6 +1,6 @@
-"""What the operator counts, and what it last said of each job, for Prometheus. It never looks at jobs itself.
+"""Metrics of the operator for Prometheus: its own counters, and the last status of each job. It never observes jobs itself.
 
-Of jobs only whoever leads says anything: a job that is down has no metrics of its own, and is seen here.
+Only the leader exports series of jobs. They include jobs whose own processes, and so their own metrics, are down.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """One job, as it was last seen."""
+    """The last observation of one job."""
 
     status: JobStatus
     in_force: bool
-    """that one is followed, not an older one"""
+    """the newest spec is in force, not the last good one"""
     pods: int
-    """of workers"""
+    """worker pods"""
     given_up: int
-    """moves of state that were, and are not done yet"""
+    """moves of state that were given up, and are not done yet"""
 
 
 class Jobs(Collector):
@@ -42,20 +42,20 @@ class Jobs(Collector):
         self._lock = threading.Lock()
 
     def seen(self, name: str, sample: JobSample, handover_seconds: float | None) -> None:
-        """A job after a pass over it; the handover that ended with it, if one did."""
+        """Record a job after its reconcile, and the length of a handover that ended with this reconcile."""
         with self._lock:
             self._samples[name] = sample
             if handover_seconds is not None:
                 self._handovers[name] = handover_seconds
 
     def forget(self, name: str) -> None:
-        """A job that is gone."""
+        """Remove the series of a deleted job."""
         with self._lock:
             self._samples.pop(name, None)
             self._handovers.pop(name, None)
 
     def clear(self) -> None:
-        """Another operator leads."""
+        """Remove the series of all jobs: another operator leads."""
         with self._lock:
             self._samples.clear()
             self._handovers.clear()
@@ -66,30 +66,30 @@ class Jobs(Collector):
             samples, handovers = dict(self._samples), dict(self._handovers)
         yield _family(
             "ferry_streamjob_condition",
-            "1 for what a condition of the job is",
+            "1 for the present status of a condition of the job",
             ("streamjob", "type", "status"),
             {
-                (name, one.type, truth): float(one.status == truth)
+                (name, condition.type, truth): float(condition.status == truth)
                 for name, sample in samples.items()
-                for one in sample.status.conditions
+                for condition in sample.status.conditions
                 for truth in ("True", "False", "Unknown")
             },
         )
         yield _family(
             "ferry_streamjob_phase",
-            "1 for the phase that the job is in",
+            "1 for the present phase of the job",
             ("streamjob", "phase"),
             {(n, phase): float(s.status.phase == phase) for n, s in samples.items() for phase in get_args(Phase)},
         )
-        for what, text, read in _NUMBERS:
+        for series, text, read in _NUMBERS:
             values: dict[tuple[str, ...], float] = {(name,): read(sample) for name, sample in samples.items()}
-            yield _family(what, text, ("streamjob",), values)
-        for what, text, read_one in _DECIDED:
+            yield _family(series, text, ("streamjob",), values)
+        for series, text, read_one in _DECIDED:
             decided = {(n,): read_one(s.status.autoscale) for n, s in samples.items() if s.status.autoscale is not None}
             yield _family(
-                what, text, ("streamjob",), {key: value for key, value in decided.items() if value is not None}
+                series, text, ("streamjob",), {key: value for key, value in decided.items() if value is not None}
             )
-        text = "How long the last handover of the job took"
+        text = "Length of the last handover of the job"
         seconds: dict[tuple[str, ...], float] = {(name,): value for name, value in handovers.items()}
         yield _family("ferry_streamjob_last_handover_seconds", text, ("streamjob",), seconds)
 
@@ -110,18 +110,22 @@ _NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
 
 
 _DECIDED: tuple[tuple[str, str, Callable[[AutoscaleReport], float | None]], ...] = (
-    ("ferry_streamjob_autoscale_workers", "Workers that the autoscaler wants", lambda one: one.workers),
-    ("ferry_streamjob_autoscale_used", "Share of the workers' time that the load needs", lambda one: one.used),
-    ("ferry_streamjob_autoscale_target", "Share that it may need", lambda one: one.target),
+    ("ferry_streamjob_autoscale_workers", "Workers that the autoscaler wants", lambda report: report.workers),
+    ("ferry_streamjob_autoscale_used", "Share of the workers' time that the load needs", lambda report: report.used),
+    (
+        "ferry_streamjob_autoscale_target",
+        "Share of the workers' time at which the autoscaler aims",
+        lambda report: report.target,
+    ),
     (
         "ferry_streamjob_autoscale_arriving_per_second",
-        "Records that are offered, as the autoscaler sees it",
-        lambda one: one.arriving_per_second,
+        "Records per second that arrive, by the estimate of the autoscaler",
+        lambda report: report.arriving_per_second,
     ),
     (
         "ferry_streamjob_autoscale_true_rate",
-        "Records per second that a worker can work on at most",
-        lambda one: one.true_rate,
+        "Records per second that a worker can process at most",
+        lambda report: report.true_rate,
     ),
 )
 
@@ -134,7 +138,7 @@ def _family(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[st
 
 
 class Metrics:
-    """Counters of one process, and gauges that are read when they are scraped."""
+    """Counters of one process, and gauges that every scrape reads anew."""
 
     def __init__(self) -> None:
         self.registry = prom.CollectorRegistry()
@@ -142,39 +146,42 @@ class Metrics:
         self.registry.register(self.jobs)
         self._calls = prom.Counter(
             "ferry_operator_api_requests",
-            "Calls of the API server",
+            "Requests to the API server",
             ("verb", "resource", "code"),
             registry=self.registry,
         )
         self._passes = prom.Histogram(
-            "ferry_operator_reconcile_seconds", "Length of a pass over one job", buckets=SECONDS, registry=self.registry
+            "ferry_operator_reconcile_seconds",
+            "Length of one reconcile of a job",
+            buckets=SECONDS,
+            registry=self.registry,
         )
         self._errors = prom.Counter(
-            "ferry_operator_reconcile_errors", "Passes that failed", ("reason",), registry=self.registry
+            "ferry_operator_reconcile_errors", "Reconciles that failed", ("reason",), registry=self.registry
         )
         self._handovers = prom.Histogram(
             "ferry_operator_handover_seconds",
-            "From the first virtual node under way to the last one in place",
+            "Length of a handover, from the first moving virtual node to the last one in place",
             buckets=(0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
             registry=self.registry,
         )
 
     def count_call(self, verb: str, resource: str, code: str) -> None:
-        """One call of the API server."""
+        """Count one request to the API server."""
         self._calls.labels(verb, resource, code).inc()
 
     def count_pass(self, seconds: float) -> None:
-        """One pass over a job."""
+        """Count one reconcile of a job."""
         self._passes.observe(seconds)
 
     def count_error(self, reason: str) -> None:
-        """One pass that failed."""
+        """Count one reconcile that failed."""
         self._errors.labels(reason).inc()
 
     def count_handover(self, seconds: float) -> None:
-        """A handover that came to its end."""
+        """Count one handover that ended."""
         self._handovers.observe(seconds)
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A number that is read at every scrape."""
+        """Register a number that every scrape reads."""
         prom.Gauge(f"ferry_operator_{name}", text, registry=self.registry).set_function(read)

@@ -1,4 +1,4 @@
-"""The steps of one pass (`steps`), in order: the actions of `decide`, and steps that only a cluster needs. Pure."""
+"""The ordered steps (`steps`) of one reconcile: the actions of `decide`, and steps that only a cluster needs. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words, n
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
-"""Crashes of a driver under a new spec after which the spec is refused."""
+"""After this number of crashes of the driver under a new spec, the operator refuses the spec."""
 
 
 def plan(view: JobView, token: int) -> list[s.Step]:
-    """The steps of this pass; none when all is as it should be."""
+    """The steps of this reconcile; empty when the cluster already matches the spec."""
     seen = view.seen
     if (older := seen.older) is not None and not seen.deleting:
         return [s.MoveNotes(older)]
@@ -34,7 +34,9 @@ def plan(view: JobView, token: int) -> list[s.Step]:
         return steps + [s.DeletePod(pod, "the job is being deleted") for pod in here]
     claims = [s.TakeOwnership(pod) for pod in here if pod.number(names.TOKEN) != token and pod.ended is None]
     if claims:
-        return steps + list(claims)  # pods change by it: what is decided next has to know the new version
+        return steps + list(
+            claims
+        )  # a patch changes the version of a pod: the next reconcile decides with the new versions
     if view.stage is Stage.OVER:
         return steps + ([s.DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [s.BeginRun()])
     steps += [s.DeletePod(pod, why) for pod, why in placeholders.over(view, here)]
@@ -48,12 +50,12 @@ def plan(view: JobView, token: int) -> list[s.Step]:
     if refused is not None:
         return [*steps, refused]
     actions = list(_actions(view))
-    steps += _books(view, actions)
+    steps += _bookkeeping(view, actions)
     steps += actions
     steps += _replace_workers(view)
-    # Not for a spec that may be refused: the last good one comes back with what was asked of it.
-    if view.effective.newest and view.effective.good and (forgotten := of_another_size(seen.job)):
-        steps.append(s.ForgetAsked(forgotten))
+    # Not under a spec that may still be refused: the last good spec comes back with its annotations.
+    if view.effective.newest and view.effective.good and (stale := of_another_size(seen.job)):
+        steps.append(s.ForgetAsked(stale))
     if view.advice is not None and view.advice.acts:
         steps.append(s.Rescale(view.advice.target, view.advice.report.message))
     answered = seen.memory.answered
@@ -64,19 +66,19 @@ def plan(view: JobView, token: int) -> list[s.Step]:
 
 
 def _suspend(view: JobView) -> Iterator[s.Step]:
-    """Keep the pods, and make them again, until the driver has ended with its last checkpoint."""
+    """Keep the pods, and replace lost ones, until the driver has ended with its last checkpoint."""
     driver = view.seen.driver
     if driver is not None and at_rest(driver):
         yield s.EndRun(view.effective.began_from, last_words(driver))
         return
     if driver is not None and never_began(driver, view.seen.last_epoch):
-        # Its driver goes last: without one, another one is made.
+        # The driver goes last: while other pods are there, `decide` would start a missing driver again.
         others = [pod for pod in view.seen.pods if pod is not driver]
         for pod in [pod for pod in others if pod.deleting is None] if others else [driver]:
-            yield s.DeletePod(pod, "the job is suspended, and never began")
+            yield s.DeletePod(pod, "the job is suspended, and its run never began")
         return
-    kept = [one for one in _actions(view) if not isinstance(one, d.StopWorker | d.SetInstances)]
-    yield from _books(view, kept, keep=False)
+    kept = [action for action in _actions(view) if not isinstance(action, d.StopWorker | d.SetInstances)]
+    yield from _bookkeeping(view, kept, keep=False)
     yield from kept
     if driver is not None and view.hangs is not None:
         yield s.EndDriver(driver, view.hangs)
@@ -84,7 +86,7 @@ def _suspend(view: JobView) -> Iterator[s.Step]:
         yield s.Suspend(driver)
 
 
-def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Iterator[s.Step]:
+def _bookkeeping(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Iterator[s.Step]:
     seen, effective, revisions, driver = view.seen, view.effective, view.revisions, view.seen.driver
     assert revisions is not None and effective.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
@@ -99,7 +101,7 @@ def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Ite
 
 
 def _actions(view: JobView) -> Iterator[d.Action]:
-    """The actions of `decide`, without starts of pods whose predecessor still ends, or of workers of a failed job."""
+    """The actions of `decide`, except starts of pods whose predecessor still terminates, and workers of a failed job."""
     assert view.observed is not None
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
     for action in d.decide(view.observed):
@@ -138,7 +140,7 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
 
 
 def _refusal(view: JobView) -> s.Refuse | None:
-    """The refusal of a new spec that cannot run, while there is a last good one."""
+    """The refusal of a new spec that cannot run, if there is a last good spec to return to."""
     effective, mine, seen = view.effective, view.revisions, view.seen
     if mine is None or effective.fallback is None or effective.fallback.both == mine.both:
         return None
@@ -163,6 +165,6 @@ def _refusal(view: JobView) -> s.Refuse | None:
             if hopeless is not None:
                 return s.Refuse(mine.both, hopeless.message)
     if view.standing >= deadline.seconds:
-        text = f"no progress for {deadline}, and no epoch finished: {where(view)}"
+        text = f"no progress for {deadline}, and no finished epoch: {where(view)}"
         return s.Refuse(mine.both, text)
     return None

@@ -1,7 +1,7 @@
-"""One pass over one job: observe, decide, write down what is intended, do it.
+"""One reconcile of one job: observe, decide, write the intended steps into the status, act.
 
-Composition only: what follows from what is in the pure files of this room. A pass may end anywhere and be begun again,
-by this process or another one.
+Composition only: the pure files of this room hold the rules. A reconcile may end at any point, and this process or another
+one may repeat it.
 """
 
 from __future__ import annotations
@@ -39,72 +39,72 @@ from ferry_operator.kube.store import Store, changed
 log = logging.getLogger("ferry.operator")
 
 SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
-"""Until the next pass: after something was done, while something is under way, and otherwise."""
+"""Seconds until the next reconcile: after a step, while a change is in progress, and otherwise."""
 
 FRESH_SECONDS = 5.0
-"""The last answer of a driver that did not answer once counts for so long."""
+"""While a driver does not answer, its last answer stays valid for this time."""
 
 ASIDE_SECONDS, ASIDE_SECONDS_MAX = 1.0, 10.0
-"""For which a driver is not asked again that has kept a pass waiting; doubles each time."""
+"""Back-off before the next request to a driver that has let a reconcile time out; doubles each time."""
 
 REDIS_SECONDS = 5.0
-"""Between two questions to Redis, while no driver answers."""
+"""Between two pings of Redis, while no driver answers."""
 
 EVENT_SECONDS = 10.0
-"""The same event is not written again sooner."""
+"""Between two writes of the same event."""
 
 EVENTS_MAX = 256
-"""Events of a job that are remembered."""
+"""Events of a job that the cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """A driver whose answers are cut, or are none."""
+    """A driver with truncated answers, or without answers."""
 
     pod: str
-    """uid"""
+    """uid of its pod"""
     problem: Problem
     times: int
-    """in a row"""
+    """failed requests in a row"""
     until: float
-    """it is not asked before"""
+    """time of the next request"""
 
 
 @dataclass(slots=True)
 class Memory:
-    """Clocks and caches of a job between two passes. A new operator begins without them."""
+    """Clocks and caches of a job between two reconciles. A new operator begins without them."""
 
     uid: str
     run: str = ""
-    """name of the last one that was seen"""
+    """name of the last observed run"""
     timers: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
-    """of the last pass"""
+    """errors of the last reconcile"""
     answer: tuple[str, Status, Submitted | None, float] | None = None
-    """of the driver: its pod, its last answer, and when it came"""
+    """(uid of the driver's pod, its last status, the placement that it accepted last, time of the answer)"""
     unheard: Unheard | None = None
-    """why the driver was not heard when it was last asked"""
+    """the failure of the last request to the driver"""
     counted_at: float = 0.0
-    """when the status was last written"""
+    """time of the last write of the status"""
     epoch: tuple[str, int] | None = None
-    """a run, and the last epoch of it that was heard of: what is written may be older"""
+    """a run, and its last known epoch: the epoch in the status may be older"""
     spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
-    """the spec in force, and of which object of the cluster it is"""
+    """(the object of the StreamJob, its spec in force, the revisions of this spec)"""
     redis: tuple[float, str | None] = (0.0, None)
-    """when Redis was last asked, and its problem"""
+    """time and problem of the last ping of Redis"""
     problems: tuple[Problem, ...] = ()
-    """that events were written of"""
+    """problems with a written event"""
     events: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """events by name: when last, how often"""
+    """events by name: time of the last write, count"""
     steps: tuple[str, ...] = ()
-    """of the last pass, in words"""
+    """steps of the last reconcile, in words"""
     repeats: int = 0
-    """passes in a row that had the same steps"""
+    """reconciles in a row with the same steps"""
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """Passes over jobs, by any thread, one at a time for each job."""
+    """Reconciles jobs, from any thread, one at a time for each job."""
 
     api: Api
     store: Store
@@ -114,7 +114,7 @@ class Reconciler:
     token: int
     clock: Callable[[], float] = time.time
     redis: Redis | None = None
-    """None: it is asked by the passes themselves"""
+    """None: the reconciles ping Redis themselves"""
     _memories: dict[str, Memory] = field(default_factory=dict)
 
     _redis: Redis = field(init=False)
@@ -123,7 +123,7 @@ class Reconciler:
         self._redis = self.redis or Redis(self.release.redis)
 
     def reconcile(self, name: str) -> float | None:
-        """One pass; seconds until the next one, None: an event will ask for it. Raises Fault when the pass failed."""
+        """Reconcile once; returns seconds until the next time, None: at the next event. Raises Fault when it fails."""
         job = self.store.job(name)
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
@@ -147,7 +147,9 @@ class Reconciler:
             if isinstance(error, ApiError) and error.is_transient:
                 raise error
         if changed(job, self.store.job(name) or job):
-            return 0.0  # while the pass went on; its own patch may have brought the news before the watch
+            return (
+                0.0  # changed during this reconcile; the store may have the change from our own patch, before the watch
+            )
         memory.steps, before = tuple(describe(step) for step in steps), memory.steps
         memory.repeats = memory.repeats + 1 if steps and memory.steps == before else 0
         return CALM_SECONDS if errors else again_after(memory.repeats) if steps else _pause(view)
@@ -156,7 +158,7 @@ class Reconciler:
     def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
         effective, revisions = self._spec(job, memory)
-        # Pods of a job of the same name that is gone may still be there: they are not ours.
+        # Pods of a deleted job of the same name may still exist: they have another owner.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
         if memory.epoch is not None and memory.epoch[0] == seen.run:
@@ -172,7 +174,7 @@ class Reconciler:
         return look(seen, effective, revisions, memory.timers)
 
     def _spec(self, job: Doc, memory: Memory) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
-        """The spec in force with its revisions, read again only when the object is another one."""
+        """The spec in force with its revisions; read again only for a changed object."""
         if memory.spec is None or memory.spec[0] is not job:
             effective = effective_spec.in_force(job, self.release)
             revisions = None
@@ -214,7 +216,7 @@ class Reconciler:
 
     # ---- write
     def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
-        """Events, then the status; counters alone are written now and then only."""
+        """Write events, then the status. A status with changes of counters alone is written rarely."""
         patience = written.patience(len(self._memories))
         if patience is None or view.seen.now - memory.counted_at < patience:
             return
@@ -237,7 +239,7 @@ class Reconciler:
             check_kept(patched)
 
     def _tell(self, view: JobView, notice: events.Notice, memory: Memory) -> None:
-        """Write an event, or count up the one that says the same; failing to is no reason to stop."""
+        """Create an event, or raise the count of the same event. A failure is logged, and the reconcile goes on."""
         now = view.seen.now
         document = events.event(view.seen.job, notice, 1, now)
         name = document["metadata"]["name"]
@@ -254,7 +256,7 @@ class Reconciler:
             log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
 
     def _count_up(self, document: Doc, count: int) -> int:
-        """Write an event that was written `count` times, as far as is known; how often it was written now."""
+        """Write an event with `count` known writes; returns the new count."""
         if count == 0:
             try:
                 self.api.create(EVENTS, document)
@@ -268,11 +270,11 @@ class Reconciler:
             return count + 1
         except ApiError as error:
             tolerate(error, NOT_FOUND)
-        self.api.create(EVENTS, document)  # the cluster forgets events after an hour
+        self.api.create(EVENTS, document)  # the API server deletes events after an hour
         return 1
 
     def _ends(self, error: ApiError) -> bool:
-        """The namespace goes, and the job with it; with it go the operator's rights, in whatever order."""
+        """Whether the namespace is being deleted: with the job and the rights of the operator, in any order."""
         if "being terminated" in str(error):
             return True
         if error.status != FORBIDDEN:
@@ -285,14 +287,14 @@ class Reconciler:
 
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
-        """Do the steps; those that were refused are tried again in a later pass."""
+        """Execute the steps; a later reconcile retries refused steps."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
                 _expect(step, memory)
             elif unwritten and isinstance(step, d.StartDriver | d.StartWorker):
-                continue  # what is started reads the settings
+                continue  # a new pod would read outdated settings
             try:
                 done = cluster.do(step)
             except (ApiError, DriverRefuses) as error:
@@ -309,7 +311,7 @@ class Reconciler:
 
     # ---- the end
     def _left_over(self, name: str) -> bool:
-        """Drop pods of a job that is gone whose kubelets do not answer; the others go by themselves."""
+        """Whether a deleted job still has pods. Pods whose kubelet does not answer are deleted by force."""
         now, pods = self.clock(), self.store.pods(name)
         for pod in pods:
             if pod.deleting is not None and now > pod.deleting + OVERDUE_SECONDS:
@@ -321,7 +323,7 @@ class Reconciler:
         return bool(pods)
 
     def _forget(self, name: str, run: str) -> bool:
-        """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
+        """Delete the Redis entries of a deleted job, once no pod of the job can write there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
         self._redis.forget(run)
@@ -329,7 +331,7 @@ class Reconciler:
 
 
 def _expect(step: d.SubmitDesired, memory: Memory) -> None:
-    """Note that the driver may follow this placement: a worker that its last answer shows empty may be in use by now."""
+    """Assume that the driver follows this placement: a worker that is empty in its last answer may be in use by now."""
     if memory.answer is not None:
         pod, status, _, at = memory.answer
         mine = step.accepted()
@@ -348,12 +350,12 @@ def _sample(view: JobView, written: StatusReport) -> JobSample:
 
 
 def again_after(repeats: int) -> float:
-    """Until the next pass, when something was done: steps that change nothing are taken less and less often."""
+    """Seconds until the next reconcile after steps; longer and longer while the same steps repeat."""
     return back_off(repeats + 1, SOON_SECONDS, CALM_SECONDS)
 
 
 def _pause(view: JobView) -> float | None:
-    """Until the next pass, when nothing was to be done."""
+    """Seconds until the next reconcile after one without steps; None: at the next event."""
     if view.lifecycle.end is not None or view.seen.paused or view.stage is Stage.SUSPENDED:
         return None
     wait = view.lifecycle.retry_at - view.seen.now
@@ -365,7 +367,7 @@ def _pause(view: JobView) -> float | None:
 
 
 def replacing(before: Doc, now: Doc) -> Doc:
-    """The merge patch from one document to the other; it takes away missing fields at every depth."""
+    """The merge patch from one document to the other; it removes missing fields at every depth."""
     gone: Doc = {key: None for key in before if key not in now}
     kept = {
         key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()

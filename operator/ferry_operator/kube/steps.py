@@ -1,23 +1,23 @@
-"""The steps of a pass: the actions of `decide`, and steps that only a cluster needs. Values only.
+"""The steps of a reconcile: the actions of `decide`, and steps that only a cluster needs. Values only.
 
 | step | when |
 |---|---|
-| MoveNotes | an older release looked after the job: its notes go from annotations into the status; the rest waits for it |
-| TakeOwnership | another operator took a pod over last: from then on that one's deletions miss; the rest waits for it |
+| MoveNotes | an older release left its memory of the job in annotations: it moves into the status, before all other steps |
+| TakeOwnership | a pod has the token of another operator: a patch changes its version, and late deletions miss |
 | DropPod | a pod will not come back (`observe`) |
-| DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
-| Refuse | the driver, or a worker, cannot run under a new spec: the last good one is in force from the next pass |
-| KeepSpec | an epoch was finished under a spec that is not recorded as good |
-| WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
-| MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
-| EndDriver | it hangs; or its pod is out of date, no worker's is, and the next one has a place |
-| MakePlaceholder | the next driver asks for more than the one before: a pod that does nothing looks for its place |
-| AskCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
-| Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
-| EndRun | its last checkpoint is complete: the pods are no longer needed |
-| BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
-| ForgetAsked | the job has got another size: a worker that is gone is not drained any more, and a plan is for one size |
-| Rescale | the autoscaler wants another size: the spec gets it, as from a user |
+| DeletePod | a leaving worker is empty, an outdated pod never ran, or the job has ended |
+| Refuse | the driver, or a worker, cannot run under a new spec: the last good spec is in force from the next reconcile |
+| KeepSpec | an epoch was finished under a spec that is not yet recorded as good |
+| WriteSettings | a new pod is due, and run.json is outdated; never for running pods alone |
+| MakeBudget | the PodDisruptionBudget is missing: it blocks evictions of workers with state |
+| EndDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
+| MakePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
+| AskCheckpoint | a user requests a checkpoint, and the driver does not know the request |
+| Suspend | the job is to be suspended, and its driver does not know: it takes a last checkpoint, and ends |
+| EndRun | the last checkpoint is complete: the run no longer needs its pods |
+| BeginRun | the pods of an ended run are deleted: the job moves to its next run, which starts at a resume |
+| ForgetAsked | the size of the job has changed: drains of missing workers, and a plan for another size, are obsolete |
+| Rescale | the autoscaler wants another size: it writes the spec like a user |
 | NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
@@ -37,21 +37,21 @@ from ferry_operator.kube.observe.older_notes import OlderNotes
 
 @dataclass(frozen=True, slots=True)
 class MoveNotes:
-    """Move the notes of an operator of an older release from annotations into the status."""
+    """Move the memory of an older release from annotations into the status."""
 
     notes: OlderNotes
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOwnership:
-    """Write our token on a pod."""
+    """Write the token of this operator on a pod."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class DropPod:
-    """Remove the object of a pod at once."""
+    """Delete a pod without a grace period."""
 
     pod: Pod
     why: str
@@ -59,7 +59,7 @@ class DropPod:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Keep why the newest spec cannot run."""
+    """Record why the newest spec cannot run."""
 
     revision: str
     message: str
@@ -67,24 +67,24 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class KeepSpec:
-    """Keep the spec in force as good."""
+    """Record the spec in force as good."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSettings:
-    """Put run.json in place."""
+    """Write run.json into its Secret."""
 
     fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class MakeBudget:
-    """Make the PodDisruptionBudget."""
+    """Create the PodDisruptionBudget."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndDriver:
-    """End the driver so that a new one takes over."""
+    """End the driver; the next reconcile starts a new one."""
 
     pod: Pod
     why: str
@@ -92,12 +92,12 @@ class EndDriver:
 
 @dataclass(frozen=True, slots=True)
 class MakePlaceholder:
-    """Make the pod that looks for a place for the next driver."""
+    """Create the idle pod that finds a node for the next driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod that holds no state; the next pass decides whether it is made again."""
+    """Delete a pod without state; the next reconcile decides about a new one."""
 
     pod: Pod
     why: str
@@ -105,49 +105,50 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class NoteWithoutSurge:
-    """Note on the pod of a worker that there is no surge worker for it."""
+    """Annotate the pod of a worker that leaves without a surge worker."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class AskCheckpoint:
-    """Ask the driver for a checkpoint, and note its answer."""
+    """Request a checkpoint of the driver, and record the answer."""
 
     request: AskedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Ask the driver for a last checkpoint, and to end; and note on its pod that it was, for another request begins anew."""
+    """Ask the driver for a last checkpoint and its end. An annotation of its pod prevents a second request, which would
+    start again."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """Keep that the run is over."""
+    """Record the end of the run."""
 
     before: str | None
-    """`spec.restoreFrom` as it was when it began"""
+    """`spec.restoreFrom` at the start of the run"""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRun:
-    """Forget a run that is over, and keep that the job is at its next run."""
+    """Delete the entries of an ended run, and record the number of the next run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetAsked:
-    """Write these annotations of the job, unless a user has changed it meanwhile."""
+    """Write these annotations of the job; nothing if a user has changed the job meanwhile."""
 
     notes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Write the workers and their instances into the spec, unless a user has changed it meanwhile."""
+    """Write workers and instances into the spec; nothing if a user has changed the job meanwhile."""
 
     size: Size
     message: str
@@ -168,18 +169,18 @@ Note = (
 Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
 
 QUIET = get_args(Note)
-"""Book-keeping, without a line in the status and an event."""
+"""Steps of bookkeeping: without a line in the status, and without an event."""
 
 
 def describe(step: Step) -> str:
-    """A step in words, for status and events."""
+    """The text of a step, for status and events."""
     match step:
         case d.StartWorker(index, instances):
             return f"start worker {index}" + (f" with {instances} instances" if instances > 1 else "")
         case d.StopWorker(index):
-            return f"stop worker {index}, on which nothing is"
+            return f"stop worker {index}, which holds no state"
         case d.SetInstances(index, instances):
-            return f"worker {index}: {instances} instances"
+            return f"set worker {index} to {instances} instances"
         case d.StartDriver():
             return "start the driver"
         case d.SubmitDesired(plan, _, basis, why):
@@ -188,7 +189,7 @@ def describe(step: Step) -> str:
             cut = f", in {len(plan.steps)} steps" if plan.steps else ""
             return f"plan {plan.number}: {over}{cut}{f', {why}' if why else ''}"
         case d.LimitCopies(bandwidth):
-            return f"copies may use {f'{bandwidth} bytes a second' if bandwidth else 'what they can'}"
+            return f"limit copies to {bandwidth} bytes a second" if bandwidth else "lift the limit of copies"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case MakePlaceholder():
@@ -196,12 +197,13 @@ def describe(step: Step) -> str:
         case Refuse(_, message):
             return f"refuse the new spec: {message}"
         case EndRun(_, message):
-            return f"the pods go: {message}"
+            return f"delete the pods: {message}"
         case Rescale(size, _):
             return f"scale to {size} workers x instances"
         case ForgetAsked(notes):
-            what = [word for one, word in ((names.PLAN, "a plan"), (names.DRAIN, "drained workers")) if one in notes]
-            return f"the job has another size: forget {' and '.join(what)} of the one before"
+            texts = ((names.PLAN, "the plan"), (names.DRAIN, "drains of workers"))
+            obsolete = " and ".join(text for key, text in texts if key in notes)
+            return f"the size of the job has changed: remove {obsolete} for the old size"
         case Suspend(_):
             return "wait for the last checkpoint"
         case (

@@ -1,7 +1,6 @@
-"""A cache of the cluster's objects, filled by watches, by listings every now and then, and by our own writes.
+"""A cache of the cluster's objects, filled by watches, by periodic listings, and by our own writes. It decides nothing.
 
-Thread-safe. Of two versions of an object the newer one counts; a deleted object does not come back from an older listing.
-It decides nothing.
+Thread-safe. The newer of two versions of an object wins; an older listing does not restore a deleted object.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from ferry_operator.kube.api.port import BUDGETS, JOBS, PODS, Kind
 from ferry_operator.kube.observe import facts
 
 TOMBSTONES_MAX = 4096
-"""Deleted objects that are remembered."""
+"""Deleted objects whose uids the store keeps."""
 
 
 @dataclass(slots=True)
 class Store:
-    """Jobs, their pods and budgets by name; nodes by name, or None while they may not be read."""
+    """Jobs, their pods and budgets by name; nodes by name, or None while the operator may not list nodes."""
 
     nodes: dict[str, facts.KubeNode] | None = None
     _objects: dict[Kind, dict[str, Doc]] = field(default_factory=lambda: {JOBS: {}, PODS: {}, BUDGETS: {}})
@@ -30,12 +29,12 @@ class Store:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, kind: Kind, document: Doc) -> None:
-        """An object as it is, or was."""
+        """Store an object, unless the store has a newer version."""
         with self._lock:
             self._put(kind, document)
 
     def gone(self, kind: Kind, document: Doc) -> None:
-        """An object that was deleted."""
+        """Remove an object that was deleted."""
         with self._lock:
             metadata = document["metadata"]
             self._tombstones[metadata["uid"]] = None
@@ -46,9 +45,10 @@ class Store:
                 del self._objects[kind][metadata["name"]]
 
     def listed(self, kind: Kind, documents: Iterable[Doc], before: frozenset[str]) -> None:
-        """A list of all objects, made after those of `before` were known: of these, unlisted ones are gone."""
+        """Store a listing of all objects. `before`: the uids in the store before the listing; a uid of `before` that the
+        listing lacks belongs to a deleted object."""
         with self._lock:
-            uids = frozenset(one["metadata"]["uid"] for one in documents)
+            uids = frozenset(document["metadata"]["uid"] for document in documents)
             for document in documents:
                 self._put(kind, document)
             for name, known in list(self._objects[kind].items()):
@@ -57,12 +57,12 @@ class Store:
                     del self._objects[kind][name]
 
     def uids(self, kind: Kind) -> frozenset[str]:
-        """Uids of all objects that are known."""
+        """Uids of all stored objects."""
         with self._lock:
-            return frozenset(one["metadata"]["uid"] for one in self._objects[kind].values())
+            return frozenset(document["metadata"]["uid"] for document in self._objects[kind].values())
 
     def jobs(self) -> list[str]:
-        """Names of the jobs that are known, and of deleted jobs that still have pods."""
+        """Names of the stored jobs, and of deleted jobs that still have pods."""
         with self._lock:
             left = [pod["metadata"]["labels"].get(names.JOB, "") for pod in self._objects[PODS].values()]
             return sorted({*self._objects[JOBS], *filter(None, left)})
@@ -85,10 +85,10 @@ class Store:
         return tuple(facts.pod(document) for document in sorted(documents, key=lambda d: str(d["metadata"]["name"])))
 
     def has_budget(self, job: str, uid: str) -> bool:
-        """Whether the PodDisruptionBudget of this job is there, and no other's."""
+        """Whether the PodDisruptionBudget of this job exists, with this job as owner."""
         with self._lock:
-            found = self._objects[BUDGETS].get(names.budget(job))
-        return found is not None and facts.owner(found["metadata"]) == uid
+            document = self._objects[BUDGETS].get(names.budget(job))
+        return document is not None and facts.owner(document["metadata"]) == uid
 
     def _put(self, kind: Kind, document: Doc) -> None:
         metadata = document["metadata"]
@@ -104,13 +104,13 @@ class Store:
 
 
 def _version(document: Doc) -> int:
-    """Versions of one kind of objects count up; a version that is no number counts as the oldest."""
+    """The resourceVersion as a number; -1, the oldest, when it is no number."""
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdigit() else -1
 
 
 def changed(old: Doc | None, new: Doc) -> bool:
-    """Whether more than the status of a StreamJob changed, which only the operator writes."""
+    """Whether a StreamJob changed in more than its status, which only the operator writes."""
     if old is None:
         return True
     keys = ("uid", "generation", "annotations", "labels", "deletionTimestamp")

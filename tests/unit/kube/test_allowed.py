@@ -142,7 +142,7 @@ def test_claims_and_taints_may_be_restricted() -> None:
 def test_no_job_keeps_pods_of_other_namespaces_from_a_node(kind: str, more: dict[str, Any]) -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(**more)}]}
     for terms in ({REQUIRED: [term(), term(**more)]}, preferred):
-        assert "pods of its own namespace" in named(EVERYTHING, affinity={kind: terms})
+        assert "no job may select pods of other namespaces" in named(EVERYTHING, affinity={kind: terms})
 
 
 def test_images_are_named_by_patterns() -> None:
@@ -161,7 +161,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 def test_what_the_chart_says_is_read_strictly() -> None:
     assert Allowed.read("") == Allowed() and Allowed.read('{"hostNetwork": true}').host_network
     for text in ("{", '{"hostnetwork": true}', '{"hostNetwork": "yes"}', '{"hostPaths": ["mnt"]}', '{"secrets": "x"}'):
-        with pytest.raises(ValueError, match="what jobs may name"):
+        with pytest.raises(ValueError, match="FERRY_JOBS_ALLOW is invalid"):
             Allowed.read(text)
 
 

@@ -30,7 +30,7 @@ WRONG: list[tuple[str, str, str]] = [
     *((names.DRAIN, text, "no list of workers") for text in (
         "1-3", "10%", "2024-11-27 at 10:30", "1;3", "1 3", "one", "-1", "1,", "0x1", "01", "\u0663", "1.0", "[1]", "1e1",
     )),
-    (names.DRAIN, "0,1,2,3", "no other one can take their state"),
+    (names.DRAIN, "0,1,2,3", "no other worker can take their state"),
     *((names.PINS, text, "no pin such as") for text in ("3:1.0", "3=1", "nonsense", "3=1.0@", "3=1.0;4=2.0", "3=01.0", "3=-1.0", "3=1.0,")),
     (names.PINS, "3=1.0,3=2.0", "named twice"),
     (names.PINS, "9=1.0", "no virtual node 9"),
@@ -60,7 +60,7 @@ def test_what_is_not_is_said_and_not_followed(name: str, text: str, why: str) ->
 
 def test_a_pin_to_a_worker_that_is_emptied_is_said() -> None:
     (one,) = nonsense({names.DRAIN: "1", names.PINS: "3=1.0,4=2.0"}, "nbq5", SIZE, VIRTUAL_NODES)
-    assert "worker 1 is to be emptied" in one.message and "virtual node 3" in one.message
+    assert "worker 1 is drained" in one.message and "virtual node 3" in one.message
 
 
 def test_what_is_read() -> None:

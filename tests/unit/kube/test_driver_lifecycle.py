@@ -68,12 +68,16 @@ def test_a_driver_that_hangs_is_replaced() -> None:
     uid = world.pod("nbq5-driver")["metadata"]["uid"]
     world.rounds(25)
     assert world.pod("nbq5-driver")["metadata"]["uid"] == uid, "it is given some time"
-    world.until(lambda w: "it hangs: its node has not found it well" in w.condition("Degraded").get("message", ""), 20)
+    world.until(
+        lambda w: "it hangs: its kubelet has reported it as not ready" in w.condition("Degraded").get("message", ""), 20
+    )
     world.until(lambda w: "nbq5-driver" not in w.pods() or w.pod("nbq5-driver")["metadata"]["uid"] != uid, 20)
     world.hangs = False
     world.until(lambda w: settled(w) and w.lives == 2)
     events = [event["message"] for (kind, _), event in world.api.objects.items() if kind == EVENTS]
-    assert any(re.match("end nbq5-driver: it hangs: its node has not found it well for 3. s", one) for one in events)
+    assert any(
+        re.match("end nbq5-driver: it hangs: its kubelet has reported it as not ready for 3. s", one) for one in events
+    )
 
 
 def test_a_driver_whose_epoch_stands_is_replaced() -> None:
@@ -107,7 +111,7 @@ def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
     )
     assert world.condition("Degraded")["reason"] == "MovesGivenUp" and not settled(world)
     assert "no data from 0.0" in world.condition("Degraded")["message"]
-    assert world.condition("Progressing")["message"] == "for moves that were given up to be begun again"
+    assert world.condition("Progressing")["message"] == "for a retry of moves that were given up"
     reasons = {event["reason"] for (kind, _), event in world.api.objects.items() if kind == EVENTS}
     assert {"MovesGivenUp", "HandoverGivenUp"} <= reasons
     value = world.operator.metrics.registry.get_sample_value

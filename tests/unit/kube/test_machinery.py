@@ -493,7 +493,7 @@ def test_what_the_environment_says() -> None:
 
 @pytest.mark.parametrize(
     ("held", "token", "well", "why"),
-    [(True, 7, True, ""), (False, 7, True, "lost"), (True, 8, True, "made anew"), (True, 7, False, "hangs")],
+    [(True, 7, True, ""), (False, 7, True, "lost"), (True, 8, True, "created again"), (True, 7, False, "hangs")],
 )
 def test_a_leader_steps_back_when_it_may_not_or_cannot_go_on(held: bool, token: int, well: bool, why: str) -> None:
     process: Any = object.__new__(OperatorProcess)

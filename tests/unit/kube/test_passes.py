@@ -381,7 +381,7 @@ def test_a_pod_of_somebody_else_is_in_the_way_and_is_left_alone() -> None:
     world.api.set_status(PODS, "nbq5-driver", phase="Running")
     world.api.create(JOBS, job())
     world.until(lambda w: w.condition("Degraded").get("reason") == "ApiRefused", 20)
-    assert "nbq5-driver is there and belongs to something else" in world.condition("Degraded")["message"]
+    assert "nbq5-driver exists and does not belong to this job" in world.condition("Degraded")["message"]
     world.api.remove(PODS, "nbq5-driver")
     world.until(settled)
 
@@ -406,7 +406,7 @@ def test_a_secret_or_a_budget_of_somebody_else_is_never_written_over(kind: Kind,
     world.api.create(kind, theirs)
     world.api.create(JOBS, job())
     world.until(lambda w: w.condition("Degraded").get("reason") == "ApiRefused", 20)
-    assert f"{kind.kind} {name} is there and belongs to something else" in world.condition("Degraded")["message"]
+    assert f"{kind.kind} {name} exists and does not belong to this job" in world.condition("Degraded")["message"]
     assert world.api.objects[kind, name]["data"] == {"password": "x"}
     world.rounds(5)
     world.look()
@@ -503,7 +503,9 @@ def test_a_move_tells_of_windows_that_it_waits_for_or_why_it_does_not(monkeypatc
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PINS: "3=1.0@window"}}, "spec": {"workers": 4}})
     world.until(lambda w: w.condition("Handover")["reason"] == "Moving")
     text = world.condition("Handover")["message"]
-    assert "1 of them until their windows have ended; with their state, for operator n has no window" in text
+    assert (
+        "1 of them until their windows have ended; pinned ones move with their state: operator n has no window" in text
+    )
     said.clear()
     world.until(settled)
     assert "window" not in world.condition("Handover").get("message", "")
@@ -598,6 +600,6 @@ def test_what_was_asked_of_another_size_is_forgotten() -> None:
     world.api.patch(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: names.PLAN not in annotations() and annotations().get(names.DRAIN) == "0")
     told = [e["message"] for (kind, _), e in world.api.objects.items() if kind == EVENTS and e["reason"] == "Forgotten"]
-    assert told == ["the job has another size: forget a plan and drained workers of the one before"]
+    assert told == ["the size of the job has changed: remove the plan and drains of workers for the old size"]
     world.api.patch(JOBS, "nbq5", {"spec": {"workers": 4}})
     world.until(lambda w: settled(w) and w.used() == [1, 2, 3])

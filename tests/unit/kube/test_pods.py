@@ -430,7 +430,7 @@ def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -
     assert found == [10001, None, 2000]
     assert parts.pod_security(mine, RELEASE)["fsGroup"] == 2000 and "fsGroup" not in parts.pod_security(one, nobody)
     state = {"stateVolume": {"medium": "hostPath", "path": "/srv/state"}}
-    with pytest.raises(SpecRefused, match=r"set kubernetes\.user"):
+    with pytest.raises(SpecRefused, match=r"set spec\.kubernetes\.user"):
         settings_of(made(kubernetes=state)[1], MEMORY, nobody)
     owner = pods.worker(document, made(kubernetes={**state, "user": 2000})[1], nobody, 0, {})["spec"]["initContainers"][
         0

@@ -68,7 +68,7 @@ def test_a_job_rests_without_pods_and_goes_on_from_its_last_checkpoint(wish: Doc
         assert (world.condition(kind)["status"], world.condition(kind)["reason"]) == ("False", reason)
     assert world.condition("Degraded")["status"] == "False"
     assert world.condition("ReplicasInSync")["status"] == "Unknown"
-    assert events(world, "Suspended") == ["checkpoint 1; its pods go, its checkpoints stay"]
+    assert events(world, "Suspended") == ["checkpoint 1; its pods are deleted, its checkpoints stay"]
     assert events(world, "NotReady") == []
     assert world.api.names(JOURNALS) == []
     kept = world.epoch

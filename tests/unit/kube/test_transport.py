@@ -151,7 +151,7 @@ def test_what_status_says(links: Links, kind: str | None, reason: str | None) ->
         pytest.param(
             spec_of(9, slots=1, lend="1Mi", pinned="16Mi"),
             [
-                "may not lock so much",
+                "the nodes need a higher limit of locked memory",
                 "9 links of 1 x 65536 bytes that lend 1048576 bytes",
                 "(a) lend less than 1048576 bytes;",
             ],
@@ -160,7 +160,7 @@ def test_what_status_says(links: Links, kind: str | None, reason: str | None) ->
         pytest.param(
             spec_of(8, pinned="16Mi"),
             [
-                "containers may not lock so much unless",
+                "the nodes need a higher limit of locked memory than the default: ",
                 "(a) use",
                 "(b) set LimitMEMLOCK",
                 "(c) run the sidecar as user 0",

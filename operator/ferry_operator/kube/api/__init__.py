@@ -1,4 +1,4 @@
-"""The outside: the API server behind a port, the lease, the names of things, and Redis where a job's entries are removed.
+"""The outside: the API server behind a port, the Lease, names of objects, and the deletion of a run's Redis entries.
 
-`client` alone imports the client of Kubernetes. It must never decide.
+`client` alone imports the Kubernetes client. This room must never decide.
 """

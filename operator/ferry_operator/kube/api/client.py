@@ -1,7 +1,7 @@
-"""The API server, through the official client: the only file that imports it. Plain documents in and out, no retries.
+"""The API server, through the official client; only this file imports it. Plain documents in and out, no retries.
 
-With FERRY_RECORD_CALLS=FILE every call is noted there as a line of JSON, in the words of a Role, so that a test can
-hold the calls against the chart's rights.
+With FERRY_RECORD_CALLS=FILE every call appends a line of JSON, with the terms of a Role: a test compares the calls with
+the RBAC rules of the chart.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ TIMEOUT = (3.0, 8.0)
 """Seconds to connect, and to wait for an answer."""
 
 USER_TIMEOUT = (5.0, 30.0)
-"""The same for people, who may be far away."""
+"""The same for command lines of users, with slower networks."""
 
 CONNECTIONS_MAX = 40
-"""Connections that are kept: one for each pass that may wait, and a few for listings."""
+"""Connections of the pool: one for each concurrent reconcile, and a few for listings."""
 
 RECORD = "FERRY_RECORD_CALLS"
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds who it is."""
+"""Directory of the service account in a pod."""
 
 Counter = Callable[[str, str, str], None]
-"""Told of every call: verb, resource, HTTP status."""
+"""counter(verb, resource, HTTP status), at every call"""
 
 
 class KubeApi:
@@ -47,7 +47,7 @@ class KubeApi:
     def __init__(
         self, namespace: str, count: Counter, timeout: tuple[float, float] = TIMEOUT, configuration: Any = None
     ) -> None:
-        """Without a configuration: of the pod's service account, or else of the user's kubeconfig."""
+        """Default configuration: the service account of the pod, else the kubeconfig of the user."""
         configuration = configuration or _of_this_process()
         configuration.retries = False
         configuration.connection_pool_maxsize = CONNECTIONS_MAX
@@ -63,8 +63,8 @@ class KubeApi:
     def find(self, kind: Kind, selector: str = "") -> list[Doc]:
         """See `port.Api`."""
         query = [("labelSelector", selector)] if selector else []
-        found: list[Doc] = self._call("GET", kind, verb="list", query=query).get("items") or []
-        return found
+        items: list[Doc] = self._call("GET", kind, verb="list", query=query).get("items") or []
+        return items
 
     def create(self, kind: Kind, document: Doc) -> Doc:
         """See `port.Api`."""
@@ -121,7 +121,7 @@ class KubeApi:
         if not 200 <= answer.status <= 299:
             raise _refused(verb, kind, name, int(answer.status), data)
         if not isinstance(data, dict):
-            raise ApiError(0, "Garbled", f"{verb} {kind.plural}: the API server answers with something else than JSON")
+            raise ApiError(0, "Garbled", f"{verb} {kind.plural}: the answer of the API server is no JSON object")
         return data
 
     def _base(self, kind: Kind) -> str:
@@ -130,10 +130,10 @@ class KubeApi:
 
 
 class UserClient(KubeApi):
-    """The same with the rights of a user, and with what only people ask for. See `cli.remote.port.UserApi`."""
+    """A client with the rights of a user, and with calls for command lines. Implements `cli.remote.port.UserApi`."""
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
-        """Without a kubeconfig (files, as KUBECONFIG names them): the service account of this pod. Raises Refusal."""
+        """`kubeconfig`: files in the syntax of KUBECONFIG; None: the service account of this pod. Raises Refusal."""
         configuration = kubernetes.client.Configuration()
         self.context, of_context = _of_user(configuration, kubeconfig, context)
         self.namespace = namespace or of_context
@@ -147,8 +147,8 @@ class UserClient(KubeApi):
     def events(self, about: str) -> list[Doc]:
         """See `cli.remote.port.UserApi`."""
         query = [("fieldSelector", f"involvedObject.name={about}")]
-        found: list[Doc] = self._call("GET", EVENTS, verb="list", query=query).get("items") or []
-        return found
+        items: list[Doc] = self._call("GET", EVENTS, verb="list", query=query).get("items") or []
+        return items
 
     def log(
         self, pod: str, container: str, follow: bool = False, previous: bool = False, tail: int | None = None
@@ -184,7 +184,7 @@ def _of_this_process() -> Any:
 
 
 def _of_user(configuration: Any, kubeconfig: str | None, context: str | None) -> tuple[str, str]:
-    """Fills in the configuration; the names of the context and of its namespace."""
+    """Fill in the configuration; returns the names of the context and of its namespace."""
     if kubeconfig is None:
         try:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
@@ -197,15 +197,15 @@ def _of_user(configuration: Any, kubeconfig: str | None, context: str | None) ->
         )
         merged = kubernetes.config.kube_config.KubeConfigMerger(kubeconfig).config.value
         name = context or merged["current-context"]
-        one = next(each.value for each in merged["contexts"] if each.value["name"] == name)
-        return str(name), str(one["context"].get("namespace") or "default")
+        chosen = next(each.value for each in merged["contexts"] if each.value["name"] == name)
+        return str(name), str(chosen["context"].get("namespace") or "default")
     except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, TypeError, LookupError) as error:
-        chosen = f", context {context}" if context else ""
-        raise Refusal(f"kubeconfig {kubeconfig}{chosen} cannot be used: {error}") from None
+        within = f", context {context}" if context else ""
+        raise Refusal(f"kubeconfig {kubeconfig}{within} cannot be used: {error}") from None
 
 
 class Fenced:
-    """An API through which only the holder of the Lease writes: a deposed operator stops at once."""
+    """An API with a fence: only the holder of the Lease writes; for a deposed operator, every write raises Deposed."""
 
     def __init__(self, api: Api, held: Callable[[], bool]) -> None:
         self._api = api
@@ -243,7 +243,7 @@ _record_lock = threading.Lock()
 
 
 def record(verb: str, kind: Kind, subresource: str = "") -> None:
-    """Note a call, if that was asked for."""
+    """Append a call to the file of FERRY_RECORD_CALLS, if it is set."""
     file = os.environ.get(RECORD)
     if file:
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
@@ -254,12 +254,12 @@ def record(verb: str, kind: Kind, subresource: str = "") -> None:
 
 def _refused(verb: str, kind: Kind, name: str, status: int, data: Any) -> ApiError:
     body = data if isinstance(data, dict) else {}
-    text = str(body.get("message") or f"{verb} {kind.plural} {name}: answered with {status}")
+    text = str(body.get("message") or f"{verb} {kind.plural} {name}: the API server answers with {status}")
     return ApiError(status, str(body.get("reason") or status), text)
 
 
 def _parsed(data: bytes) -> Any:
-    """None when it is no JSON: a resource that is not there is answered with plain text."""
+    """The parsed JSON, else None: the answer for an unknown resource is plain text."""
     try:
         return json.loads(data)
     except ValueError:

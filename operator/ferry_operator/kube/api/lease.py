@@ -1,7 +1,7 @@
-"""The Lease that makes one of several operators the leader, and the fencing token that comes with it.
+"""Leader election by a Lease, with a fencing token.
 
-The holder renews; the others watch the record and take it when it has not changed for `EXPIRY_SECONDS` of their own
-clocks, so that clocks need not agree. A holder counts itself out well before that. The token rises with every holder.
+The holder renews the Lease. The others take the Lease once it has not changed for `EXPIRY_SECONDS` of their own clocks,
+so clocks need not agree. A holder that cannot renew stops before this time. Every new holder has a higher token.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ferry_operator.kube.api.port import CONFLICT, LEASES, NOT_FOUND, Api, ApiEr
 
 RENEW_SECONDS = 2.0
 HELD_SECONDS = 6.0
-"""A holder that could not renew for so long stops acting."""
+"""A holder without a renewal for this time stops acting."""
 
 EXPIRY_SECONDS = 10.0
-"""A record that did not change for so long may be taken."""
+"""Another process may take a Lease without a change for this time."""
 
 assert RENEW_SECONDS < HELD_SECONDS < EXPIRY_SECONDS
 
 
 class Lease:
-    """One process's view of the Lease. `hold` runs in one thread; `held` and `token` may be read by all."""
+    """The Lease, as one process sees it. One thread calls `attempt`; all threads may read `held` and `token`."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`identity` is of this process alone: one that is started again is another holder. `known`: the highest token
-        that is written on any object of the namespace; it may raise ApiError."""
+        """`identity` is unique to this process: a restarted process is another holder. `known`: returns the highest token
+        on any object of the namespace; may raise ApiError."""
         self._api = api
         self._name = name
         self.identity = identity
@@ -46,7 +46,7 @@ class Lease:
         self._renewed: float | None = None
         self._token = 0
         self._seen: tuple[str, float] | None = None
-        """(record, when it was first seen like that)"""
+        """(resourceVersion, time of its first observation)"""
         self._lock = threading.Lock()
 
     @property
@@ -57,17 +57,17 @@ class Lease:
 
     @property
     def token(self) -> int:
-        """Higher than that of every holder before."""
+        """The fencing token: higher than the token of every previous holder."""
         return self._token
 
     def attempt(self) -> bool:
-        """Renew the Lease, or take it if it is free; whether it is held. Raises ApiError when nothing was answered."""
+        """Renew the Lease, or take it if it is free; returns whether it is held. Raises ApiError without an answer."""
         began = self._clock()
         try:
             lease = self._api.get(LEASES, self._name)
         except ApiError as error:
             tolerate(error, NOT_FOUND)
-            # Minutes since 1970 count up, too, where no object tells of a holder before; but clocks may be set back.
+            # Minutes since 1970 rise even where no object has a token of a previous holder; but a clock may be set back.
             return self._write(began, None, max(int(self._wall() / 60), self._known() + 1, self._token + 1))
         spec = lease.get("spec") or {}
         token = int(spec.get("leaseTransitions") or 0)
@@ -80,7 +80,7 @@ class Lease:
         return self._write(began, lease, token + 1)
 
     def release(self) -> None:
-        """Let another one have it at once; failing to is no harm."""
+        """Release the Lease, so that another process can take it at once. A failure is harmless: the Lease expires."""
         with self._lock:
             if self._renewed is None:
                 return

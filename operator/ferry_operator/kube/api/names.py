@@ -20,51 +20,51 @@ DRIVER_ROLE, WORKER_ROLE, PLACEHOLDER_ROLE = "driver", "worker", "placeholder"
 
 # On pods, written by the operator.
 INSTANCES = "ferry.dev/instances"
-"""How many instances a worker should have; its sidecar reads it as a file."""
+"""Wanted instances of a worker; its sidecar reads the annotation as a file."""
 REVISION = "ferry.dev/revision"
-"""Digest of what the pod was made from: with another digest it is out of date."""
+"""Digest of the fields from which the pod was created: a pod with another digest is outdated."""
 SETTINGS = "ferry.dev/settings"
-"""On the driver: which run.json it was started with."""
+"""On the driver: digest of its run.json."""
 TOKEN = "ferry.dev/token"
-"""Fencing token of the operator that last took the pod over: a deposed one's deletions miss."""
+"""Fencing token of the operator that last took ownership of the pod: deletions by a deposed operator miss."""
 FAILURES = "ferry.dev/failures"
-"""Ends in a row before this pod was made."""
+"""Failures in a row before the creation of this pod."""
 WITHOUT_SURGE = "ferry.dev/without-surge"
-"""On a worker that is replaced: there was no room for a surge worker."""
+"""On a worker that leaves without a surge worker, for lack of room."""
 RUN = "ferry.dev/run"
-"""Which of the job's runs the pod belongs to."""
+"""Number of the run of the pod."""
 EPOCH = "ferry.dev/epoch"
-"""Last epoch that was known when the pod was made."""
+"""Last known epoch at the creation of the pod."""
 SUSPENDING = "ferry.dev/suspending"
-"""On the driver: it was asked for its last checkpoint."""
+"""On the driver: the operator has requested its last checkpoint."""
 REPLACE = "ferry.dev/replace"
-"""On the driver: why it is being replaced. Its end is not the end of the job."""
+"""On the driver: the reason of its replacement. Its end is not the end of the job."""
 
 AVOIDS = "ferry.dev/avoids"
-"""Nodes that were about to go away when the pod was made, and that it may not be put on: 'n1,n2'."""
+"""Nodes that were closed at the creation of the pod, and excluded by its affinity: 'n1,n2'."""
 
-# On the StreamJob, written by users; mistakes are said, and not followed (`observe.asked`).
+# On the StreamJob, written by users; an invalid value has no effect but a problem in the status (`observe.asked`).
 PAUSED = "ferry.dev/paused"
-"""'true': nothing is changed."""
+"""'true': the operator changes nothing."""
 DRAIN = "ferry.dev/drain"
-"""Workers that are to be emptied and stay: '1,3'."""
+"""Workers to drain, whose pods stay: '1,3'."""
 PINS = "ferry.dev/pins"
-"""Instances that are to lead a virtual node: '3=1.0,7=0.0'."""
+"""Wanted leaders of virtual nodes: '3=1.0,7=0.0'."""
 PLAN = "ferry.dev/plan"
-"""A plan that was handed in (`control.plan_file`): JSON, compressed by zlib, in base64."""
+"""A plan of a user (`control.plan_file`): JSON, compressed by zlib, in base64."""
 
 CHECKPOINT = "ferry.dev/checkpoint"
-"""A checkpoint that is to be taken now: {"id": ..., "name": ...}; every id is asked for once."""
+"""The request for a checkpoint: {"id": ..., "name": ...}; the driver gets every id once."""
 
 
 def labels(job: str, role: str, worker: int | None = None) -> dict[str, str]:
     """Labels of a pod."""
-    found = {MANAGED: MANAGER, JOB: job, ROLE: role}
-    return found if worker is None else {**found, WORKER: str(worker)}
+    common = {MANAGED: MANAGER, JOB: job, ROLE: role}
+    return common if worker is None else {**common, WORKER: str(worker)}
 
 
 def workers_selector(job: str) -> str:
-    """The worker pods, as a label selector in text."""
+    """The label selector of the worker pods."""
     return f"{JOB}={job},{ROLE}={WORKER_ROLE}"
 
 
@@ -74,7 +74,7 @@ def driver_pod(job: str) -> str:
 
 
 def placeholder_pod(job: str, revision: str) -> str:
-    """Name of the pod that looks for a node for a driver of this revision."""
+    """Name of the idle pod that finds a node for a driver of this revision."""
     return f"{job}-placeholder-{crc32(revision.encode())}"
 
 
@@ -94,6 +94,6 @@ def budget(job: str) -> str:
 
 
 def run_name(job: str, uid: str, number: int = 1) -> str:
-    """Name of a run of a StreamJob. It depends on the uid, and on the number: each resume begins another run."""
+    """Name of a run of a StreamJob, unique by uid and number: each resume begins another run."""
     text = uid.replace("-", "") if number == 1 else sha256(f"{uid} {number}".encode()).hexdigest()
     return f"{job}-{text[:8]}"

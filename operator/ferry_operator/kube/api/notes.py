@@ -1,7 +1,7 @@
 """The request for a checkpoint in an annotation of a StreamJob. Pure.
 
-A request has an id, and is handed to a driver once. The answer is kept in the status, so that another operator does not
-ask again. When an operator ends before it has kept the answer, the next one asks again, and there are two checkpoints.
+The driver gets a request, with its id, once. The status keeps the answer, so another operator does not repeat the request.
+When an operator ends before it has written the answer, the next operator repeats the request: there are two checkpoints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ID_MAX = 253
 """Characters of an id."""
 
 _NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-"""Name of a checkpoint, as the driver takes it."""
+"""Name of a checkpoint, in the syntax of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class AskedCheckpoint:
 
 
 def is_name(text: str) -> bool:
-    """Whether a checkpoint may be called so: `restoreFrom` takes it for no number, and no other word."""
+    """Whether the text is a valid name of a checkpoint: in `restoreFrom` it is neither a number nor a keyword."""
     return _NAME.fullmatch(text) is not None and not text.isdecimal() and text not in (LATEST, NOTHING)
 
 
 def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
-    """The request in the annotations; None: there is none, or it has another form."""
+    """The request in the annotations; None without a valid one."""
     try:
         wanted = AskedCheckpoint(**known(AskedCheckpoint, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -51,6 +51,6 @@ def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
 
 
 def pending(annotations: Mapping[str, str], answered: str | None) -> AskedCheckpoint | None:
-    """The request that was not answered yet; `answered`: id of the last one that was."""
+    """The request without an answer; `answered`: id of the last answered request."""
     wanted = request(annotations)
     return None if wanted is None or wanted.id == answered else wanted

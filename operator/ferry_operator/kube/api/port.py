@@ -1,6 +1,6 @@
-"""The port through which the operator sees and changes the cluster: seven verbs on plain documents, and how they fail.
+"""The port between the operator and the API server: seven verbs on plain documents, and their errors.
 
-`client` implements it with an API server; tests with one in memory. It retries nothing and decides nothing.
+`client` implements the port for an API server, tests in memory. It retries nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferry_operator.kube.api.names import GROUP, PLURAL, VERSION, Doc
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects, as the API's paths name it."""
+    """A kind of objects, with the parts of its API path."""
 
     group: str
     """empty for the core group"""
@@ -39,51 +39,51 @@ NOT_FOUND, CONFLICT, FORBIDDEN, UNFIT = 404, 409, 403, 422
 
 
 class ApiError(Fault):
-    """The API server said no, or nothing."""
+    """The API server refused a request, or did not answer."""
 
     def __init__(self, status: int, reason: str, text: str) -> None:
         self.status = status
-        """HTTP status; 0 when there was no answer"""
+        """HTTP status; 0 without an answer"""
         self.reason = reason
-        """the API's one word for it"""
+        """the `reason` of the API, such as AlreadyExists"""
         super().__init__(text)
 
     @property
     def is_transient(self) -> bool:
-        """Whether the API server is away or busy: the same request may do better later."""
+        """Whether the API server is down or busy: the same request may succeed later."""
         return self.status in (0, 429) or self.status >= 500
 
 
 class Deposed(Fault):
-    """The Lease may be another's by now: nothing more is written."""
+    """Another operator may hold the Lease by now: this one writes nothing more."""
 
 
 class Api(Protocol):
-    """The namespace that the operator looks after, and the cluster's nodes. Raises ApiError."""
+    """The namespace of the operator, and the cluster's nodes. Raises ApiError."""
 
     def get(self, kind: Kind, name: str) -> Doc:
         """One object."""
 
     def find(self, kind: Kind, selector: str = "") -> list[Doc]:
-        """All objects, or those with these labels."""
+        """All objects, or all with these labels."""
 
     def create(self, kind: Kind, document: Doc) -> Doc:
-        """Make an object; CONFLICT when there is one of that name."""
+        """Create an object; CONFLICT when the name exists."""
 
     def replace(self, kind: Kind, name: str, document: Doc) -> Doc:
-        """Put a whole object in place; CONFLICT when it carries a resourceVersion that is not the present one."""
+        """Replace a whole object; CONFLICT when its resourceVersion is not the present version."""
 
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
-        """Merge into an object; CONFLICT as in `replace`."""
+        """Apply a merge patch; CONFLICT as in `replace`."""
 
     def amend(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
-        """Do the steps of a JSON patch, all or none; UNFIT when a test fails. A dry run changes nothing."""
+        """Apply a JSON patch, atomically; UNFIT when a test fails. A dry run changes nothing."""
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
-        """Delete the object if it is this one, in this version; `grace` seconds, 0: now, None: as it says itself."""
+        """Delete the object, with uid and version as preconditions; `grace` seconds, 0: now, None: its own default."""
 
 
 def tolerate(error: ApiError, *allowed: int) -> None:
-    """Raise unless the answer is as good as success."""
+    """Raise the error again unless its status is allowed."""
     if error.status not in allowed:
         raise error

@@ -1,6 +1,6 @@
-"""What the operator may do: a Role in its namespace, and reading nodes where the cluster's owner allows it.
+"""RBAC rules of the operator: a Role in its namespace, and, where the cluster's administrator allows it, listing nodes.
 
-The one list of it: a test holds what the chart gives against it, and another one the calls that are made against the chart.
+This is the source: one test compares the chart with these rules, and another test compares recorded calls with the chart.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ RULES: dict[tuple[str, str], tuple[str, ...]] = {
     ("policy", "poddisruptionbudgets"): ("list", "create"),
     ("coordination.k8s.io", "leases"): ("get", "create", "update"),
 }
-"""(group, resource) -> verbs, in the namespace. Secrets are written, never read; journals made, and then left to drivers
-until their run is over."""
+"""(group, resource) -> verbs, in the namespace. The operator writes Secrets, and never reads them. It creates journals, and
+deletes them at the end of their run; between, only drivers use them."""
 
 DRIVER_RULES: dict[tuple[str, str], tuple[str, ...]] = {(GROUP, journals.PLURAL): ("get", "patch")}
-"""What a driver may do, and with it the user's code beside it. Not list: the name of a journal has the uid of its job, which
-other jobs do not know."""
+"""Rules of a driver, and so of the user's code in its process. Without list: the name of a journal contains the uid of its
+job, and other jobs do not know this uid."""
 
 NODE_RULES: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
-"""The same, of the whole cluster; without it nodes that are cordoned are not seen."""
+"""Cluster-wide rules of the operator; without them it does not notice cordoned nodes."""
 
 UNCALLED: tuple[tuple[str, str, str], ...] = (("update", GROUP, f"{PLURAL}/finalizers"),)
-"""(verb, group, resource) that no call is made of: some clusters, such as OpenShift, ask for it of whoever makes objects
-that hold up the end of their owner (`blockOwnerDeletion`: a job that is deleted in the foreground waits for its pods)."""
+"""(verb, group, resource) of rules without a call. Some clusters, such as OpenShift, require them to create objects with
+`blockOwnerDeletion`: the foreground deletion of a job waits for its pods."""

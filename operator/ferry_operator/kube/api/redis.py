@@ -1,6 +1,6 @@
-"""A few commands to the Redis of the installation: does it answer, and may it forget a run?
+"""A few commands to the Redis of the installation: a ping, and the deletion of the entries of a run.
 
-The runtime talks to Redis through its registry; the operator only asks why no driver answers, and cleans up.
+The runtime uses Redis through its registry. The operator pings Redis only while no driver answers, and cleans up.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ log = logging.getLogger("ferry.operator")
 
 SECONDS = 2.0
 LATE_SECONDS = 5.0
-"""A question that is under way for longer waits for something that has no bound, such as a name server."""
+"""A ping without an answer after this time waits without a timeout, such as for a name server."""
 AGAIN_SECONDS = 2.0
-"""Between an answer and the next question, whoever asks."""
+"""Between an answer and the next ping, for all callers together."""
 ANSWER_MAX = 64 * 1024
 
 
 def problem(url: str) -> str | None:
-    """Why the server cannot be used, or None."""
+    """The reason that Redis is unusable, or None."""
     return _talk(url, [["PING"]])
 
 
 def forget(url: str, run: str) -> str | None:
-    """Delete what a run has left there; the reason when that was not possible. Heartbeats run out by themselves."""
+    """Delete the entries of a run; returns the reason of a failure, or None. Heartbeats expire on their own."""
     return _talk(url, [["DEL", *places.lasting(run)]])
 
 
 class Redis:
-    """The Redis of one installation, asked by a caller that waits for the answer."""
+    """The Redis of one installation. A caller waits for the answer."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def problem(self) -> str | None:
-        """Why it cannot be used, or None."""
+        """The reason that Redis is unusable, or None."""
         return problem(self._url)
 
     def forget(self, run: str) -> None:
-        """Delete what a run has left there; that it was not possible is logged."""
+        """Delete the entries of a run; a failure is logged."""
         why = forget(self._url, run)
         if why is not None:
-            log.info("what the run %s left in Redis stays: %s", run, why)
+            log.info("the Redis entries of run %s were not deleted: %s", run, why)
 
 
 class RedisApart(Redis):
-    """The same for callers that must not wait: a thread asks, and a caller hears what the last answer was. Thread-safe.
+    """The same for callers that must not wait: a thread sends commands, and callers get the last answer. Thread-safe.
 
-    A name server or a network that swallows the question holds up that thread, and no job.
+    A name server or a network without answers blocks this thread, and no job.
     """
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """None: that is all"""
+        """None: the thread ends"""
         self._asked_at: float | None = None
-        """when the question was put that has no answer yet"""
+        """start of the ping that waits for its answer"""
         self._last: tuple[str | None, float] = (None, -AGAIN_SECONDS)
-        """the last answer, and when it came"""
+        """the last answer, and its time"""
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
@@ -84,11 +84,11 @@ class RedisApart(Redis):
             return f"Redis at {where(self._url)} does not answer within {LATE_SECONDS:g} s" if late else self._last[0]
 
     def forget(self, run: str) -> None:
-        """Delete what a run has left there, at some time."""
+        """Delete the entries of a run, later."""
         self._work.put(lambda: Redis.forget(self, run))
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """End the thread, after the queued commands."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -102,13 +102,13 @@ class RedisApart(Redis):
 
 
 def where(url: str) -> str:
-    """Its address without a password."""
+    """The address in the URL, without a password."""
     parts = urlsplit(url)
     return parts.path if parts.scheme == "unix" else netloc(parts.hostname or "localhost", parts.port or 6379)
 
 
 def _talk(url: str, commands: list[list[str]]) -> str | None:
-    """Send commands, each of which is answered in one line; the first error."""
+    """Send commands with an answer of one line each; returns the first error, or None."""
     parts = urlsplit(url)
     everything = [*_login(parts.username, parts.password), *_database(parts.scheme, parts.path), *commands]
     try:
@@ -118,7 +118,7 @@ def _talk(url: str, commands: list[list[str]]) -> str | None:
                 answer = answers.readline(ANSWER_MAX).decode(errors="replace").strip()
                 if not answer or answer.startswith("-"):
                     return f"Redis at {where(url)} refuses {command[0]}: {answer[1:] or 'it closed the connection'}"
-    except (OSError, ValueError) as error:  # a name that cannot be encoded is the latter
+    except (OSError, ValueError) as error:  # ValueError: a host name that cannot be encoded
         return f"Redis at {where(url)} does not answer: {error}"
     return None
 

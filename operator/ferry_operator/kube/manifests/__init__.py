@@ -1,1 +1,1 @@
-"""Pure: the objects that a job consists of, and what the installation gives to every job."""
+"""Pure: the objects of a job, and the values that the installation provides for every job."""

@@ -1,7 +1,7 @@
 """The Secrets, accounts, claims, directories of nodes, networks, devices, images and users that a job may name. Pure.
 
-The operator makes pods for everybody who may create a StreamJob, and gives them what the job names. A name that is not
-allowed is refused before a pod is made; names that belong to the installation are refused even if they are allowed.
+The operator creates pods for every user with the right to create a StreamJob, and gives them the objects that the job names.
+It refuses a name that is not allowed before it creates a pod, and always refuses names of the installation itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_base import is_below
 
 RESERVED_SECRETS = ("ferry-*", "*-run", "sh.helm.release.*")
-"""Keys and passwords of an installation, settings of other jobs, and what Helm keeps of releases, values and all."""
+"""Keys and passwords of an installation, settings of other jobs, and the releases of Helm with their values."""
 
 RESERVED_ACCOUNTS = ("ferry-*",)
 
 RESERVED_LABELS = ("app.kubernetes.io/", "ferry.dev/")
-"""Services, policies and budgets of a release choose its pods by the first, the operator pods of jobs by the second."""
+"""The first selects pods of a release in Services, policies and budgets; by the second the operator selects pods of jobs."""
 
 
 class _Names(BaseModel):
@@ -44,37 +44,37 @@ class Allowed(_Names):
 
     secrets: tuple[str, ...] = ("for-jobs-*",)
     service_accounts: tuple[str, ...] = ()
-    """beside that of jobs that name none"""
+    """beside the default account"""
     host_paths: tuple[Annotated[str, Field(pattern="^/")], ...] = ()
-    """directories of nodes: these, and all below them"""
+    """directories of nodes, with all directories below them"""
     host_network: bool = False
     networks: tuple[str, ...] = ()
-    """of the attachments of further networks: 'name', or 'namespace/name'"""
+    """NetworkAttachmentDefinitions: 'name', or 'namespace/name'"""
     devices: tuple[str, ...] = ("rdma/*",)
     """resources of device plugins"""
     claims: tuple[str, ...] = ("*",)
     taints: tuple[str, ...] = ("*",)
     """keys; a toleration without a key needs '*'"""
     labels: tuple[str, ...] = ()
-    """of a StreamJob that its pods get, too: others choose pods by labels, for Services and policies"""
+    """labels of a StreamJob that the operator copies to its pods; Services and policies select pods by labels"""
     images: tuple[str, ...] = ("*",)
-    """beside that of jobs that name none"""
+    """beside the default image"""
     users: tuple[int, ...] = ()
-    """beside that of jobs that name none"""
+    """beside the default user"""
     own: Own = Own()
 
     @staticmethod
     def read(text: str) -> Allowed:
-        """From JSON, as the chart writes it; '': the defaults. Raises ValueError."""
+        """Parse the JSON of the chart; '': the defaults. Raises ValueError."""
         try:
             return Allowed.model_validate_json(text or "{}")
         except ValidationError as error:
-            raise ValueError(f"what jobs may name is not readable: {error}") from None
+            raise ValueError(f"FERRY_JOBS_ALLOW is invalid: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """Image, account and user of jobs that name none; a job may name these, too."""
+    """Default image, account and user of jobs; a job may also name them itself."""
 
     image: str
     service_account: str | None
@@ -82,21 +82,21 @@ class Usual:
 
 
 def check(job: StreamJob, allowed: Allowed, usual: Usual) -> None:
-    """Raises SpecRefused with all that the job names and may not."""
-    wrong = [f"spec.kubernetes.{one}" for one in _wrong(job, allowed, usual)]
-    wrong += [f"spec.transport.rdma.{one}" for one in _wrong_rdma(job, allowed)]
+    """Raises SpecRefused with all names of the job that are not allowed."""
+    wrong = [f"spec.kubernetes.{text}" for text in _wrong(job, allowed, usual)]
+    wrong += [f"spec.transport.rdma.{text}" for text in _wrong_rdma(job, allowed)]
     if wrong:
         raise SpecRefused("; ".join(wrong))
 
 
 def _wrong(job: StreamJob, allowed: Allowed, usual: Usual) -> Iterator[str]:
-    one, own = job.spec.kubernetes, allowed.own
-    for name in one.env_from:
+    kubernetes, own = job.spec.kubernetes, allowed.own
+    for name in kubernetes.env_from:
         if _any(name, (*RESERVED_SECRETS, *own.secrets)):
             yield f"envFrom: the Secret {name!r} belongs to Ferry or to another job: no job may read it"
         elif not _any(name, allowed.secrets):
             yield f"envFrom: no job may read the Secret {name!r}; {_may('secrets', allowed.secrets)}"
-    account = one.service_account
+    account = kubernetes.service_account
     if account not in (None, usual.service_account):
         if _any(account, own.service_accounts) or (
             _any(account, RESERVED_ACCOUNTS) and account not in allowed.service_accounts
@@ -104,28 +104,28 @@ def _wrong(job: StreamJob, allowed: Allowed, usual: Usual) -> Iterator[str]:
             yield f"serviceAccount: {account!r} belongs to Ferry: no job may run under it"
         elif not _any(account, allowed.service_accounts):
             yield f"serviceAccount: no job may run under {account!r}; {_may('serviceAccounts', allowed.service_accounts)}"
-    if one.image not in (None, usual.image) and not _any(one.image, allowed.images):
-        yield f"image: no job may run {one.image!r}; {_may('images', allowed.images)}"
-    if one.user not in (None, usual.user, *allowed.users):
-        yield f"user: no job may run as {one.user}; {_may('users', [str(user) for user in allowed.users])}"
-    if one.network == "host" and not allowed.host_network:
-        yield "network: no job may use the host's network; who installed Ferry may allow it by jobs.allow.hostNetwork"
-    directories = [(f"volumes.{volume.name}.hostPath", volume.host_path) for volume in one.volumes]
-    for field, path in (("stateVolume.path", one.state_volume.path), *directories):
+    if kubernetes.image not in (None, usual.image) and not _any(kubernetes.image, allowed.images):
+        yield f"image: no job may run {kubernetes.image!r}; {_may('images', allowed.images)}"
+    if kubernetes.user not in (None, usual.user, *allowed.users):
+        yield f"user: no job may run as {kubernetes.user}; {_may('users', [str(user) for user in allowed.users])}"
+    if kubernetes.network == "host" and not allowed.host_network:
+        yield "network: no job may use the host's network; an administrator can allow it with jobs.allow.hostNetwork"
+    directories = [(f"volumes.{volume.name}.hostPath", volume.host_path) for volume in kubernetes.volumes]
+    for field, path in (("stateVolume.path", kubernetes.state_volume.path), *directories):
         if path is not None and not any(is_below(path, root) for root in allowed.host_paths):
             yield f"{field}: no job may use {path!r} of a node; {_may('hostPaths', allowed.host_paths)}"
-    for volume in one.volumes:
+    for volume in kubernetes.volumes:
         if volume.claim in own.claims:
             yield f"volumes.{volume.name}.claim: {volume.claim!r} belongs to Ferry: no job may mount it"
         elif volume.claim is not None and not _any(volume.claim, allowed.claims):
             yield f"volumes.{volume.name}.claim: no job may mount {volume.claim!r}; {_may('claims', allowed.claims)}"
-    for taint in one.tolerations:
+    for taint in kubernetes.tolerations:
         key = str(taint.get("key") or "")
         if not _any(key, allowed.taints):
             which = f"the taint {key!r}" if key else "every taint"
             yield f"tolerations: no job may tolerate {which}; {_may('taints', allowed.taints)}"
-    if _of_other_namespaces(one.affinity):
-        yield "affinity: a job may say where it runs beside pods of its own namespace alone"
+    if _of_other_namespaces(kubernetes.affinity):
+        yield "affinity: no job may select pods of other namespaces"
 
 
 def _wrong_rdma(job: StreamJob, allowed: Allowed) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _wrong_rdma(job: StreamJob, allowed: Allowed) -> Iterator[str]:
 
 
 def _of_other_namespaces(term: Any) -> bool:
-    """Whether an affinity looks at pods of other namespaces: one that keeps those away keeps them from nodes, too."""
+    """Whether an affinity selects pods of other namespaces: by anti-affinity a job could keep them off nodes."""
     if isinstance(term, list):
         return any(map(_of_other_namespaces, term))
     if not isinstance(term, dict):
@@ -150,14 +150,13 @@ def _of_other_namespaces(term: Any) -> bool:
 
 
 def labels(job: StreamJob, allowed: Allowed) -> dict[str, str]:
-    """Labels of the StreamJob that its pods get: never those by which Ferry chooses its own."""
-    given = job.metadata.labels.items()
-    return {key: value for key, value in given if _any(key, allowed.labels) and not key.startswith(RESERVED_LABELS)}
+    """Labels of the StreamJob for its pods, without the labels by which Ferry selects its own pods."""
+    pairs = job.metadata.labels.items()
+    return {key: value for key, value in pairs if _any(key, allowed.labels) and not key.startswith(RESERVED_LABELS)}
 
 
-def _may(value: str, there: Sequence[str]) -> str:
-    known = f"allowed: {', '.join(there)}" if there else "none is allowed"
-    return f"{known}; who installed Ferry may add it to jobs.allow.{value}"
+def _may(value: str, patterns: Sequence[str]) -> str:
+    return f"allowed: {', '.join(patterns) or 'no name'}; an administrator can add it to jobs.allow.{value}"
 
 
 def _any(name: str | None, patterns: Sequence[str]) -> bool:

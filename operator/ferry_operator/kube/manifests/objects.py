@@ -1,4 +1,4 @@
-"""The other objects of a job: the Secret with its settings, and the budget that lets nobody else empty a node."""
+"""The objects of a job beside its pods: the Secret with its settings, the budget against evictions, the journal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts
 
 NEVER_BELOW = 100_000
-"""More workers than there can be: no eviction is ever allowed, also while there are surge workers. A drain of a node
-waits until the workers on it were emptied and have moved."""
+"""More than the maximum of workers: the budget forbids every eviction, even beside surge workers. `kubectl drain` of a node
+waits until the operator has drained the workers on it and moved their pods."""
 
 
 def secret(job: Doc, settings: RunSettings) -> Doc:
@@ -30,7 +30,7 @@ def secret(job: Doc, settings: RunSettings) -> Doc:
 
 
 def renewed(job: Doc, document: Doc) -> list[Doc]:
-    """The steps that put the data of a Secret into the one that is there, if that one is this job's: none is ever read."""
+    """The JSON patch that replaces the data of a Secret if this job owns it, without reading the Secret."""
     return [
         {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job["metadata"]["uid"]},
         {"op": "add", "path": "/data", "value": document["data"]},
@@ -38,7 +38,7 @@ def renewed(job: Doc, document: Doc) -> list[Doc]:
 
 
 def journal(job: Doc, run: int) -> Doc:
-    """The object in which drivers of a run keep the journal: it goes when the job does, and is empty until one writes."""
+    """The object for the journal of a run, written by drivers; garbage-collected with the job."""
     return {
         "apiVersion": f"{journals.GROUP}/{journals.VERSION}",
         "kind": journals.KIND,

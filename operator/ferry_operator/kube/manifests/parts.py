@@ -1,7 +1,7 @@
 """Parts that the pods of a job share: security, environment, volumes, placement. Pure builders of manifests.
 
-Restricted pod security holds for all that is made here, but for what the job itself asks for: the host's network, a
-directory of the node. An RDMA device breaks none of it.
+All manifests obey the restricted pod security standard, except where the job itself asks for the host's network or for a
+directory of the node. An RDMA device obeys it, too.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ TEMPORARY = PurePosixPath("/", "tmp")
 """Directory for temporary files in a container; Java needs it."""
 
 HOST_PORTS, HOST_JOBS = 21000, 4000
-"""On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
+"""On the host's network each job has two ports of its own; the scheduler puts no two pods with equal ports on one node."""
 
 HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
-"""There each pod has one for its metrics, likewise. Those of one job lie side by side, so that its own pods never clash."""
+"""On the host's network each pod has a port for its metrics. Ports of one job are consecutive: its pods never collide."""
 
 RUN_LIMIT = "10Gi"
-"""Limit of a driver's files: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver
-that writes more is replaced before it takes the disk of its neighbours."""
+"""Limit of a driver's files: its timeline, offsets and dead letters, and the output of a job without a volume. The kubelet
+evicts a driver with more files, before the disk of the node is full."""
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints of a silent node. The operator and the coordinator judge it: the pod may still work."""
+"""Taints of a silent node. Pods tolerate them: the operator and the coordinator decide whether a pod still works."""
 
 
 def on_host(job: StreamJob) -> bool:
@@ -48,17 +48,17 @@ def on_host(job: StreamJob) -> bool:
 
 
 def control_port(job: StreamJob, uid: str) -> int:
-    """Where the driver serves."""
+    """Port of the driver's control server."""
     return _host_port(uid) if on_host(job) else ports.CONTROL
 
 
 def master_port(job: StreamJob, uid: str) -> int:
-    """Where Spark's master listens."""
+    """Port of Spark's master."""
     return _host_port(uid) + 1 if on_host(job) else ports.SPARK_MASTER
 
 
 def metrics_port(job: StreamJob, uid: str, worker: int | None = None) -> int:
-    """Where the driver, or a worker's sidecar, serves its metrics."""
+    """Port for the metrics of the driver, or of a worker's sidecar."""
     if not on_host(job):
         return ports.METRICS
     return HOST_METRICS_PORTS + (crc32(uid.encode()) + (0 if worker is None else 1 + worker)) % HOST_PODS
@@ -69,7 +69,7 @@ def _host_port(uid: str) -> int:
 
 
 def owner(job: Doc) -> Doc:
-    """The reference that makes an object go away with its StreamJob."""
+    """The owner reference to the StreamJob: a deleted job takes the object along."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -81,9 +81,9 @@ def owner(job: Doc) -> Doc:
 
 
 def user(job: StreamJob, release: Installation) -> int | None:
-    """User and group of the processes; None: as the cluster chooses."""
-    given = job.spec.kubernetes.user
-    return given if given is not None else release.user
+    """User and group of the processes; None: the cluster chooses."""
+    number = job.spec.kubernetes.user
+    return number if number is not None else release.user
 
 
 def pod_security(job: StreamJob, release: Installation) -> Doc:
@@ -98,8 +98,8 @@ def pod_security(job: StreamJob, release: Installation) -> Doc:
     }
 
 
-def container(name: str, job: StreamJob, release: Installation, arguments: list[str], given: Resources) -> Doc:
-    """A container of the runtime image. `args`, not `command`: the image may begin with an init of its own."""
+def container(name: str, job: StreamJob, release: Installation, arguments: list[str], resources: Resources) -> Doc:
+    """A container of the runtime image. `args`, not `command`: the entrypoint of an image may be an init process."""
     kubernetes = job.spec.kubernetes
     return {
         "name": name,
@@ -114,16 +114,16 @@ def container(name: str, job: StreamJob, release: Installation, arguments: list[
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "resources": {
-            "requests": {"cpu": str(given.cpu), "memory": str(given.memory)},
-            "limits": {"memory": str(given.memory)},
+            "requests": {"cpu": str(resources.cpu), "memory": str(resources.memory)},
+            "limits": {"memory": str(resources.memory)},
         },
-        # The end of the log says why, also after the pod has gone from its node.
+        # The pod's status keeps the last lines of the log, even after the node has deleted the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def environment(job: StreamJob, more: Mapping[str, str]) -> list[Doc]:
-    """Variables of every container: where the pod is, and `more`."""
+    """Environment of every container: address, name and node of the pod, and `more`."""
     return [
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -135,19 +135,19 @@ def environment(job: StreamJob, more: Mapping[str, str]) -> list[Doc]:
 
 
 def given_secrets(job: StreamJob) -> Doc:
-    """Secrets whose keys are variables of a container; what Ferry sets itself wins. The operator never reads them."""
-    found = [{"secretRef": {"name": name}} for name in job.spec.kubernetes.env_from]
-    return {"envFrom": found} if found else {}
+    """Secrets of the job as environment variables; variables of Ferry win. The operator never reads these Secrets."""
+    references = [{"secretRef": {"name": name}} for name in job.spec.kubernetes.env_from]
+    return {"envFrom": references} if references else {}
 
 
 def networks(job: StreamJob) -> dict[str, str]:
-    """Annotation of a worker's pod that asks for networks of its own beside the cluster's."""
+    """Annotation of a worker's pod that attaches further networks beside the cluster's."""
     wanted = job.spec.transport.rdma.networks
     return {NETWORKS: wanted} if wanted is not None else {}
 
 
 def metrics_token(release: Installation) -> list[Doc]:
-    """The token of processes that serve metrics; without it they serve none. A pod starts without the Secret, too."""
+    """The bearer token of the metrics; without a token a process serves no metrics. The Secret is optional for a pod."""
     if release.metrics_secret is None:
         return []
     reference = {"name": release.metrics_secret, "key": "token", "optional": True}
@@ -160,7 +160,7 @@ def mount(name: str, path: str, **more: Any) -> Doc:
 
 
 def base_volumes(job: StreamJob, with_instances: bool) -> list[Doc]:
-    """The run's settings, its directory, and room for temporary files."""
+    """Volumes for the settings of the run, its directory, and temporary files."""
     sources: list[Doc] = [{"secret": {"name": names.run_secret(job.metadata.name)}}]
     if with_instances:
         field = {"fieldPath": f"metadata.annotations['{names.INSTANCES}']"}
@@ -173,7 +173,7 @@ def base_volumes(job: StreamJob, with_instances: bool) -> list[Doc]:
 
 
 def base_mounts() -> list[Doc]:
-    """Where `base_volumes` are mounted."""
+    """Mounts of `base_volumes`."""
     return [
         mount("settings", SETTINGS_DIRECTORY, readOnly=True),
         mount("run", str(DIRECTORY)),
@@ -187,7 +187,7 @@ def user_volumes(job: StreamJob) -> list[Doc]:
 
 
 def user_mounts(job: StreamJob) -> list[Doc]:
-    """Where they are mounted."""
+    """Mounts of the volumes that the job names."""
     return [
         mount(_name(volume), volume.mount_path, **({"readOnly": True} if volume.read_only else {}))
         for volume in job.spec.kubernetes.volumes
@@ -195,18 +195,18 @@ def user_mounts(job: StreamJob) -> list[Doc]:
 
 
 def sidecar_mounts(job: StreamJob) -> list[Doc]:
-    """Volumes of the job that a sidecar needs: that of durable checkpoints, and, to read, that of the pipeline's file, which
-    instances load when it has a process."""
-    file, location, found = job.spec.pipeline.file, job.spec.state.checkpoint.location, list[Doc]()
+    """Mounts of a sidecar: the volume of durable checkpoints, and, read-only, the volume of the pipeline's file, because
+    instances load a pipeline with a process."""
+    file, location, mounts = job.spec.pipeline.file, job.spec.state.checkpoint.location, list[Doc]()
     for volume in job.spec.kubernetes.volumes:
-        written, read = (one is not None and is_below(one, volume.mount_path) for one in (location, file))
+        written, read = (path is not None and is_below(path, volume.mount_path) for path in (location, file))
         if written or read:
-            found.append(mount(_name(volume), volume.mount_path, **({} if written else {"readOnly": True})))
-    return found
+            mounts.append(mount(_name(volume), volume.mount_path, **({} if written else {"readOnly": True})))
+    return mounts
 
 
 def checkpoint_mount(job: StreamJob) -> list[Doc]:
-    """The directory of the offsets on the volume that it lies on; without one they end with the pod."""
+    """Mount of the offsets on their volume; without a volume the offsets are lost with the pod."""
     path = job.spec.kubernetes.checkpoint
     holders = [v for v in job.spec.kubernetes.volumes if path is not None and is_below(path, v.mount_path)]
     if path is None or not holders:
@@ -217,7 +217,7 @@ def checkpoint_mount(job: StreamJob) -> list[Doc]:
 
 
 def _name(volume: Volume) -> str:
-    """Apart from the names that Ferry uses itself."""
+    """The name of a volume in the pod, with a prefix that no volume of Ferry has."""
     return f"user-{volume.name}"
 
 
@@ -228,7 +228,7 @@ def _source(volume: Volume) -> Doc:
 
 
 def placement(job: StreamJob) -> Doc:
-    """Where the pods may be; what the job says wins."""
+    """Fields of a pod for the scheduler; values of the job win."""
     kubernetes = job.spec.kubernetes
     silent = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in TOLERATED]
     return {

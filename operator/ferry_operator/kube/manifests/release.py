@@ -1,6 +1,6 @@
-"""The installation's image, Redis and key for every job, and the settings of a job's run made from these.
+"""The installation: image, Redis and key for every job; and the settings of a job's run, which depend on these. Pure.
 
-Pure. The secret of a run is derived from the key and the job's uid, so that no operator ever has to read a Secret.
+The secret of a run is derived from the key and the job's uid, so no operator needs the right to read Secrets.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class Installation:
 
     namespace: str
     image: str
-    """of jobs that name none"""
+    """default image of jobs"""
     redis: str
     """URL, with the password"""
     key: str
-    """what the secrets of runs are derived from"""
+    """key from which the secrets of runs are derived"""
     service_account: str | None = None
-    """of jobs that name none; one without rights"""
+    """default account of jobs; has no rights"""
     user: int | None = USER
-    """of jobs that name none; None: as the cluster chooses"""
+    """default user of jobs; None: the cluster chooses"""
     read_nodes: bool = True
-    """nodes may be listed"""
+    """whether the operator may list nodes"""
     metrics_secret: str | None = None
-    """a Secret whose `token` is asked of whoever scrapes jobs; none: they serve no metrics"""
+    """Secret with the `token` that a scrape of a job presents; None: jobs serve no metrics"""
     allow: Allowed = field(default_factory=Allowed)
-    """what jobs may name beside it"""
+    """names that jobs may use beside the defaults"""
 
     @property
     def usual(self) -> Usual:
-        """Image, account and user of jobs that name none."""
+        """Default image, account and user of jobs."""
         return Usual(self.image, self.service_account, self.user)
 
 
@@ -75,34 +75,36 @@ def run_key(release: Installation, uid: str) -> str:
 
 
 def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> RunSettings:
-    """The settings of the run's processes. Raises SpecRefused for a path that means nothing in a pod."""
-    one = job.spec
+    """The settings of the run's processes. Raises SpecRefused for a path that is invalid in a pod."""
+    spec = job.spec
     paths = {
-        "pipeline.file": one.pipeline.file,
-        "output": one.output,
-        "deadLetter.directory": one.dead_letter.directory,
+        "pipeline.file": spec.pipeline.file,
+        "output": spec.output,
+        "deadLetter.directory": spec.dead_letter.directory,
     }
     for where, path in paths.items():
         if path is not None and not path.startswith("/"):
-            raise SpecRefused(f"spec.{where}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
-    if one.kubernetes.state_volume.medium == "hostPath" and one.kubernetes.user is None and release.user is None:
+            raise SpecRefused(
+                f"spec.{where}: {path!r}: on Kubernetes, use an absolute path in the image or on a volume"
+            )
+    if spec.kubernetes.state_volume.medium == "hostPath" and spec.kubernetes.user is None and release.user is None:
         raise SpecRefused(
-            "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"
+            "spec.kubernetes.stateVolume: a directory of the node needs an owner: set spec.kubernetes.user"
         )
     place = _Place(names.run_name(job.metadata.name, memory.uid, memory.run), DIRECTORY)
-    settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
-    lasting, begins = one.kubernetes.state_volume.lasting, memory.restore_from(one.restore_from)
+    settings = settings_for(job, Path("/job.yaml"), place, Options().over(spec.output or _output(job), spec.events))
+    lasting, begins = spec.kubernetes.state_volume.lasting, memory.restore_from(spec.restore_from)
     return replace(
         settings, secret=run_key(release, memory.uid), redis=release.redis, lasting=lasting, restore_from=begins
     )
 
 
 def _output(job: StreamJob) -> str:
-    """Where Parquet goes when the job does not say: to its first volume, else into the driver's pod, with which it goes."""
+    """The default directory of Parquet output: on the first writable volume, else in the driver's pod, and lost with it."""
     shared = [volume.mount_path for volume in job.spec.kubernetes.volumes if not volume.read_only]
     return f"{shared[0]}/{job.metadata.name}/out" if shared else str(DIRECTORY / "out")
 
 
 def seal(release: Installation, text: str) -> str:
-    """A keyed digest: equal for equal texts, and no help in guessing them."""
+    """A keyed digest: equal for equal texts, and useless for guesses without the key."""
     return hmac.new(release.key.encode(), text.encode(), hashlib.sha256).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""Pure: what the objects of the API server and the answers of a driver mean. It must never change or ask anything."""
+"""Pure: interprets objects of the API server and answers of a driver. It must never change or request anything."""

@@ -1,8 +1,8 @@
-"""Which spec is in force: the new one, or the last good one when the new one cannot be followed. Pure.
+"""The spec in force: the newest spec, or the last good spec when the newest one is refused. Pure.
 
-A spec is good once an epoch was finished under it. It is kept with a seal, so that only a spec comes into force that the API
-server has admitted. The last good spec stays in force when the new one is invalid, changes an immutable field, or could
-not run; with another `restartNonce` the new one is tried again.
+A spec is good once an epoch was finished under it. A good spec is kept with a seal, as a proof that the API server has
+admitted it. The last good spec stays in force when the newest one is invalid, changes an immutable field, or could not
+run; another `restartNonce` tries the newest one again.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ from ferry_operator.kube.observe.shapes import DOES_NOT_FIT
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSpec:
-    """The spec that is acted on."""
+    """The spec in force."""
 
     job: StreamJob | None
-    """None: there never was one that could be read"""
+    """None: no spec of the job was ever valid"""
     newest: bool
-    """it is the one that the user wrote last"""
+    """whether it is the newest spec of the user"""
     good: bool
-    """it is recorded as the last good one"""
+    """whether it is recorded as the last good spec"""
     problem: Problem | None = None
     fallback: Revisions | None = None
-    """of the last good spec, while that is another spec than the one in force"""
+    """revisions of the last good spec, while another spec is in force"""
     last: StreamJob | None = None
-    """the last good spec; None: there is none yet"""
+    """the last good spec, if any"""
     began_from: str | None = None
-    """`restoreFrom` as it was when the run began"""
+    """`restoreFrom` at the start of the run"""
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """Digests of what pods are made from: a pod with another digest is out of date."""
+    """Digests of the fields from which pods are created: a pod with another digest is outdated."""
 
     driver: str
     worker: str
     settings: str
-    """of run.json, as far as processes do not follow it anyway"""
+    """digest of the fields of run.json that running processes do not reload"""
 
     @property
     def both(self) -> str:
-        """The text by which a refused spec is known again."""
+        """The key of a refused spec."""
         return f"{self.driver}-{self.worker}"
 
 
 def in_force(document: Doc, release: Installation) -> EffectiveSpec:
-    """The spec of a StreamJob object that is in force.
+    """The spec in force of a StreamJob object.
 
-    During a suspend this is the last good spec: other changes come into force when the job is resumed.
+    During a suspend this is the last good spec: other changes come into force at the resume.
     """
     try:
         memory = JobMemory.of(document)
@@ -83,7 +83,7 @@ def in_force(document: Doc, release: Installation) -> EffectiveSpec:
         also = ": the last good spec stays in force" if last is not None else ""
         return replace(_of(last), newest=False, problem=Problem("SpecRefused", text + also))
     if last is None:
-        # How many workers there are while they go to rest is not told by a spec that wants none.
+        # A spec with 0 workers does not tell how many workers take the last checkpoint.
         sized = job.model_copy(update={"spec": job.spec.model_copy(update={"workers": max(1, job.spec.workers)})})
         return EffectiveSpec(sized, newest=True, good=False, began_from=job.spec.restore_from)
     if job.spec.suspended:
@@ -104,7 +104,7 @@ def _of(last: StreamJob | None) -> EffectiveSpec:
 
 
 def last_good(job: StreamJob, uid: str, generation: int, release: Installation) -> GoodSpec:
-    """A spec that the API server has admitted with this generation, with the seal of the operator."""
+    """A spec that the API server has admitted in this generation, with the seal of the operator."""
     text = json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
     return GoodSpec(generation=generation, spec=text, seal=_sealed(text, uid, generation, release))
 
@@ -114,16 +114,16 @@ def _sealed(text: str, uid: str, generation: int, release: Installation) -> str:
 
 
 def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
-    """Texts that differ when pods have to be made anew. Raises SpecRefused.
+    """Digests that change when pods need a replacement. Raises SpecRefused.
 
-    Made from what the spec says beyond its defaults, never from manifests: another version of the operator, with
-    further fields or other manifests, restarts nothing.
+    They depend on fields of the spec with values other than their defaults, never on manifests: another version of the
+    operator, with further fields or other manifests, restarts nothing.
     """
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
     allowed.check(job, release.allow, release.usual)
-    settings_of(job, JobMemory(uid=uid), release)  # says no to what means nothing in a pod
+    settings_of(job, JobMemory(uid=uid), release)  # raises SpecRefused for values that are invalid in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     return Revisions(
         driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver) + (job.spec.restore_from or "")),
@@ -141,32 +141,32 @@ def _revisions(job: StreamJob, uid: str, release: Installation) -> Revisions | N
 
 
 def version_of(job: StreamJob, image: str) -> str:
-    """The version in the status: the job's own, else a digest of its program; `image`: of jobs that name none."""
+    """The version in the status: `pipeline.version`, else a digest of the program; `image`: the default image."""
     image = job.spec.kubernetes.image or image
     program = _fingerprint(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
     return job.spec.pipeline.version or _digest(f"{image} {program}")
 
 
-def _fingerprint(one: Spec, counts: Callable[[changes.FieldEntry], bool]) -> str:
-    found = {}
+def _fingerprint(job_spec: Spec, counts: Callable[[changes.FieldEntry], bool]) -> str:
+    fields = {}
     for entry in changes.TABLE:
         if not counts(entry) or entry.used == "one machine":
             continue
-        value: Any = one
+        value: Any = job_spec
         for name in entry.names:
             value = getattr(value, name)
         if _plain(value) != _DEFAULTS[entry.path]:
-            found[entry.path] = _plain(value)
-    return json.dumps(found, sort_keys=True)
+            fields[entry.path] = _plain(value)
+    return json.dumps(fields, sort_keys=True)
 
 
 def _plain(value: Any) -> Any:
-    """Equal for two spellings of the same."""
+    """A value that is equal for two spellings of the same amount."""
     if isinstance(value, Duration | Quantity | Cpus):
         return amount(value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 _DEFAULTS = {
@@ -179,7 +179,7 @@ def _digest(text: str) -> str:
 
 
 def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> StreamJob | None:
-    """The last good spec of this very object; None when its seal is wrong, or when it cannot be read."""
+    """The last good spec of this object; None when its seal or its content is invalid."""
     uid = str(document["metadata"]["uid"])
     if kept is None or not compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release)):
         return None
@@ -187,7 +187,7 @@ def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> S
 
 
 def read_kept(document: Doc, text: str | None) -> StreamJob | None:
-    """The job with this spec, in JSON; None when it cannot be read, such as what another version of the operator kept."""
+    """The job with this spec, in JSON; None when it is invalid, such as a spec from another version of the operator."""
     try:
         kept = json.loads(text or "")
         return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
@@ -196,8 +196,8 @@ def read_kept(document: Doc, text: str | None) -> StreamJob | None:
 
 
 def _of_today(kept: Doc) -> Doc:
-    """The spec without keys of Spark that this release refuses: a job that runs with them is still looked after."""
-    given = kept.get("spark")
-    if not isinstance(given, dict):
+    """The spec without keys of Spark that this release refuses: a job that runs with such keys is still reconciled."""
+    spark = kept.get("spark")
+    if not isinstance(spark, dict):
         return kept
-    return {**kept, "spark": {key: value for key, value in given.items() if why_not(key) is None}}
+    return {**kept, "spark": {key: value for key, value in spark.items() if why_not(key) is None}}

@@ -1,6 +1,6 @@
-"""Pods and nodes as the decisions see them, read from objects of the API. Pure; what is missing in an object is no error.
+"""Pods and nodes for decisions, parsed from objects of the API. Pure; a missing field is no error.
 
-Times are seconds since 1970, by the clocks of their writers: durations made from them are never negative.
+Times are seconds since 1970, by the clocks of their writers; differences of times are bounded below by zero.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 
 SILENT_SECONDS = 5.0
-"""A node that has not been ready for this long may be lost; that it is not says the cluster after a wait of its own."""
+"""A node that has not been ready for this long may be lost. The cluster itself waits before it sets a node not ready."""
 
 OVERDUE_SECONDS = 10.0
-"""A pod that is still there so long after its grace period has a kubelet that does not answer."""
+"""A pod that exists this long after its grace period has a kubelet that does not answer."""
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -32,7 +32,7 @@ LEAVING = (
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
 )
-"""Taints of nodes that are about to go away: they count as cordoned."""
+"""Taints of nodes that will be removed: such nodes count as cordoned."""
 
 BROKEN = {
     "ErrImagePull": "ImagePull",
@@ -44,21 +44,21 @@ BROKEN = {
     "RunContainerError": "ContainerRefused",
     "CrashLoopBackOff": "CrashLoop",
 }
-"""Reasons for which a container waits that do not pass by themselves, and what they are called in conditions."""
+"""Waiting reasons of containers that need a change by a user -> reason of the condition."""
 
 
 NO_TRANSPORT_REASON = "TransportUnavailable"
 
 OUT_OF_MEMORY = "OOMKilled"
-"""A kubelet's reason for the end of a container that needed more memory than its limit."""
+"""A kubelet's reason for a container with more memory than its limit."""
 
 SIZED = ("driver", "executor", "sidecar")
-"""Containers whose memory a job sets, by the fields of the same names below `spec.kubernetes`."""
+"""Containers with a field of the same name below `spec.kubernetes`, which sets their memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that keeps a part of the job from working, for conditions and events."""
+    """A reason why a part of the job does not work, for conditions and events."""
 
     reason: str
     message: str
@@ -69,10 +69,10 @@ class Ended:
     """How the main container of a pod ended."""
 
     code: int | None
-    """None: the pod was ended from outside, such as by an eviction"""
+    """None: the pod was ended from outside, for example by an eviction"""
     reason: str
     message: str
-    """the last lines of its log, when it failed"""
+    """the last lines of its log after a failure"""
     at: float
 
 
@@ -90,33 +90,33 @@ class Pod:
     ip: str | None
     created: float
     deleting: float | None
-    """when it should be gone"""
+    """end of its grace period, for a deleted pod"""
     ready: bool
     silent_since: float | None
-    """since when it is not ready although its containers last were: its node is silent"""
+    """start of the time in which the pod is not ready although its containers last were: its node is silent"""
     ended: Ended | None
     problems: tuple[Problem, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
-    """uid of the StreamJob that it belongs to"""
+    """uid of its StreamJob"""
     placed: float | None = None
-    """when it was given a node"""
+    """time of its scheduling"""
     unwell_since: float | None = None
-    """since when it runs and its kubelet finds it not ready; None: it is ready, or its kubelet does not say"""
+    """start of the time in which it runs, but its kubelet reports not ready; None: ready, or no report"""
     was_well: bool = False
-    """it has been ready since it was started"""
+    """whether it was ready at some time since its start"""
     scheme: str = "http"
-    """scheme of its main container, by its probe: the spec may have changed meanwhile"""
+    """scheme in the probe of its main container: the spec may have changed since"""
     cpus: float = 1.0
-    """CPUs that its sidecar requests; 1 when the pod does not say"""
+    """CPUs that its sidecar requests; default 1"""
 
     @property
     def unschedulable(self) -> bool:
-        """No node takes it at present."""
-        return any(one.reason == "Unschedulable" for one in self.problems)
+        """Whether no node has room for the pod at present."""
+        return any(problem.reason == "Unschedulable" for problem in self.problems)
 
     def number(self, annotation: str, default: int = 0) -> int:
-        """A number among the annotations; `default` when there is none."""
+        """The value of a numeric annotation, else `default`."""
         text = self.annotations.get(annotation, "")
         return int(text) if text.removeprefix("-").isdigit() else default
 
@@ -127,7 +127,7 @@ class KubeNode:
 
     name: str
     silent_since: float | None
-    """since when it is not Ready"""
+    """start of the time in which it is not Ready"""
     cordoned: bool
     zone: str | None
 
@@ -137,7 +137,7 @@ FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
 def when(text: Any) -> float | None:
-    """A timestamp of the API."""
+    """The seconds of a timestamp of the API; None for an invalid text."""
     try:
         return datetime.strptime(str(text)[:19], FORMAT).replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -150,7 +150,7 @@ def stamp(seconds: float) -> str:
 
 
 def why_ended(container: str, reason: str) -> str:
-    """The kubelet's reason for the end of a container, with a remedy; '' when the exit code says all."""
+    """The kubelet's reason for the end of a container, with a remedy; '' when the exit code is the whole reason."""
     if reason in ("Error", "Completed"):
         return ""
     if reason == OUT_OF_MEMORY and container in SIZED:
@@ -163,14 +163,14 @@ def pod(document: Doc) -> Pod:
     metadata, status = document["metadata"], document.get("status") or {}
     label = metadata.get("labels") or {}
     index = str(label.get(names.WORKER, ""))
-    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
     ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
-    main = [_Container(one) for one in status.get("containerStatuses") or []]
-    # Sidecars stand among the init containers.
-    every = [*(_Container(one) for one in status.get("initContainerStatuses") or []), *main]
-    started = [one for one in every if one.running is not None]
-    believed = bool(main) and all(one.ready for one in main) and all(one.ready for one in started)
-    # A kubelet gives a reason with its No; the node controller, which speaks for a silent kubelet, gives none.
+    main = [_Container(entry) for entry in status.get("containerStatuses") or []]
+    # Native sidecars are init containers.
+    every = [*(_Container(entry) for entry in status.get("initContainerStatuses") or []), *main]
+    started = [container for container in every if container.running is not None]
+    believed = bool(main) and all(container.ready for container in (*main, *started))
+    # A kubelet sets the reason of a condition that is False. The node controller, in place of a silent kubelet, does not.
     silent = believed and ready.get("status") == "False" and not ready.get("reason")
     unwell, began = _unwell(ready, main)
     return Pod(
@@ -199,13 +199,14 @@ def pod(document: Doc) -> Pod:
 
 
 def owner(metadata: Doc) -> str:
-    """The uid of what an object belongs to; '' when it belongs to nothing."""
-    return next((str(one.get("uid")) for one in metadata.get("ownerReferences") or [] if one.get("controller")), "")
+    """The uid of the controlling owner of an object; '' without an owner."""
+    references = metadata.get("ownerReferences") or []
+    return next((str(reference.get("uid")) for reference in references if reference.get("controller")), "")
 
 
 def node(document: Doc) -> KubeNode:
     """The facts of a node."""
-    conditions = {one["type"]: one for one in (document.get("status") or {}).get("conditions") or []}
+    conditions = {entry["type"]: entry for entry in (document.get("status") or {}).get("conditions") or []}
     ready, spec = conditions.get("Ready") or {}, document.get("spec") or {}
     since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
     return KubeNode(
@@ -218,7 +219,7 @@ def node(document: Doc) -> KubeNode:
 
 
 class _Container:
-    """Status of one container."""
+    """The status of one container."""
 
     def __init__(self, status: Doc) -> None:
         state, last = status.get("state") or {}, status.get("lastState") or {}
@@ -231,7 +232,7 @@ class _Container:
 
     @property
     def last_words(self) -> str | None:
-        """The last words of a sidecar that found no transport, and has not come up since."""
+        """The last log line of a sidecar without a transport, which has not become ready since; else None."""
         ended = self.terminated or self.before
         if self.name != "sidecar" or self.ready or ended.get("exitCode") != ExitCode.NO_TRANSPORT:
             return None
@@ -246,17 +247,17 @@ def _scheme(document: Doc) -> str:
 
 
 def _cpus(document: Doc) -> float:
-    """CPUs that the sidecar requests: not those of the spec while it changes, or after a resize of the pod."""
+    """CPUs that the sidecar of this pod requests: the spec may have changed, or the pod was resized."""
     spec = document.get("spec") or {}
-    for one in (*(spec.get("initContainers") or []), *(spec.get("containers") or [])):
-        if one.get("name") == "sidecar":
+    for container in (*(spec.get("initContainers") or []), *(spec.get("containers") or [])):
+        if container.get("name") == "sidecar":
             with contextlib.suppress(KeyError, ValueError):
-                return max(Cpus(one["resources"]["requests"]["cpu"]).millis, 1) / 1000
+                return max(Cpus(container["resources"]["requests"]["cpu"]).millis, 1) / 1000
     return 1.0
 
 
 def _unwell(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:
-    """Since when the main container runs without being ready, by its kubelet; and when it was started."""
+    """(start of the time in which the kubelet reports the running main container not ready, or None; its start)"""
     began = when(main[0].running.get("startedAt")) if main and main[0].running is not None else None
     if began is None or ready.get("status") != "False" or not ready.get("reason"):
         return None, 0.0
@@ -267,32 +268,34 @@ def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
     if status.get("phase") not in ("Failed", "Succeeded"):
         return None
     at = when(metadata.get("creationTimestamp")) or 0.0
-    for one in main:
-        if one.terminated is not None and one.terminated.get("reason") != "ContainerStatusUnknown":
-            code = int(one.terminated.get("exitCode", 1))
-            message = str(one.terminated.get("message") or "").strip()
-            at = when(one.terminated.get("finishedAt")) or at
+    for container in main:
+        if container.terminated is not None and container.terminated.get("reason") != "ContainerStatusUnknown":
+            code = int(container.terminated.get("exitCode", 1))
+            message = str(container.terminated.get("message") or "").strip()
+            at = when(container.terminated.get("finishedAt")) or at
             if not str(status.get("reason") or ""):
-                return Ended(code, str(one.terminated.get("reason") or ""), message, at)
+                return Ended(code, str(container.terminated.get("reason") or ""), message, at)
     return Ended(None, str(status.get("reason") or "PodEnded"), str(status.get("message") or ""), at)
 
 
 def _problems(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Problem]:
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") in ("Unschedulable", "SchedulingGated"):
-        yield Problem("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
-    for one in containers:
-        if (words := one.last_words) is not None:
+        yield Problem("Unschedulable", f"{name}: {scheduled.get('message', 'no node has room')}")
+    for container in containers:
+        if (words := container.last_words) is not None:
             yield Problem(NO_TRANSPORT_REASON, f"{name}: {words}")
             continue
-        kind = BROKEN.get(str(one.waiting.get("reason", "")))
+        kind = BROKEN.get(str(container.waiting.get("reason", "")))
         if kind is not None:
-            text = str(one.waiting.get("message") or one.waiting["reason"])
+            text = str(container.waiting.get("message") or container.waiting["reason"])
             if kind == "CrashLoop":
-                message = str(one.before.get("message") or "")
+                message = str(container.before.get("message") or "")
                 parts = (
-                    why_ended(one.name, str(one.before.get("reason") or "")),
+                    why_ended(container.name, str(container.before.get("reason") or "")),
                     last_words(message.split("\n")) or message,
                 )
-                text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, parts)) or 'no log'}"
-            yield Problem(kind, f"{name}, {one.name}: {text.strip()}")
+                text = (
+                    f"ends with {container.before.get('exitCode', '?')}: {'; '.join(filter(None, parts)) or 'no log'}"
+                )
+            yield Problem(kind, f"{name}, {container.name}: {text.strip()}")

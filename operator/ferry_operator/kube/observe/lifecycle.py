@@ -1,7 +1,7 @@
-"""What the state of the driver's pod means: it runs, it may be started, or the job has ended.
+"""The lifecycle of the driver, from its pod: it runs, it may start, or the job has ended. Pure.
 
-Pure: the history it needs is on the pod that ended (`FAILURES`, `EPOCH`), so that another operator sees the same.
-Unlike `ferry run`, which gives up, a driver that crashes is started again for ever, at longer and longer intervals.
+The history of crashes is on the pod that ended (`FAILURES`, `EPOCH`), so another operator decides the same. `ferry run`
+gives up after crashes; here a crashed driver always starts again, at longer and longer intervals.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ SIGNALLED = 128
 """The exit code of a container is the signal that ended its process, plus this number."""
 
 BACK_OFF_SECONDS_MAX = 60.0
-"""Between a crash and the next start, after many in a row."""
+"""Maximum between a crash and the next start, after many crashes in a row."""
 
 UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
-"""For how long a kubelet may find that a driver is not well before it is replaced: one that was well, one that starts."""
+"""Time after which the operator replaces a driver that its kubelet reports as not ready: after it was ready once, and at
+its start."""
 
 
 AGAIN = "another spec.restartNonce starts the driver again"
@@ -32,21 +33,21 @@ AGAIN = "another spec.restartNonce starts the driver again"
 
 @dataclass(frozen=True, slots=True)
 class DriverLifecycle:
-    """The driver, as far as its pod tells."""
+    """The state of the driver, from its pod."""
 
     running: bool
     may_start: bool = False
     failures: int = 0
-    """crashes in a row, for the next pod"""
+    """crashes in a row, for the annotation of the next pod"""
     retry_at: float = 0.0
-    """when it may start again"""
+    """time of the next start"""
     end: Phase | None = None
     """Finished or Failed: no pod is started"""
     problem: Problem | None = None
 
 
 def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> DriverLifecycle:
-    """`revision`: of a driver made now; `epoch`: the last one known; `finished`: the job was seen to be."""
+    """`revision`: of a new driver; `epoch`: the last known epoch; `finished`: the status has phase Finished."""
     if finished:
         return DriverLifecycle(False, end="Finished")
     if pod is None:
@@ -61,7 +62,9 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     if kind == "finished":
         return DriverLifecycle(False, end="Finished")
     if kind == "suspended":
-        return DriverLifecycle(False, may_start=True)  # in case the job is resumed: the workers have the state
+        return DriverLifecycle(
+            False, may_start=True
+        )  # only for a job that was resumed meanwhile: the workers have the state
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
@@ -83,22 +86,22 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
 
 
 def hangs(pod: Pod, fine: bool, now: float) -> str | None:
-    """Why a driver that has not ended is replaced all the same, or None. `fine`: the operator hears it, or knows what one
-    that starts waits for.
+    """The reason to replace a running driver, or None. `fine`: the driver answers the operator, or the operator knows why
+    a starting driver waits.
 
-    Its kubelet asks it, so that a network that keeps the operator from it ends no driver. An image of an older release
-    says nothing to a kubelet.
+    The readiness probe of the kubelet decides: a broken network between operator and driver replaces no driver. Drivers of
+    older releases have no probe.
     """
     if pod.unwell_since is None or (fine and not pod.was_well):
         return None
     seconds = now - pod.unwell_since
     if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):
         return None
-    return f"it hangs: its node has not found it well for {seconds:.0f} s"
+    return f"it hangs: its kubelet has reported it as not ready for {seconds:.0f} s"
 
 
 def end_message(pod: Pod) -> str:
-    """The reason that a driver gave for its end, or how it ended."""
+    """The reason of a driver for its end, else the meaning of its exit code."""
     ended = pod.ended
     assert ended is not None
     parts = [why_ended("driver", ended.reason), _words(ended) if ended.code is not None else ended.message]
@@ -108,10 +111,10 @@ def end_message(pod: Pod) -> str:
 
 
 def _of_users(ended: Ended) -> str:
-    """The reason of a problem that the user's own code causes; '' for other problems."""
+    """The reason of the condition for an error in the user's own code; '' for other errors."""
     return "UserCode" if _words(ended).startswith(USER_CODE) else ""
 
 
 def _words(ended: Ended) -> str:
-    """The last words in the log that its kubelet has kept; '' when the driver was ended from outside."""
+    """The error in the last lines of the log; '' when the driver was ended from outside."""
     return (last_words(ended.message.split("\n")) or "") if ended.code is not None else ""

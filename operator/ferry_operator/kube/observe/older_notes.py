@@ -1,7 +1,7 @@
-"""Reads the annotations in which an operator of an older release kept its notes about a StreamJob. Pure.
+"""Reads the memory that an operator of an older release kept in annotations of a StreamJob. Pure.
 
-Users can write annotations, so the status has to agree: it names the run, with the uid of the object in the name. A status
-without a memory is of an older release: this release writes both at once.
+Users can write annotations, so they count only if the status agrees: it has the name of the run, which contains the uid of
+the object. A status without a memory is from an older release: this release writes both at once.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ REFUSED = "ferry.dev/refused"
 """[revision, reason]"""
 
 RUNS_MAX = 1000
-"""Runs of a job whose names are compared with the name in its status."""
+"""Numbers of runs whose names are compared with the name in the status."""
 
 Kept = TypeVar("Kept", JobMemory, CheckpointAnswer, RefusedSpec)
 
 
 @dataclass(frozen=True, slots=True)
 class OlderNotes:
-    """The notes of an older release, in the form of this one."""
+    """The memory of an older release, in the format of this release."""
 
     memory: JobMemory
     good: str | None
-    """the last good spec, as JSON: the API server has yet to say whether it admits it"""
+    """the last good spec, as JSON; the API server has not yet admitted it in this release"""
 
 
 def older_notes(job: Doc) -> OlderNotes | None:
-    """The notes about a job that an older release looked after; None for other jobs."""
+    """The memory of an older release about its job; None for other jobs."""
     metadata, status = job["metadata"], job.get("status") or {}
     if "memory" in status or not status.get("run"):
         return None
@@ -52,7 +52,7 @@ def older_notes(job: Doc) -> OlderNotes | None:
     annotations = metadata.get("annotations") or {}
     note = _read(annotations.get(RUN))
     memory = JobMemory(uid=uid, run=run, before=(job.get("spec") or {}).get("restoreFrom"))
-    # The number was noted a moment before the status named the next run.
+    # The older release wrote the number a moment before the status had the name of the next run.
     if isinstance(note, dict) and note.get("number") in (run, run + 1):
         kept = {"uid": uid, "run": note["number"], "over": note.get("over") is True, "before": note.get("before")}
         memory = _valid(JobMemory, kept) or memory

@@ -1,6 +1,7 @@
-"""A driver that asks for more than the one before is first given a place by a pod that does nothing: its placeholder. Pure.
+"""Placeholders: an idle pod finds a node for a driver that requests more than the present driver. Pure.
 
-There is one driver, and it ends before the next one begins. Where no node has room for the next one, the old one stays.
+A job has one driver, and it ends before the next driver starts. While no node has room for the next driver, the present
+driver stays.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ferry_operator.kube.observe.view import JobView
 
 
 def placeholder(view: JobView) -> Pod | None:
-    """The placeholder of the driver that is made now."""
+    """The placeholder for a driver of the spec in force, if any."""
     assert view.revisions is not None
     name = names.placeholder_pod(view.seen.name, view.revisions.driver)
     return next((pod for pod in view.seen.pods if pod.name == name and pod.deleting is None), None)
 
 
 def has_place(pod: Pod) -> bool:
-    """A node has taken it."""
+    """Whether the pod has a node."""
     return pod.node is not None or pod.phase == "Running"
 
 
 def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
-    """Pods to delete, and why: placeholders that no driver waits for; pods that wait, and avoid a node that stays."""
+    """Pods to delete, with reasons: unneeded placeholders, and pending pods that exclude a node which is open again."""
     driver, mine = view.seen.driver, view.revisions
     waited_for = ""
     if view.stage is Stage.RUNS and view.lifecycle.end is None and mine is not None and not view.in_place.driver:
@@ -34,11 +35,11 @@ def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
             waited_for = names.placeholder_pod(view.seen.name, mine.driver)
     for pod in here:
         if pod.role == names.PLACEHOLDER_ROLE and pod.name != waited_for:
-            yield pod, "no driver waits for its place"
+            yield pod, "no driver needs its place"
         elif pod.unschedulable and pod.node is None and not avoided(pod) <= frozenset(view.closed):
-            yield pod, "it avoids a node that stays"
+            yield pod, "it excludes a node that is open again"
 
 
 def avoided(pod: Pod) -> frozenset[str]:
-    """Nodes that a pod may not be put on."""
+    """Nodes that the affinity of a pod excludes."""
     return frozenset(filter(None, pod.annotations.get(names.AVOIDS, "").split(",")))

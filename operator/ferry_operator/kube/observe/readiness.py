@@ -1,4 +1,4 @@
-"""Whether the driver and all state are there, and whether an epoch was finished under the spec in force. Pure."""
+"""Whether a job is ready, and whether an epoch was finished under the spec in force. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ferry_operator.kube.observe.view import JobView
 
 
 def proven(view: JobView) -> bool:
-    """An epoch was finished by the driver and the workers of the spec in force; there is none to prove what started none."""
+    """Whether driver and workers of the spec in force have finished an epoch. A spec that replaces no pod needs no epoch."""
     seen, mine, driver, status = view.seen, view.revisions, view.seen.driver, view.seen.status
     if driver is None or mine is None or status is None or not ready(view):
         return False
@@ -21,7 +21,7 @@ def proven(view: JobView) -> bool:
 
 
 def ready(view: JobView) -> bool:
-    """The driver answers, has recovered, and every virtual node is led by an instance that obeys it."""
+    """Whether the driver answers, has recovered, and every virtual node has a live leader."""
     status = view.seen.status
     if status is None or status.phase in ("journal", "ask", "stopped") or not status.groups or status.finished:
         return False

@@ -1,8 +1,8 @@
-"""Workers that have to leave their pod: of nodes that are cordoned, of an older revision, or as the user asked. Pure.
+"""Workers that leave their pod: on cordoned nodes, of an outdated revision, or at the request of the user. Pure.
 
-A worker is emptied by an ordinary drain of `decide`, and its pod is made again once nothing is on it. Meanwhile as many
-surge workers are added for those that leave, where there is room. Where there is none, it goes without, if what is made has
-room where the worker is that it replaces; a worker that asks for more leaves nothing for it before one like it runs.
+`decide` drains a leaving worker, and its pod is replaced once it holds no state. Meanwhile the job has one surge worker for
+each leaving worker, if the cluster has room. Without room, a worker leaves without a surge worker, provided that its new pod
+fits into the place of the old pod. A worker whose new pod requests more leaves only after such a new pod runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import KubeNode, Pod
 
 SETTLED_SECONDS = 30.0
-"""A worker that was made later leaves no node: pods that are put on closed nodes again and again are left there."""
+"""A younger pod does not leave a cordoned node: otherwise pods that land on cordoned nodes again would move for ever."""
 
 AVOIDED_MAX = 64
-"""Nodes that one pod can be kept from."""
+"""Nodes that the affinity of one pod can exclude."""
 
 NEVER = 1e18
 
@@ -32,48 +32,48 @@ class RollingReplacement:
     """Values for `decide` beside the spec."""
 
     workers: int
-    """how many there should be, with surge workers"""
+    """wanted workers, with surge workers"""
     drains: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
-    """drained workers whose pods are made again when they are empty"""
+    """drained workers whose pods are replaced once they are empty"""
     remade: tuple[int, ...] = ()
-    """workers whose pods are out of date and never ran: nothing is in them"""
+    """workers with outdated pods that never ran: they hold no state"""
     without_surge: int | None = None
-    """a worker that leaves without a surge worker, for lack of room: to be noted on its pod"""
+    """a worker that leaves without a surge worker, for lack of room; its pod gets an annotation"""
     stuck: bool = False
-    """a worker should leave, and no other can take its state"""
+    """whether a worker should leave, and no other worker can take its state"""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPods:
-    """The workers of a job as they are."""
+    """The present workers of a job."""
 
     wanted: int
     pods: Mapping[int, Pod]
-    """of workers that run, or are on their way"""
+    """pods of workers that run or start"""
     alive: frozenset[int]
-    """workers with an instance that obeys the driver"""
+    """workers with a live instance, by the driver"""
     revision: str
-    """of a worker made now"""
+    """of a new worker"""
     now: float = NEVER
 
     def old(self, k: int) -> bool:
-        """Whether its pod is out of date."""
+        """Whether the pod of the worker is outdated."""
         return self.pods[k].annotations.get(names.REVISION) != self.revision
 
     def is_old(self, k: int) -> bool:
-        """Whether there is one, and it is out of date."""
+        """Whether the worker has a pod, and the pod is outdated."""
         return k in self.pods and self.old(k)
 
     def never_ran(self, k: int) -> bool:
-        """Whether its pod is held up before its first start."""
+        """Whether a problem prevents the first start of the pod."""
         return self.pods[k].phase == "Pending" and bool(self.pods[k].problems) and k not in self.alive
 
 
 def worker_pods(
     wanted: int, pods: Sequence[Pod], revision: str, status: Status | None, now: float = NEVER
 ) -> WorkerPods:
-    """The workers, from their pods and what the driver says."""
+    """The workers, from their pods and from the status of the driver."""
     alive = frozenset(int(i.partition(".")[0]) for i in (status.alive if status is not None else []))
     return WorkerPods(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision, now)
 
@@ -81,8 +81,8 @@ def worker_pods(
 def plan_replacement(
     workers: WorkerPods, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = (), in_place: bool = True
 ) -> RollingReplacement:
-    """`asked`: workers that the user wants emptied, and kept as they are; `in_place`: what is made now has room where a
-    worker of the spec before is."""
+    """`asked`: workers that the user drains, and whose pods stay; `in_place`: a pod of the spec in force fits into the place
+    of a pod of the last good spec."""
     kept = [k for k in asked if k < workers.wanted]
     leaving, without_surge = cordoned(workers, nodes), None
     count = _count(workers, leaving)
@@ -111,10 +111,10 @@ def plan_replacement(
 
 
 def cordoned(workers: WorkerPods, nodes: Mapping[str, KubeNode] | None) -> list[int]:
-    """Workers on nodes that take no new pods, when there is another node that does.
+    """Workers on nodes that take no new pods, if another node does.
 
-    A pod that does not run yet was put there by a scheduler that knows better than a list of nodes made before; and if not,
-    its eviction is not held up by anything.
+    A pending pod does not count: the decision of the scheduler is newer than our list of nodes. If the node is cordoned
+    all the same, the pod holds no state that would delay an eviction.
     """
     closed = closed_nodes(nodes)
     return [
@@ -125,7 +125,7 @@ def cordoned(workers: WorkerPods, nodes: Mapping[str, KubeNode] | None) -> list[
 
 
 def closed_nodes(nodes: Mapping[str, KubeNode] | None, first: Sequence[str | None] = ()) -> tuple[str, ...]:
-    """Nodes that take no new pods; none when there is no other node. `first`: which come first among too many."""
+    """Nodes that take no new pods; empty if no other node is open. `first`: nodes at the beginning of the order."""
     if nodes is None or all(node.cordoned or node.silent_since is not None for node in nodes.values()):
         return ()
     return tuple(
@@ -134,15 +134,15 @@ def closed_nodes(nodes: Mapping[str, KubeNode] | None, first: Sequence[str | Non
 
 
 def _next_old(workers: WorkerPods) -> int | None:
-    """The worker that is to be replaced next: one at a time, and none while a new one does not come up."""
+    """The next worker to replace: one at a time, and only while all new workers are alive."""
     if any(k < workers.wanted and k not in workers.alive and not workers.old(k) for k in workers.pods):
         return None
     return next((k for k in sorted(workers.pods) if workers.old(k) and k in workers.alive), None)
 
 
 def _count(workers: WorkerPods, leaving: Sequence[int]) -> int:
-    """How many workers there should be: the wanted ones, one for each that leaves, and for each that is away one
-    surge worker that is there already."""
+    """The number of workers: the wanted workers, one surge worker for each leaving worker, and, for each missing worker, one
+    surge worker that runs already."""
     count, missing = workers.wanted, sum(k in leaving for k in range(workers.wanted))
     while missing > 0 and count < WORKERS_MAX:
         missing -= count not in leaving

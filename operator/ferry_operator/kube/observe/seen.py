@@ -1,4 +1,4 @@
-"""One look at the cluster and at the driver. Values only: the view understands them."""
+"""One observation of the cluster and of the driver. Values only: `view` interprets them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ferry_operator.kube.observe.older_notes import OlderNotes, older_notes
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look at the cluster, and at the driver if it answered."""
+    """One observation of the cluster, and of a driver that answers."""
 
     job: Doc
     pods: tuple[Pod, ...]
     nodes: Mapping[str, KubeNode] | None
-    """None: they may not be read"""
+    """None: the operator may not list nodes"""
     budget: bool
-    """the PodDisruptionBudget is there"""
+    """whether the PodDisruptionBudget exists"""
     status: Status | None
     submitted: Submitted | None
     now: float
     problems: tuple[Problem, ...] = ()
-    """errors of the last pass, and the problem of Redis"""
+    """errors of the last reconcile, a failed request to the driver, and the problem of Redis"""
     heard_epoch: int | None = None
-    """the last epoch that a driver of this run told this operator"""
+    """the last epoch that this operator has read from a driver of this run"""
 
     @property
     def uid(self) -> str:
@@ -57,12 +57,12 @@ class Seen:
     @property
     def workers(self) -> tuple[Pod, ...]:
         """Pods of workers, by index."""
-        found = [p for p in self.pods if p.worker is not None and p.name == names.worker_pod(self.name, p.worker)]
-        return tuple(sorted(found, key=lambda pod: pod.worker or 0))
+        pods = [p for p in self.pods if p.worker is not None and p.name == names.worker_pod(self.name, p.worker)]
+        return tuple(sorted(pods, key=lambda pod: pod.worker or 0))
 
     @property
     def memory(self) -> JobMemory:
-        """The operator's notes about the job. After the loss of the status, the pods tell the number of the run."""
+        """The operator's memory of the job. After a loss of the status, the pods have the number of the run."""
         if (older := self.older) is not None:
             return older.memory
         with suppress(SpecRefused):
@@ -72,7 +72,7 @@ class Seen:
 
     @property
     def older(self) -> OlderNotes | None:
-        """The notes of an older release about the job; None when this release has a memory of it."""
+        """The memory of an older release about the job; None once this release has written its own."""
         return older_notes(self.job)
 
     @property
@@ -82,33 +82,35 @@ class Seen:
 
     @property
     def before(self) -> JobStatus:
-        """The status that was written last, without the epoch when it is of another run."""
-        found = JobStatus.read(self.job.get("status"))
-        return found if found.run in (None, self.run) else found.model_copy(update={"epoch": None, "generation": None})
+        """The previous status; without the epoch if it is of another run."""
+        status = JobStatus.read(self.job.get("status"))
+        return (
+            status if status.run in (None, self.run) else status.model_copy(update={"epoch": None, "generation": None})
+        )
 
     @property
     def counted(self) -> Status | None:
-        """The driver's status; None while the driver still reads the journal, and counts from nothing."""
+        """The driver's status; None while the driver still reads the journal, because its counters begin at zero."""
         status, epoch = self.status, self.before.epoch
         reads = status is not None and status.progress.began is None and status.epoch == -1 and epoch is not None
         return None if reads else status
 
     @property
     def epoch(self) -> int | None:
-        """The last finished one, as far as is known; -1 before the first, None before the first driver of a run."""
+        """The last known finished epoch; -1 before the first epoch, None before the first driver of a run."""
         return self.counted.epoch if self.counted is not None else self.last_epoch
 
     @property
     def last_epoch(self) -> int | None:
-        """The last finished epoch that was heard or written before this look."""
-        return max((one for one in (self.before.epoch, self.heard_epoch) if one is not None), default=None)
+        """The last finished epoch that was known before this observation."""
+        return max((epoch for epoch in (self.before.epoch, self.heard_epoch) if epoch is not None), default=None)
 
     @property
     def deleting(self) -> bool:
-        """The job is going away."""
+        """Whether the job is being deleted."""
         return self.job["metadata"].get("deletionTimestamp") is not None
 
     @property
     def paused(self) -> bool:
-        """The user wants nothing to be changed."""
+        """Whether the user has paused the operator for this job."""
         return self.annotations.get(names.PAUSED) == "true"

@@ -1,17 +1,17 @@
-"""Whether a job is suspended, or on its way there, and which of its runs it is at. Pure.
+"""The stages of a suspend: whether a job runs, is about to be suspended, or is suspended. Pure.
 
-A job is to be suspended when its spec says so, or wants no workers, whatever else may be wrong with that spec.
+A job is to be suspended when its spec says so, or has 0 workers, even if the spec is otherwise invalid.
 
-| stage | what there is | until |
+| stage | what exists | next stage when |
 |---|---|---|
-| RUNS | a run, as the spec says | it is to be suspended |
-| GOING | a driver that was asked for a last checkpoint, and its workers | the driver has ended with it, or is to go on |
-| | or pods of a run whose first driver never began: there is nothing to keep | no pod is left |
-| OVER | pods of a run that has ended: nothing in them is needed | none is left, and the next run is noted |
-| SUSPENDED | no pods; the next run has not begun | it is not to be suspended any more |
+| RUNS | a run, as in the spec | the job is to be suspended |
+| GOING | a driver with the request for a last checkpoint, and its workers | the driver ends with it, or the job is resumed |
+| | or pods of a run whose first driver never began: there is no state to keep | all pods are deleted |
+| OVER | pods of an ended run, without needed state | all pods are deleted, and the next run is recorded |
+| SUSPENDED | no pods; the next run has not begun | the job is resumed |
 
-A run ends for ever when its driver ends with a last checkpoint. The next run has another name, so that it takes no entry of
-the old one in Redis, and no directory on a node, for its own.
+A run ends for ever when its driver ends with a last checkpoint. The next run has another name, so it uses neither the Redis
+entries nor the directories of the old run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Pod
 
 NONE_YET = (None, -1)
-"""Values of the last epoch of a run that has finished none."""
+"""Values of the last epoch of a run without a finished epoch."""
 
 
 class Stage(StrEnum):
-    """See above."""
+    """The stages of the table above."""
 
     RUNS = "runs"
     GOING = "going"
@@ -46,7 +46,7 @@ def asked(job: Doc) -> bool:
 
 
 def stage(job: Doc, memory: JobMemory, pods: Sequence[Pod], epoch: int | None) -> Stage:
-    """How far it is; `epoch`: the last one of this run that is known, as in `Seen.last_epoch`."""
+    """The stage of a job; `epoch`: the last known epoch of this run, as in `Seen.last_epoch`."""
     if memory.over:
         return Stage.OVER
     if not asked(job):
@@ -55,7 +55,7 @@ def stage(job: Doc, memory: JobMemory, pods: Sequence[Pod], epoch: int | None) -
 
 
 def never_began(driver: Pod | None, epoch: int | None) -> bool:
-    """Whether the first driver of the run has refused to begin, or was not started yet: there is no state to keep."""
+    """Whether the first driver of the run has refused its start, or has not started: the run has no state to keep."""
     if driver is None or (
         driver.phase != "Pending" if driver.ended is None else meaning(driver.ended.code) != "refused"
     ):
@@ -64,12 +64,12 @@ def never_began(driver: Pod | None, epoch: int | None) -> bool:
 
 
 def at_rest(driver: Pod | None) -> bool:
-    """The driver has ended with its last checkpoint."""
+    """Whether the driver has ended with its last checkpoint."""
     return driver is not None and driver.ended is not None and driver.ended.code == ExitCode.SUSPENDED
 
 
 def last_words(driver: Pod) -> str:
-    """The words about its last checkpoint of a driver that has ended with it."""
+    """The log text of a driver about its last checkpoint, after its end."""
     lines = driver.ended.message.splitlines() if driver.ended is not None else []
-    found = [line.removeprefix("suspended:").strip() for line in lines if line.startswith("suspended:")]
-    return found[-1] if found else "the last checkpoint is complete"
+    texts = [line.removeprefix("suspended:").strip() for line in lines if line.startswith("suspended:")]
+    return texts[-1] if texts else "the last checkpoint is complete"

@@ -1,4 +1,4 @@
-"""The clocks of a job between two looks. Another operator that takes over waits a little longer."""
+"""The clocks of a job between two reconciles. After a change of the leader they start again, and waits last longer."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.seen import Seen
 
 EVICTION_SECONDS = 6.0
-"""`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
+"""`kubectl drain` requests the eviction of a pod by name every 5 s, even if a new pod of this name is on another node."""
 
 
 @dataclass(slots=True)
 class AbsenceTimers(LookTimers):
-    """Also since when an epoch lasts, a node is closed, and a spec makes no progress."""
+    """Clocks for the length of an epoch, for closed nodes, and for a spec without progress."""
 
     epoch: tuple[int, int, float] = (0, 0, 0.0)
-    """(generation, last finished epoch, when it was first seen or the query last was idle)"""
+    """(generation, last finished epoch, time of its first observation, or last time at which the query was idle)"""
     closed: dict[int, float] = field(default_factory=dict)
-    """when the pod of a worker was last seen on a node that takes no new pods"""
+    """by worker, the last time at which its pod was on a node that takes no new pods"""
 
     progress: tuple[object, float] = ((), 0.0)
-    """(how far a spec that is not good yet has come, when that was first seen)"""
+    """(progress of a spec that is not good yet, time of its first observation)"""
     scaling: autoscaling.History | None = None
 
     def advice(self, seen: Seen, effective: EffectiveSpec, observed: Observed) -> autoscaling.ScalingAdvice | None:
-        """The autoscaler's advice; on Kubernetes a worker brings its own slots, and the cores that its sidecar requests."""
+        """The autoscaler's advice. On Kubernetes a worker has its own slots, and the cores that its sidecar requests."""
         assert effective.job is not None
         spec = effective.job.spec
         policy = scaling_sizes.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
@@ -45,14 +45,14 @@ class AbsenceTimers(LookTimers):
         return advice
 
     def resting(self, seen: Seen) -> frozenset[int]:
-        """Workers that had to leave a node a moment ago."""
+        """Workers that left a closed node a moment ago: their new pods wait until evictions by name have stopped."""
         shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
         self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
         self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
         return frozenset(self.closed)
 
     def standing(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
-        """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
+        """Seconds without progress of a spec that is not good yet; waits for others do not count."""
         status, both = seen.status, revisions.both
         if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):
             both = ""
@@ -66,7 +66,7 @@ class AbsenceTimers(LookTimers):
         return seen.now - self.progress[1]
 
     def stalled(self, status: Status | None, now: float) -> float:
-        """Seconds for which an epoch has been under way; one that waits for copies has not begun."""
+        """Seconds since the start of the present epoch; an epoch that waits for copies has not begun."""
         if status is None:
             return 0.0
         if status.phase in ("idle", "hold") or self.epoch[:2] != (status.generation, status.epoch):
@@ -75,7 +75,7 @@ class AbsenceTimers(LookTimers):
 
 
 def _waits(seen: Seen, revisions: Revisions) -> bool:
-    """Whether the spec waits for room, records, state on its way, Redis or its user."""
+    """Whether the spec waits for room, records, moves of state, the journal or its user."""
     status = seen.status
     if seen.paused or any(pod.unschedulable for pod in seen.pods):
         return True

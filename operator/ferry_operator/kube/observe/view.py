@@ -1,4 +1,4 @@
-"""From one look at a job (`seen`) to the input of `decide`, and to what is wrong. Pure but for `timers`, a clock."""
+"""From an observation of a job (`seen`) to the input of `decide`, and to problems. Pure except for `timers`, its clocks."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ from ferry_operator.kube.observe.suspension import Stage, stage
 from ferry_operator.kube.observe.timers import AbsenceTimers
 
 UNKNOWN_SECONDS = 60.0
-"""While no driver answers, a worker on a silent node may hold the last copy of some state: it is given up after this."""
+"""While no driver answers, a worker on a silent node, possibly with the last copy of a state, counts as lost after this."""
 
 STALLED_SECONDS = 60.0
-"""An epoch that lasts longer is worth a warning."""
+"""A longer epoch is a problem in the status."""
 
 REDIS_REFUSES = "RedisRefuses"
 
 NEVER_SECONDS = 1e9
-"""Age of a worker whose problem lasts: `decide` does not wait for it."""
+"""The age, for `decide`, of a worker with a problem: `decide` does not wait for this worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A look with all that follows from it."""
+    """An observation, and all conclusions from it."""
 
     seen: Seen
     effective: EffectiveSpec
     revisions: Revisions | None
-    """of the spec in force; None when there is no spec that can be followed"""
+    """revisions of the spec in force; None without a valid spec"""
     lifecycle: DriverLifecycle
     rolling: RollingReplacement
     observed: Observed | None
-    """None when there is no spec that can be followed"""
+    """None without a valid spec"""
     lost: Mapping[str, str]
-    """pods that will not come back, by name, and why"""
+    """pods that will not come back: reasons by name"""
     stalled: float = 0.0
-    """seconds for which an epoch has been under way"""
+    """seconds since the start of the present epoch"""
     hangs: str | None = None
-    """why the driver is to be replaced"""
+    """the reason to replace a hanging driver"""
     resting: frozenset[int] = frozenset()
-    """workers that had to leave a node a moment ago"""
+    """workers that left a closed node a moment ago"""
     standing: float = 0.0
-    """seconds for which a spec that is not good yet has made no progress"""
+    """seconds without progress of a spec that is not good yet"""
     stage: Stage = Stage.RUNS
     in_place: InPlace = field(default_factory=InPlace)
     closed: tuple[str, ...] = ()
-    """nodes that new pods are kept from, while there are others"""
+    """nodes that new pods exclude, while other nodes are open"""
     advice: autoscaling.ScalingAdvice | None = None
-    """of the autoscaler; None: the job has none"""
+    """advice of the autoscaler; None: the job has no autoscaler"""
 
     @property
     def ignored(self) -> Iterator[Problem]:
-        """Annotations that cannot be followed."""
+        """Problems of invalid annotations."""
         if self.effective.job is not None:
-            one = self.effective.job.spec
-            yield from nonsense(self.seen.annotations, self.seen.name, one.size, one.state.virtual_nodes)
+            spec = self.effective.job.spec
+            yield from nonsense(self.seen.annotations, self.seen.name, spec.size, spec.state.virtual_nodes)
 
     @property
     def suspending(self) -> bool:
-        """It is not to run, or its run has ended."""
+        """Whether the job is to be suspended, or its run has ended."""
         return self.stage is not Stage.RUNS
 
 
@@ -86,34 +86,34 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
-    one = effective.job.spec
+    spec = effective.job.spec
     running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
-    workers = worker_pods(one.workers, running, revisions.worker, status, seen.now)
+    workers = worker_pods(spec.workers, running, revisions.worker, status, seen.now)
     in_place = in_place_of(effective.last, effective.job)
     drains = asked_drains(seen.annotations.get(names.DRAIN))
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
     observed = Observed(
         wanted=Wanted(
-            replace(one.size, workers=rolling.workers),
-            one.state.replicas,
-            handovers.policy_of(one.handover),
-            balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),
-            handovers.bandwidth_of(one.handover),
+            replace(spec.size, workers=rolling.workers),
+            spec.state.replicas,
+            handovers.policy_of(spec.handover),
+            balancing.policy_of(spec.balance) if at is Stage.RUNS else BalancePolicy("off"),
+            handovers.bandwidth_of(spec.handover),
         ),
-        workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
+        workers=tuple(_worker(pod, lost, seen, spec.state.replicas) for pod in seen.workers),
         driver=lifecycle.running,
         driver_may_start=lifecycle.may_start and not seen.deleting,
         status=status,
         submitted=seen.submitted,
         drains=rolling.drains,
-        pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
+        pins=asked_pins(seen.annotations.get(names.PINS), spec.state.virtual_nodes),
         at_window=asked_windows(seen.annotations.get(names.PINS)),
         plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
     standing = timers.standing(seen, effective, revisions)
-    why = _hangs(seen, lifecycle, stalled, one.failure.stall_deadline)
+    why = _hangs(seen, lifecycle, stalled, spec.failure.stall_deadline)
     return JobView(
         seen,
         effective,
@@ -134,23 +134,23 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
 
 
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
-    """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
+    """The reason to replace a running driver, or None. A driver with a known problem, or with a wait, does not hang."""
     if seen.driver is None or not lifecycle.running:
         return None
     status = seen.status
     if status is not None and deadline is not None and stalled >= deadline.seconds:
         alive = frozenset(status.alive)
         if status.journal_up and not status.problems and all(i in alive for group, _ in status.groups for i in group):
-            return f"the epoch after {status.epoch} has stood for {stalled:.0f} s, in phase {status.phase}"
-    # One that starts waits for Redis before it serves.
-    waits = status is not None or any(one.reason == REDIS_REFUSES for one in seen.problems)
-    return hangs(seen.driver, waits, seen.now)
+            return f"the epoch after {status.epoch} makes no progress for {stalled:.0f} s, in phase {status.phase}"
+    # A starting driver waits for Redis before it serves.
+    fine = status is not None or any(problem.reason == REDIS_REFUSES for problem in seen.problems)
+    return hangs(seen.driver, fine, seen.now)
 
 
 def _stays(seen: Seen) -> Status | None:
-    """The driver's status without live instances whose pods are ending, or still pending.
+    """The driver's status without live instances whose pods terminate, or are still pending.
 
-    They are no place for state: a drain may evict a pending pod whatever the budget says.
+    Such instances must get no state: an eviction may delete a pending pod in spite of the budget.
     """
     passing = {pod.worker for pod in seen.workers if pod.deleting is not None or pod.phase == "Pending"}
     if seen.status is None or not passing:
@@ -179,7 +179,7 @@ def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> Wor
 
 
 def failure_domain(pod: Pod, seen: Seen, replicas: int) -> str:
-    """The domain of a pod over which copies are spread: its zone when each copy can have its own, else its node."""
+    """The failure domain of a pod, for the spread of copies: its zone if each copy can have its own zone, else its node."""
     if pod.node is None:
         return f"node of {pod.name}"
     nodes = seen.nodes or {}
@@ -191,9 +191,9 @@ def failure_domain(pod: Pod, seen: Seen, replicas: int) -> str:
 
 
 def _lost(pod: Pod, seen: Seen) -> str | None:
-    """Why a pod will not come back by itself, or None.
+    """The reason why a pod will not come back, or None.
 
-    A worker that the driver hears is never lost, whatever the cluster believes of its node: it may lead something.
+    A worker that answers the driver is never lost, even if its node is not ready: it may lead virtual nodes.
     """
     if pod.deleting is not None:
         return "its kubelet does not answer" if seen.now > pod.deleting + OVERDUE_SECONDS else None
@@ -211,13 +211,13 @@ def _lost(pod: Pod, seen: Seen) -> str | None:
 
 
 def _silence(pod: Pod, seen: Seen) -> tuple[float | None, str]:
-    """Since when nothing was heard of the node of a pod."""
+    """(start of the silence of the node of a pod, or None; the reason)"""
     if seen.nodes is None:
-        return pod.silent_since, f"node {pod.node} is not heard of"
+        return pod.silent_since, f"node {pod.node} is silent"
     node = seen.nodes.get(pod.node or "")
     why = f"node {pod.node} is not ready" if node else f"node {pod.node} is gone"
     since = node.silent_since if node else 0.0
     if since is not None and since < pod.created:
-        # Nodes are listed now and then: it was put there because the node has joined, or is back.
+        # Our list of nodes is older than the pod: the scheduler has chosen a node that has joined, or is ready again.
         since = pod.created + UNKNOWN_SECONDS - SILENT_SECONDS
     return since, why

@@ -1,1 +1,1 @@
-"""The operator's process: one leader at a time, kopf's watches, the queue, its health. It must never look into a job."""
+"""The operator's process: leader election, kopf's watches, the work queue, health. It must never interpret a job."""

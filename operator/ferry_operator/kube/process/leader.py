@@ -1,6 +1,6 @@
-"""What the holder of the Lease runs: watches, regular listings, and threads that work through the queue.
+"""The work of the holder of the Lease: watches, periodic listings, and worker threads of the queue.
 
-Composition only. It ends when it is closed; a new one begins with an empty store and asks the cluster anew.
+Composition only. Every new leader begins with an empty store and lists all objects.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ferry_operator.kube.store import Store, changed
 log = logging.getLogger("ferry.operator")
 
 RESYNC_SECONDS = 30.0
-"""Between two listings of everything, which show changes that a watch has missed."""
+"""Between two listings of all objects, which include changes that a watch has missed."""
 
 AGAIN_SECONDS = 4.0
-"""Between two tries of a listing that failed."""
+"""Between a failed listing and the next attempt."""
 
 STALE_SECONDS = 90.0
-"""A leader whose last listing is older is not well."""
+"""A leader with an older last listing is not healthy."""
 
 STUCK_SECONDS = 90.0
-"""A queue that has moved nothing for longer, although a job is due, does not go on by itself."""
+"""A queue with a due job, but without a finished or started reconcile for longer, is stuck."""
 
 END_SECONDS = 12.0
-"""For the passes under way to end: longer than any call takes."""
+"""Time for running reconciles to end: longer than the timeout of every call."""
 
 
 class Leader:
@@ -58,7 +58,7 @@ class Leader:
         self._link = DriverClient()
         self._redis = RedisApart(release.redis)
         self._left = threading.Event()
-        """it has stepped back: a pass that still runs writes nothing"""
+        """leadership has ended: a reconcile that still runs writes nothing"""
         fenced = Fenced(api, lambda: held() and not self._left.is_set())
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token, redis=self._redis)
         self._nodes = NodeListing(api, self.store, self.queue) if release.read_nodes else None
@@ -72,14 +72,14 @@ class Leader:
         self._idle = threading.Semaphore(0)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         if self._nodes is not None:
             self._nodes.start()
         self._listing.start()
 
     @property
     def well(self) -> bool:
-        """Whether listings, watches and passes go on. A pass that does not end is the trouble of its job alone."""
+        """Whether listings, watches and reconciles go on. A reconcile that does not end affects its job alone."""
         working = self._listing.is_alive() and (
             not self._watch.started or (self._watch.alive and self._passes.is_alive())
         )
@@ -87,7 +87,7 @@ class Leader:
         return working and listed and self.queue.stands() < STUCK_SECONDS
 
     def close(self, before_watch: Callable[[], None] = lambda: None) -> bool:
-        """End all passes, call `before_watch`, end the watches; False when a pass did not end: it can change nothing."""
+        """End all reconciles, call `before_watch`, end the watches; False if a reconcile did not end: it cannot write."""
         self._end.set()
         self.queue.close()
         if self._passes.ident:
@@ -110,7 +110,7 @@ class Leader:
 
     # ---- listings
     def _keep_listing(self) -> None:
-        """List everything, then begin to work; list again every now and then."""
+        """List all objects, then start watches and reconciles; list again periodically."""
         if self._nodes is not None:
             self._nodes.wait_for_first()
         while not self._end.is_set():
@@ -124,23 +124,26 @@ class Leader:
             except ApiError as error:
                 wait = AGAIN_SECONDS
                 if error.status == NOT_FOUND and not self._watch.started:
-                    log.warning("StreamJobs are not known here yet: install the custom resource definition")
+                    log.warning(
+                        "the cluster has no definition of StreamJob yet: install the custom resource definition"
+                    )
                     self._listed_at = time.monotonic()
                 else:
                     log.info("listing: %s", error)
             self._end.wait(wait)
 
     def _list_all(self) -> None:
-        """Jobs with changes that no operator has seen are due at once, the others one by one until the next listing."""
+        """Queue jobs with unobserved changes at once, and the other jobs spread over the time until the next listing."""
         ours = f"{names.MANAGED}={names.MANAGER}"
         for kind, selector in ((JOBS, ""), (PODS, ours), (BUDGETS, ours)):
             before = self.store.uids(kind)
-            found = self._api.find(kind, selector)
-            known = {one["metadata"]["name"]: self.store.job(one["metadata"]["name"]) for one in found}
-            self.store.listed(kind, found, before)
-            for one in found if kind == JOBS else ():
-                name = one["metadata"]["name"]
-                if changed(known[name], one) if known[name] is not None else _is_unseen(one):
+            objects = self._api.find(kind, selector)
+            known = {document["metadata"]["name"]: self.store.job(document["metadata"]["name"]) for document in objects}
+            self.store.listed(kind, objects, before)
+            for job in objects if kind == JOBS else ():
+                name = job["metadata"]["name"]
+                old = known[name]
+                if changed(old, job) if old is not None else _is_unobserved(job):
                     self.queue.add(name, ahead=EDIT)
         jobs, seconds = self.store.jobs(), RESYNC_SECONDS if self._watch.started else 0.0
         for number, name in enumerate(jobs):
@@ -148,7 +151,7 @@ class Leader:
 
     # ---- passes
     def _begin_passes(self) -> None:
-        """Give each name that is due to an idle thread, or to a new one."""
+        """Give each due name to an idle thread, or to a new thread."""
         while (name := self.queue.take()) is not None:
             if not self._idle.acquire(blocking=False):
                 thread = threading.Thread(target=self._keep_passing, name=f"pass-{len(self._threads)}", daemon=True)
@@ -169,16 +172,16 @@ class Leader:
         except Deposed:
             self.queue.done(name, None)
         except Fault as error:
-            log.info("%s: again in a while: %s", name, error)
+            log.info("%s: the reconcile failed and will be retried: %s", name, error)
             self._metrics.count_error(type(error).__name__)
             self.queue.failed(name)
         except Exception as error:
-            log.exception("%s: a pass failed", name)
+            log.exception("%s: the reconcile failed", name)
             self._metrics.count_error(type(error).__name__)
             self.queue.failed(name)
         self._metrics.count_pass(time.monotonic() - began)
 
 
-def _is_unseen(job: Doc) -> bool:
-    """Whether the spec was changed since an operator last looked at the job."""
+def _is_unobserved(job: Doc) -> bool:
+    """Whether the spec has changed since the last reconcile of any operator."""
     return bool((job.get("status") or {}).get("observedGeneration") != job["metadata"].get("generation"))

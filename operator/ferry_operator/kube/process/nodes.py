@@ -1,6 +1,6 @@
-"""Lists the nodes, in a thread of its own: nodes that are many, or cannot be listed, keep no job waiting.
+"""Lists the nodes, in a thread of its own: a slow or failing listing delays no job.
 
-They are not watched: their heartbeats are many, and few of them matter.
+There is no watch of nodes: it would get every heartbeat, and few of them matter.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ferry_operator.kube.store import Store
 log = logging.getLogger("ferry.operator")
 
 SECONDS, SHARE = 4.0, 0.05
-"""Between two listings; longer when a listing takes long, so that it takes no more than this share of the time."""
+"""Minimum between two listings, and the maximum share of the time that listings take."""
 
 REFUSED_SECONDS = 60.0
-"""Between two tries to list nodes that may not be read."""
+"""Between two attempts while the operator may not list nodes."""
 
 STALE_SECONDS = 60.0
-"""The last list of nodes is forgotten when no other list has come for so long."""
+"""Without another listing, the last list of nodes is dropped after this time."""
 
 FIRST_SECONDS = 2.0
-"""The first passes wait for the first list, if it comes as soon as this."""
+"""Maximum wait of the first reconciles for the first list of nodes."""
 
 
 class NodeListing:
-    """Keeps `Store.nodes` up to date, from `start` to `close`; it is None while the nodes are not known."""
+    """Keeps `Store.nodes` up to date, from `start` to `close`; None while there is no list."""
 
     def __init__(self, api: Api, store: Store, queue: WorkQueue) -> None:
         self._api = api
@@ -43,26 +43,26 @@ class NodeListing:
         self._listed_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def wait_for_first(self) -> None:
-        """Until something is known, or not for long."""
+        """Wait for the first list, at most FIRST_SECONDS."""
         self._first.wait(FIRST_SECONDS)
 
     def close(self) -> None:
-        """End, without waiting for a listing that is under way."""
+        """End the thread, without a wait for a running listing."""
         self._end.set()
 
     def list(self) -> float:
-        """Once; seconds until the next time."""
+        """List the nodes once; returns seconds until the next listing."""
         began = time.monotonic()
         try:
             self._take({node.name: node for node in map(facts.node, self._api.find(NODES))})
         except ApiError as error:
             return self._without(error)
         except Exception:
-            log.exception("the nodes could not be read")
+            log.exception("the nodes could not be parsed")
             return REFUSED_SECONDS
         self._listed_at, self._refused = time.monotonic(), False
         return max(SECONDS, (self._listed_at - began) / SHARE)
@@ -74,20 +74,20 @@ class NodeListing:
             self._end.wait(wait)
 
     def _without(self, error: ApiError) -> float:
-        """Go without them, at once when they may not be read; seconds until the next try."""
+        """Handle a failed listing; returns seconds until the next attempt. FORBIDDEN drops the old list at once."""
         if error.status != FORBIDDEN:
             log.info("nodes: %s", error)
             if time.monotonic() - self._listed_at > STALE_SECONDS:
                 self._take(None)
             return SECONDS
         if not self._refused:
-            log.info("nodes may not be read: those that are cordoned or drained are not seen")
+            log.info("the operator may not list nodes: it does not notice cordoned or drained nodes")
         self._refused = True
         self._take(None)
         return REFUSED_SECONDS
 
     def _take(self, new: dict[str, facts.KubeNode] | None) -> None:
-        """Jobs with pods on nodes that were cordoned, lost or found again come to their turn."""
+        """Store the list, and queue jobs with pods on nodes that were cordoned, lost or became ready again."""
         old, self._store.nodes = self._store.nodes, new
         if old == new or self._end.is_set():
             return

@@ -1,7 +1,7 @@
-"""Which job is next: names with the time at which they are due; each is worked on by one thread at a time.
+"""The work queue: names of jobs with due times; one thread at a time reconciles a name.
 
-Changes of users go before changes in the cluster, and these before routine. Passes that last take no turn from the others. A
-name that is asked for during its pass is due again afterwards; after each failure in a row its wait is longer.
+Changes by users come before changes in the cluster, and these before routine. Slow reconciles do not delay other names. A
+name that is added during its reconcile is due again afterwards. The wait grows with each failure in a row.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ferry.contract.backoff import back_off
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.5, 30.0
 
 EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
-"""Seconds by which a name goes before what is due at the same time; so routine is late by a minute, and never forgotten."""
+"""Seconds of priority over names with the same due time: routine is late by a minute at most, and never starves."""
 
 AT_ONCE_SECONDS = 1.0
-"""A name that is due again sooner than this keeps its place before other names."""
+"""A name that is due again sooner than this keeps its priority."""
 
 PASSES_MAX, SLOW_SECONDS = 4, 0.5
-"""Passes at a time; a pass that has lasted so long waits for an answer, and one more pass may begin beside it."""
+"""Concurrent reconciles, without slow ones. A longer reconcile is slow: it waits for an answer, and another may start."""
 
 SLOW_PASSES_MAX = 32
-"""With those that wait."""
+"""Concurrent reconciles, with slow ones."""
 
 
 class DueTime(NamedTuple):
-    """When the next pass of a name is due."""
+    """The time and the priority of the next reconcile of a name."""
 
     at: float
     ahead: float
@@ -44,21 +44,21 @@ class WorkQueue:
         self._due: dict[str, DueTime] = {}
         self._busy: dict[str, float] = {}
         self._ahead: dict[str, float] = {}
-        """of names that are worked on"""
+        """priority of names under reconcile"""
         self._failures: dict[str, int] = {}
         self._moved_at = clock()
-        """when a name was last taken, or given back"""
+        """time of the last start or end of a reconcile"""
         self._closed = False
         self._changed = threading.Condition()
 
     def add(self, name: str, after: float = 0.0, ahead: float = ROUTINE) -> None:
-        """Ask for a pass in `after` seconds, or sooner when that was asked for before."""
+        """Request a reconcile in `after` seconds, or at an earlier due time of the name."""
         with self._changed:
             self._ask(name, after, ahead)
             self._changed.notify()
 
     def take(self) -> str | None:
-        """The next name that is due, to be given back by `done` or `failed`; None when the queue is closed."""
+        """Take the next due name; the caller ends with `done` or `failed`. None when the queue is closed."""
         with self._changed:
             while not self._closed:
                 now = self._clock()
@@ -75,40 +75,40 @@ class WorkQueue:
             return None
 
     def done(self, name: str, again: float | None, ahead: float = ROUTINE) -> None:
-        """A pass went well; `again`: seconds until the next one, None: when it is asked for."""
+        """End a successful reconcile; `again`: seconds until the next one, None: at the next request."""
         with self._changed:
             self._failures.pop(name, None)
             goes_on = again is not None and again < AT_ONCE_SECONDS
             self._release(name, again, max(ahead, self._ahead.get(name, ROUTINE)) if goes_on else ahead)
 
     def failed(self, name: str) -> None:
-        """A pass did not go well: the next one comes after a while."""
+        """End a failed reconcile: the next one follows after a back-off."""
         with self._changed:
             count = self._failures[name] = self._failures.get(name, 0) + 1
-            # A pass that was asked for meanwhile waits, too: it would fail the same way.
+            # A reconcile that was requested meanwhile waits, too: it would fail the same way.
             self._due.pop(name, None)
             self._release(name, back_off(count, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX), URGENT)
 
     def close(self) -> None:
-        """Let all threads go."""
+        """Wake all threads: `take` returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def stands(self) -> float:
-        """Seconds for which a name has been due, and none was taken or given back."""
+        """Seconds for which a name has been due, but no reconcile has started or ended."""
         with self._changed:
             now = self._clock()
             return max((now - max(due.at, self._moved_at) for _, due in self._waiting()), default=0.0)
 
     def depth(self) -> int:
-        """Names that are due and not being worked on."""
+        """Number of due names, without names under reconcile."""
         with self._changed:
             now = self._clock()
             return sum(due.at <= now for _, due in self._waiting())
 
     def age(self) -> float:
-        """Seconds that the longest waiting of them has been due."""
+        """Seconds since the due time of the name that waits for longest."""
         with self._changed:
             now = self._clock()
             return max((now - due.at for _, due in self._waiting()), default=0.0)
@@ -117,7 +117,7 @@ class WorkQueue:
         return [(name, due) for name, due in self._due.items() if name not in self._busy]
 
     def _full(self, now: float) -> float | None:
-        """Seconds after which to look again whether another pass may begin; None: it may."""
+        """Seconds until another reconcile may start; None: now."""
         if len(self._busy) >= SLOW_PASSES_MAX:
             return 1.0
         young = [began for began in self._busy.values() if now - began < SLOW_SECONDS]

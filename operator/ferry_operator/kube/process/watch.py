@@ -1,5 +1,5 @@
-"""Watches StreamJobs and their pods with kopf, in a thread with a loop of its own. Handlers do two things: keep what is
-known up to date, and put the name of the job on the queue. No finalizer, no timer, no state of kopf's on any object.
+"""Watches StreamJobs and their pods with kopf, in a thread with a loop of its own. Handlers update the store and put
+the name of the job on the queue. No finalizer, no timer, no state of kopf on any object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JobWatch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watches."""
         logging.getLogger("kopf").setLevel(logging.WARNING)
         logging.getLogger("kopf._cogs.clients.watching").addFilter(is_final)
         for kind in (JOBS, PODS):
@@ -54,7 +54,7 @@ class JobWatch:
 
     def close(self) -> None:
         """End the watches."""
-        # It closes its connections first, and then finds that requests fail, its very first ones, too.
+        # kopf closes its connections first, and then logs errors of requests on these connections.
         logging.getLogger("kopf").setLevel(logging.CRITICAL)
         self._stop.set()
         self._thread.join(END_SECONDS)
@@ -85,12 +85,12 @@ class JobWatch:
         async def job(event: Any, **_: Any) -> None:
             document = dict(event["object"])
             name, ends = document["metadata"]["name"], event["type"] == "DELETED"
-            news = ends or changed(self._store.job(name), document)
+            relevant = ends or changed(self._store.job(name), document)
             if ends:
                 self._store.gone(JOBS, document)
             else:
                 self._store.put(JOBS, document)
-            if news:
+            if relevant:
                 self._queue.add(name, ahead=EDIT)
 
         @kopf.on.event(
@@ -108,19 +108,19 @@ class JobWatch:
 
 
 def is_final(record: logging.LogRecord) -> bool:
-    """Whether a message of kopf's is of more than a request that is tried again."""
+    """Whether a message of kopf is more than the note of a retry."""
     return "; will retry: " not in record.getMessage()
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf's, for a namespace without rights beyond it, and with nothing written by kopf itself."""
-    made = kopf.OperatorSettings()
-    made.scanning.disabled = True
-    made.posting.enabled = False
-    made.peering.standalone = True
-    made.process.ultimate_exiting_timeout = None
-    made.networking.request_timeout = 10.0
-    made.networking.connect_timeout = 3.0
-    # Other people's pods are never sent here, however many there are.
-    made.watching.label_selectors["", "v1", "pods"] = f"{names.MANAGED}={names.MANAGER}"
-    return made
+    """Settings of kopf: rights in one namespace only, and no writes by kopf itself."""
+    options = kopf.OperatorSettings()
+    options.scanning.disabled = True
+    options.posting.enabled = False
+    options.peering.standalone = True
+    options.process.ultimate_exiting_timeout = None
+    options.networking.request_timeout = 10.0
+    options.networking.connect_timeout = 3.0
+    # The API server filters: it sends no other pods of the namespace.
+    options.watching.label_selectors["", "v1", "pods"] = f"{names.MANAGED}={names.MANAGER}"
+    return options

@@ -1,4 +1,4 @@
-"""The conditions of a job, from one look at it. Pure: times and transitions are added by `status`."""
+"""The conditions of a job, from one view of it. Pure: `status` adds the times of transitions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ferry_operator.kube.steps import QUIET, Step, describe
 Truth = Literal["True", "False", "Unknown"]
 
 PROBLEMS_MAX = 3
-"""Problems that one message tells of; the others are counted."""
+"""Problems in one message; the message has the number of the others."""
 
-WAITS = "the driver takes a last durable checkpoint, and ends"
+WAITS = "the driver takes a last durable checkpoint and ends"
 
 STUCK_SECONDS = 45.0
-"""A pod whose containers are not there so long after it was made waits for something, such as a volume."""
+"""A pod without containers this long after its creation waits for something, such as a volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,25 @@ class UntimedCondition:
 
 
 def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]) -> list[UntimedCondition]:
-    """All of them, in their order. `problems`: all of them."""
-    found = [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
-    return found if view.advice is None else [*found, _autoscaler(view.advice)]
+    """All conditions, in order. `problems`: all problems."""
+    always = [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
+    return always if view.advice is None else [*always, _autoscaler(view.advice)]
 
 
 def all_problems(view: JobView) -> list[Problem]:
-    """Everything that keeps the job from what its user wants, the gravest first, each once."""
-    found: dict[str, Problem] = {}
-    for one in _problems(view):
-        found.setdefault(one.message, one)
-    return list(found.values())
+    """All problems of the job, without duplicates, the most severe first."""
+    by_message: dict[str, Problem] = {}
+    for problem in _problems(view):
+        by_message.setdefault(problem.message, problem)
+    return list(by_message.values())
 
 
 def worth_telling(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The first few of every reason."""
-    found: dict[str, list[Problem]] = {}
-    for one in problems:
-        found.setdefault(one.reason, []).append(one)
-    return tuple(one for same in found.values() for one in same[:PROBLEMS_MAX])
+    """Problems for events: the first few of every reason."""
+    by_reason: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_reason.setdefault(problem.reason, []).append(problem)
+    return tuple(problem for same in by_reason.values() for problem in same[:PROBLEMS_MAX])
 
 
 def _problems(view: JobView) -> Iterable[Problem]:
@@ -70,17 +70,17 @@ def _problems(view: JobView) -> Iterable[Problem]:
     seen = view.seen
     if view.stage is Stage.GOING and view.lifecycle.end is not None and not never_began(seen.driver, seen.last_epoch):
         yield Problem(
-            "CannotSuspend", f"no driver can take the last checkpoint, and the workers stay as they are; {AGAIN}"
+            "CannotSuspend", f"no driver can take the last checkpoint, and the workers keep their state; {AGAIN}"
         )
     if view.rolling.stuck:
-        yield Problem("NoRoom", "a worker has to leave its pod, and no other one can take its state")
+        yield Problem("NoRoom", "a worker has to leave its pod, and no other worker can take its state")
     status = view.seen.status
     if view.hangs is not None:
         yield Problem("DriverHangs", view.hangs)
     if status is not None and view.stalled >= STALLED_SECONDS:
-        yield Problem("Stalled", f"the epoch after {status.epoch} does not come to its end")
+        yield Problem("Stalled", f"the epoch after {status.epoch} does not end")
     if status is not None:
-        yield from (Problem(one.reason, one.text) for one in (*status.problems, *status.notices))
+        yield from (Problem(problem.reason, problem.text) for problem in (*status.problems, *status.notices))
     if status is not None and not status.journal_up:
         yield Problem("JournalDown", "the driver does not reach its journal: groups cannot change, epochs go on")
     for name, why in view.lost.items():
@@ -106,9 +106,9 @@ def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
         return UntimedCondition("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
     if view.stage is Stage.GOING and not problems:
         return UntimedCondition("Ready", "False", "Suspending", WAITS)
-    for one in problems:
-        if one.reason == NO_TRANSPORT_REASON:
-            return UntimedCondition("Ready", "False", one.reason, one.message)
+    for problem in problems:
+        if problem.reason == NO_TRANSPORT_REASON:
+            return UntimedCondition("Ready", "False", problem.reason, problem.message)
     if view.seen.status is not None:
         return UntimedCondition("Ready", "False", "Recovering", f"the driver is in phase {view.seen.status.phase}")
     if problems:
@@ -118,8 +118,8 @@ def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
 
 def _suspended(view: JobView) -> str:
     last = view.seen.before.checkpoint
-    known = f"; the last one that was seen is {last.number}, as of epoch {last.epoch}" if last is not None else ""
-    return f"it goes on from its latest durable checkpoint when it is resumed{known}"
+    known = f"; the last checkpoint in the status is {last.number}, of epoch {last.epoch}" if last is not None else ""
+    return f"a resume starts from the latest durable checkpoint{known}"
 
 
 def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
@@ -133,18 +133,20 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
         return UntimedCondition("Progressing", "False", view.lifecycle.end)
     if view.suspending:
         return UntimedCondition(
-            "Progressing", "True", "Suspending", WAITS if view.stage is Stage.GOING else "its pods go"
+            "Progressing", "True", "Suspending", WAITS if view.stage is Stage.GOING else "its pods are being deleted"
         )
     if any(not isinstance(step, QUIET) for step in steps):
         return UntimedCondition("Progressing", "True", "Acting", intended(steps) or "")
     rolling = view.rolling
     if rolling.leaving:
         which = ", ".join(str(k) for k in rolling.leaving)
-        return UntimedCondition("Progressing", "True", "Replacing", f"workers {which} are emptied and made again")
+        return UntimedCondition(
+            "Progressing", "True", "Replacing", f"workers {which} are drained, and their pods are replaced"
+        )
     if given_up(view):
-        return UntimedCondition("Progressing", "True", "Waiting", "for moves that were given up to be begun again")
+        return UntimedCondition("Progressing", "True", "Waiting", "for a retry of moves that were given up")
     if moving(view):
-        return UntimedCondition("Progressing", "True", "Moving", "state is on its way")
+        return UntimedCondition("Progressing", "True", "Moving", "virtual nodes are on their way")
     observed = view.observed
     if observed is not None and view.seen.status is not None:
         if (
@@ -153,7 +155,7 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
         ):
             if len(view.seen.workers) == observed.wanted.size.workers:
                 return UntimedCondition("Progressing", "False", "Settled")
-    return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")
+    return UntimedCondition("Progressing", "True", "Waiting", "for pods to start or to end")
 
 
 def _handover(view: JobView) -> UntimedCondition:
@@ -161,7 +163,7 @@ def _handover(view: JobView) -> UntimedCondition:
     if view.stage in (Stage.SUSPENDED, Stage.OVER):
         return UntimedCondition("Handover", "False", "Suspended")
     if view.seen.status is None:
-        # A handover goes on until a driver tells of its end.
+        # A handover counts as going on until a driver reports its end.
         before = view.seen.before.condition("Handover")
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
@@ -172,7 +174,7 @@ def _handover(view: JobView) -> UntimedCondition:
         return UntimedCondition("Handover", "False", "Prepared" if text else "Settled", text)
     total = len(view.seen.status.groups)
     if (left := given_up(view)) > 0:
-        text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
+        text = f"{left} copies were given up, and will be retried; {count} of {total} virtual nodes wait"
         return UntimedCondition("Handover", "False", "GivenUp", text)
     begun, steps = view.seen.status.moves.steps
     at = f", step {begun} of {steps}" if steps else ""
@@ -181,18 +183,20 @@ def _handover(view: JobView) -> UntimedCondition:
 
 
 def _at_windows(view: JobView, status: Status) -> str:
-    """How many virtual nodes wait for the end of windows, and why pinned ones do not."""
+    """The number of virtual nodes that wait for the end of windows, or the reason why pinned ones move with their state."""
     waits = (
         f", {len(status.moves.boundaries)} of them until their windows have ended" if status.moves.boundaries else ""
     )
     wanted = view.observed is not None and view.observed.at_window
-    return waits + (f"; with their state, for {status.moves.unbounded}" if wanted and status.moves.unbounded else "")
+    return waits + (
+        f"; pinned ones move with their state: {status.moves.unbounded}" if wanted and status.moves.unbounded else ""
+    )
 
 
 def _degraded(problems: Sequence[Problem]) -> UntimedCondition:
     if not problems:
         return UntimedCondition("Degraded", "False", "AllWell")
-    lines = [one.message for one in problems[:PROBLEMS_MAX]]
+    lines = [problem.message for problem in problems[:PROBLEMS_MAX]]
     more = [f"and {len(problems) - PROBLEMS_MAX} more"] if len(problems) > PROBLEMS_MAX else []
     return UntimedCondition("Degraded", "True", problems[0].reason, "; ".join([*lines, *more]))
 
@@ -217,7 +221,7 @@ def _in_sync(view: JobView) -> UntimedCondition:
 
 
 def _autoscaler(advice: ScalingAdvice) -> UntimedCondition:
-    """Without numbers, which change all the time and are in `status.autoscale`."""
+    """The message has no measured numbers: they change all the time, and are in `status.autoscale`."""
     reason = advice.report.reason
     if reason == "Waiting":
         return UntimedCondition(AUTOSCALER_ACTIVE, "False", reason, advice.report.message)
@@ -226,7 +230,7 @@ def _autoscaler(advice: ScalingAdvice) -> UntimedCondition:
 
 
 def moving(view: JobView) -> int:
-    """Virtual nodes that are not where the placement in force wants them, or have members that are being warmed."""
+    """Number of virtual nodes that differ from the placement in force, or have copies on their way."""
     status, submitted = view.seen.status, view.seen.submitted
     if status is None:
         return 0
@@ -241,7 +245,7 @@ def moving(view: JobView) -> int:
 
 
 def given_up(view: JobView) -> int:
-    """Copies that were given up, while nothing else is on its way."""
+    """Number of copies that were given up, while no other copy is on its way; else 0."""
     status = view.seen.status
     if status is None or any(learners for _, learners in status.groups):
         return 0
@@ -249,5 +253,5 @@ def given_up(view: JobView) -> int:
 
 
 def intended(steps: Sequence[Step]) -> str | None:
-    """The steps worth telling, in words."""
+    """The text of the steps, without bookkeeping; None without such steps."""
     return "; ".join(describe(step) for step in steps if not isinstance(step, QUIET)) or None

@@ -1,6 +1,6 @@
-"""Events of a job for `kubectl describe`: what changed in its status, and what was done. Pure.
+"""Events of a job for `kubectl describe`: changes of its status, and executed steps. Pure.
 
-An event has a name made of what it says: saying it again counts up the one that is there.
+The name of an event is a digest of its content: the same event again raises the count of the existing object.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MESSAGE_MAX = 1000
 
 ELSEWHERE = {
     "AtMaximum": "the load needs more than",
-    "NotLimitedByWorkers": "records wait, but not for workers, of which there may be",
+    "NotLimitedByWorkers": "records wait, but more workers would not help; the maximum is",
 }
-"""Limits that only the user can change. Without numbers, so that it is one event, counted up."""
+"""Limits that only the user can change. Texts without measured numbers, so that repeated events have one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing worth telling."""
+    """The content of an event."""
 
     kind: Literal["Normal", "Warning"]
     reason: str
@@ -40,7 +40,7 @@ class Notice:
 
 
 def changes(report: StatusReport) -> Iterator[Notice]:
-    """Notices of the changes between two statuses."""
+    """Events about changes between two statuses."""
     now, before = report.status, report.before
     for condition in now.conditions:
         old = before.condition(condition.type)
@@ -51,7 +51,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
             case "Ready", "True":
                 yield Notice("Normal", "Ready", condition.message)
             case "Ready", _ if condition.reason in ("Suspending", "Suspended"):
-                continue  # as was asked
+                continue  # by request
             case "Ready", _ if old is not None and old.status == "True":
                 yield Notice("Warning", "NotReady", f"{condition.reason}: {condition.message}")
             case "Handover", "True" if old is None or old.status != "True":
@@ -81,14 +81,14 @@ def changes(report: StatusReport) -> Iterator[Notice]:
 
 
 def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
-    """Problems that were not there before, each by itself: one that lasts hides no other one of the same reason."""
-    for one in problems:
-        if one not in before:
-            yield Notice("Warning", one.reason, one.message)
+    """Events about new problems; a lasting problem does not hide a new problem with the same reason."""
+    for problem in problems:
+        if problem not in before:
+            yield Notice("Warning", problem.reason, problem.message)
 
 
 def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
-    """Notices of the first checkpoint of a job, of requested ones, and of the checkpoint that a run began from."""
+    """Events about the first checkpoint of a job, requested checkpoints, and the checkpoint at the start of a run."""
     now, before = report.status.checkpoint, report.before.checkpoint
     if now is not None and (before is None or before.number != now.number) and (before is None or now.name):
         called = f"{now.number} ({now.name})" if now.name else str(now.number)
@@ -98,13 +98,13 @@ def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
 
 
 def _balance_changes(now: BalanceReport | None, before: BalanceReport | None) -> Iterator[Notice]:
-    """A move that would be worth it is told of once; its numbers are in the status."""
+    """One event about a useful move; its present numbers are in the status."""
     if now is not None and now.advice is not None and (before is None or before.advice is None):
         yield Notice("Normal", "Unbalanced", now.advice)
 
 
 def _transport_changes(now: TransportStatus | None, before: TransportStatus | None) -> Iterator[Notice]:
-    """Links that are not what is expected are told of once, and again when they are, or when the reason is another."""
+    """One event about unexpected links; another when the reason changes, and when the links are as expected again."""
     old = before or TransportStatus(kind="none")
     if now is None:
         return
@@ -117,7 +117,7 @@ def _transport_changes(now: TransportStatus | None, before: TransportStatus | No
 
 
 def step_notice(step: s.Step) -> Notice | None:
-    """The notice of a step that was done."""
+    """The event about an executed step, or None."""
     match step:
         case d.StartWorker() | d.SetInstances():
             return Notice(
@@ -144,7 +144,7 @@ def step_notice(step: s.Step) -> Notice | None:
         case s.ForgetAsked():
             return Notice("Normal", "Forgotten", s.describe(step))
         case s.EndRun(_, message):
-            return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
+            return Notice("Normal", "Suspended", f"{message}; its pods are deleted, its checkpoints stay")
         case (
             d.LimitCopies()
             | s.TakeOwnership()

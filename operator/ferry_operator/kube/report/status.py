@@ -1,6 +1,6 @@
-"""The status of a job, made whole from one look and the status before. Pure; `now` is given.
+"""The status of a job, from one view of the job and the previous status. Pure; the time is an argument.
 
-A transition's time changes only when the truth of a condition does; numbers that always change are written rarely.
+The transition time of a condition changes only with its status. Counters change all the time, and are written rarely.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from ferry_operator.kube.report.transport import transport_status
 from ferry_operator.kube.steps import Step
 
 COUNTERS = ("epoch", "progress", "autoscale")
-"""Fields that change all the time."""
+"""Fields that change with every observation."""
 
 COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 60.0
-"""How old they may be when nothing else changes, of few jobs and of many."""
+"""Maximum age of counters while no other field changes: of few jobs, and of many."""
 
 WRITES_MAX = 10.0
-"""Statuses a second that are written for the sake of counters, of all jobs together: each costs the API server."""
+"""Maximum writes per second for counters, of all jobs together: each write costs the API server."""
 
 RESULTS = ("checkpoint", "balance")
-"""Fields that change now and then, and that users wait for."""
+"""Fields that change rarely, and that users wait for."""
 
 RESULTS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A status, and what changed in it."""
+    """A new status, the previous status, and facts for events."""
 
     status: JobStatus
     before: JobStatus
     handover_seconds: float | None = None
-    """how long the handover took that ended with this look"""
+    """length of a handover that ended with this observation"""
     problems: tuple[Problem, ...] = ()
-    """worth an event each"""
+    """problems for events"""
     restored: str | None = None
-    """the checkpoint that the run began from, in the look in which it first goes on after one"""
+    """the checkpoint from which the run began, only with the first finished epoch of the run"""
 
     def patience(self, jobs: int) -> float | None:
-        """Seconds since the last write after which this one is due, beside so many jobs; None: there is nothing to write."""
+        """Seconds between the last write and this write, by the number of jobs; None: the status has not changed."""
         if self.status == self.before:
             return None
         first = self.before.epoch in (None, -1) and self.status.epoch not in (None, -1)
@@ -79,17 +79,17 @@ class StatusReport:
         return min(max(jobs / WRITES_MAX, COUNTERS_SECONDS), COUNTERS_SECONDS_MAX)
 
     def _differs_only_in(self, *fields: str) -> bool:
-        """Whether nothing changed but these."""
-        return self.status.model_copy(update={one: getattr(self.before, one) for one in fields}) == self.before
+        """Whether no other fields have changed."""
+        return self.status.model_copy(update={name: getattr(self.before, name) for name in fields}) == self.before
 
 
 def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> StatusReport:
-    """The status after this look, before its steps are done; `image`: of jobs that name none."""
+    """The status after this observation, and before its steps; `image`: the default image."""
     seen, before = view.seen, view.seen.before
     problems = all_problems(view)
     untimed = conditions(view, steps, problems)
     generation = int(seen.job["metadata"].get("generation") or 0)
-    found = tuple(_with_times(one, before, generation, seen.now) for one in untimed)
+    timed = tuple(_with_times(condition, before, generation, seen.now) for condition in untimed)
     status, job, took = seen.status, view.effective.job, _handover_seconds(untimed, before, seen.now)
     new = JobStatus(
         observed_generation=generation,
@@ -113,7 +113,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         autoscale=view.advice.report if view.advice is not None else None,
         balance=_balance(view),
         memory=before.memory,
-        conditions=found,
+        conditions=timed,
     )
     return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))
 
@@ -125,21 +125,21 @@ def _restored(view: JobView, now: JobStatus, before: JobStatus) -> str | None:
     return None if origin == NOTHING else origin
 
 
-def _with_times(one: UntimedCondition, before: JobStatus, generation: int, now: float) -> Condition:
-    old = before.condition(one.type)
-    since = old.last_transition_time if old is not None and old.status == one.status else stamp(now)
+def _with_times(untimed: UntimedCondition, before: JobStatus, generation: int, now: float) -> Condition:
+    old = before.condition(untimed.type)
+    since = old.last_transition_time if old is not None and old.status == untimed.status else stamp(now)
     return Condition(
-        type=one.type,
-        status=one.status,
-        reason=one.reason,
-        message=one.message[:MESSAGE_MAX],
+        type=untimed.type,
+        status=untimed.status,
+        reason=untimed.reason,
+        message=untimed.message[:MESSAGE_MAX],
         last_transition_time=since,
         observed_generation=generation,
     )
 
 
 def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
-    truth = {one.type: one.status == "True" for one in untimed}
+    truth = {condition.type: condition.status == "True" for condition in untimed}
     if view.seen.deleting:
         return "Deleting"
     if view.lifecycle.end is not None:
@@ -172,7 +172,7 @@ def _progress(view: JobView, status: Status) -> ProgressReport:
 
 
 def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -> CheckpointReport | None:
-    """The last one of the job: a driver that has taken none knows less than is written."""
+    """The last checkpoint of the job: the previous status has it while the present driver has taken none."""
     if now is None or now.number is None:
         return before
     return CheckpointReport(
@@ -186,7 +186,7 @@ def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -
 
 
 def _balance(view: JobView) -> BalanceReport | None:
-    """The balance of the load. A move is reported when it has been worth its cost for a while."""
+    """The balance of the load. It contains a move once the move has been worth its cost for a while."""
     observed = view.observed
     if observed is None or observed.advice is None:
         return None
@@ -197,7 +197,7 @@ def _balance(view: JobView) -> BalanceReport | None:
 
 
 def _workers(view: JobView) -> int:
-    """Workers that own state; while no driver answers, as many as before."""
+    """Number of workers with state; while no driver answers, the previous number."""
     status = view.seen.status
     if status is None:
         return view.seen.before.workers if view.seen.workers else 0
@@ -205,9 +205,9 @@ def _workers(view: JobView) -> int:
 
 
 def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, now: float) -> float | None:
-    """How long a handover took that has just ended."""
+    """Length of a handover that ended with this observation; None for no such handover."""
     old = before.condition("Handover")
-    new = next(one for one in untimed if one.type == "Handover")
+    new = next(condition for condition in untimed if condition.type == "Handover")
     if old is None or old.status != "True" or new.reason != "Settled":
         return None
     since = when(old.last_transition_time)
@@ -215,7 +215,7 @@ def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, no
 
 
 def _lag(view: JobView, status: Status) -> str | None:
-    """How far event time is behind the clock."""
+    """Distance of the watermark behind the clock."""
     watermark = status.progress.watermark
     return duration(view.seen.now - watermark / 1000) if watermark is not None and ready(view) else None
 

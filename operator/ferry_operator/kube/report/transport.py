@@ -1,6 +1,6 @@
-"""How the links of a job are transport_status, and what they pin, for its status and its events. Pure.
+"""The transport of a job's links and their pinned memory, for the status and events. Pure.
 
-Whether a link is RDMA is found out by the sidecars; it must never be guessed here.
+The sidecars report whether a link is RDMA; this file must never guess.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ferry_operator.job.status import REASON_MAX, TransportStatus
 
 
 def transport_status(links: Links, spec: Spec) -> TransportStatus | None:
-    """The transport in the status; None before the first link of a job that asks for no RDMA."""
+    """The transport in the status; None before the first link of a job without RDMA."""
     memory = pinned(spec)
     if not links.kind and not links.reason and memory is None:
         return None
@@ -23,9 +23,9 @@ def transport_status(links: Links, spec: Spec) -> TransportStatus | None:
 
 
 def pinned(spec: Spec) -> str | None:
-    """What is to be done when the links of an instance pin more than it may by default or by the job; None: nothing.
+    """The remedy when the links of an instance need more pinned memory than the job or the node default allows; else None.
 
-    Links to all other instances, and to those of a surge worker.
+    The links go to all other instances, and to the instances of a surge worker.
     """
     rdma = spec.transport.rdma
     if rdma.mode == "off":
@@ -35,11 +35,11 @@ def pinned(spec: Spec) -> str | None:
     each = rings.link_bytes(rdma.slots, rdma.slot_bytes, lend)
     problem = rings.pin_error(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES, lend=lend)
     if links * each <= allowed:
-        return problem and f"containers may not lock so much unless the nodes were told to: {problem}"
+        return problem and f"the nodes need a higher limit of locked memory than the default: {problem}"
     rest = "the others are TCP" if spec.transport.mode == "auto" else "the others cannot open"
     text = (
         f"transport.rdma.pinned allows {allowed} bytes, which is {allowed // each} of the {links} links that an instance "
         f"may have, {each} bytes each; {rest}: {rings.suggest_ring(links, rdma.slots, rdma.slot_bytes, allowed, lend)}, or "
         f"allow {links * each}"
     )
-    return f"{text}. For that much: {problem}" if problem else text
+    return f"{text}. For the whole amount: {problem}" if problem else text
