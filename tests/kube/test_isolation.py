@@ -193,7 +193,7 @@ def test_the_api_server_takes_pods_that_are_kept_from_nodes(kubectl: Kubectl) ->
     affinity = {"nodeAffinity": {pods.REQUIRED: {"nodeSelectorTerms": terms}}}
     kubectl.create(
         *(
-            pods.kept_from(
+            pods.excluding(
                 {
                     "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": {}},
                     "spec": {"affinity": given, "containers": [{"name": "a", "image": "a"}]},

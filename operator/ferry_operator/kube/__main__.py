@@ -77,7 +77,7 @@ class OperatorProcess:
         """Lead, or wait for the Lease, until `stop` is set."""
         log.info("%s: operator of namespace %s", self._lease.identity, self._release.namespace)
         while not self.stop.is_set():
-            self._attempt()
+            self._acquire_or_renew()
             if self._leader is not None and (why := self._deposed(self._leader)):
                 log.warning("this operator no longer leads: %s", why)
                 self._end_leader()
@@ -96,12 +96,12 @@ class OperatorProcess:
             return "the Lease is lost"
         if self._lease.token != leader.token:
             return f"the Lease was created again, with token {self._lease.token}"
-        return None if leader.well else "it hangs"
+        return None if leader.healthy else "it hangs"
 
-    def _attempt(self) -> None:
+    def _acquire_or_renew(self) -> None:
         self._looked_at = time.monotonic()
         try:
-            self._lease.attempt()
+            self._lease.acquire_or_renew()
         except ApiError as error:
             log.info("the Lease: %s", error)
 
@@ -120,7 +120,7 @@ class OperatorProcess:
         if time.monotonic() - self._looked_at > HUNG_SECONDS:
             return "the process does not renew or watch the Lease"
         leader = self._leader
-        return "the leader hangs" if leader is not None and not leader.well else None
+        return "the leader hangs" if leader is not None and not leader.healthy else None
 
 
 def highest_token(api: Api) -> int:

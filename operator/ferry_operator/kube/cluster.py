@@ -84,50 +84,50 @@ class KubeCluster:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
             case d.StopWorker(index):
-                self._of_worker(index, lambda pod: self._delete(pod, exact=True))
+                self._each_pod(index, lambda pod: self._delete(pod, exact=True))
             case d.SetInstances(index, instances):
-                self._of_worker(index, lambda pod: self._annotate(pod, {names.INSTANCES: str(instances)}))
+                self._each_pod(index, lambda pod: self._annotate(pod, {names.INSTANCES: str(instances)}))
             case d.StartDriver():
                 self.start_driver()
             case d.SubmitDesired():
                 self._submit(step)
             case d.LimitCopies(bandwidth):
                 self.link.limit_copies(self._url("a bandwidth of copies"), self._key(), bandwidth)
-            case s.MoveNotes(notes):
-                self._remember(good=self._admitted(notes.good))
+            case s.MigrateMemory(notes):
+                self._write_memory(good=self._admitted(notes.good))
             case s.TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
-            case s.DropPod(pod, _):
+            case s.ForceDeletePod(pod, _):
                 self._delete(pod, grace=0)
             case s.DeletePod(pod, _):
                 self._delete(pod, exact=True)
-            case s.EndDriver(pod, why):
+            case s.ReplaceDriver(pod, why):
                 self._end_driver(pod, why)
-            case s.MakePlaceholder():
-                self._make_placeholder()
-            case s.NoteWithoutSurge(pod):
+            case s.CreatePlaceholder():
+                self._create_placeholder()
+            case s.MarkWithoutSurge(pod):
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case s.WriteSettings(fingerprint):
                 self._write_settings(fingerprint)
-            case s.MakeBudget():
-                self._make(BUDGETS, objects.budget(self.view.seen.job))
-            case s.KeepSpec():
+            case s.CreateBudget():
+                self._create(BUDGETS, objects.budget(self.view.seen.job))
+            case s.RecordGoodSpec():
                 generation = int(self.view.seen.job["metadata"].get("generation") or 0)
                 good = effective_spec.last_good(self._job(), self.view.seen.uid, generation, self.release)
-                self._remember(good=good, refused=None)
-            case s.Refuse(revision, message):
-                self._remember(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
-            case s.ForgetAsked(notes):
+                self._write_memory(good=good, refused=None)
+            case s.RefuseSpec(revision, message):
+                self._write_memory(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
+            case s.RemoveAnnotations(notes):
                 return self._change_job({"annotations": dict(notes)}, {})
             case s.Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
-            case s.AskCheckpoint(request):
+            case s.RequestCheckpoint(request):
                 self._take_checkpoint(request)
             case s.Suspend(pod):
                 self.link.suspend(self._url("to be suspended"), self._key())
                 self._annotate(pod, {names.SUSPENDING: "true"})
             case s.EndRun(before, _):
-                self._remember(over=True, before=before)
+                self._write_memory(over=True, before=before)
             case s.BeginRun():
                 self._begin_run()
             case _:
@@ -143,7 +143,7 @@ class KubeCluster:
             failures = old.number(names.FAILURES) + 1 if old.ended.at - old.created < YOUNG_SECONDS else 0
             self._delete(old, grace=0)
         more = {names.INSTANCES: str(instances), names.REVISION: self._revisions().worker, **self._epoch()}
-        self._make(PODS, self._pod_of_worker(index, {**self._notes(failures), **more}))
+        self._create(PODS, self._pod_of_worker(index, {**self._common_annotations(failures), **more}))
 
     def start_driver(self) -> None:
         """Create the pod of the driver, after the deletion of a pod that has ended."""
@@ -151,21 +151,21 @@ class KubeCluster:
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
         notes = {
-            **self._notes(self.view.lifecycle.failures),
+            **self._common_annotations(self.view.lifecycle.failures),
             names.REVISION: revisions.driver,
             names.SETTINGS: revisions.settings,
             **self._epoch(),
         }
-        self._make_journal()
-        self._make(PODS, self._kept_away(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
+        self._create_journal()
+        self._create(PODS, self._excluding_closed(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
 
-    def _make_placeholder(self) -> None:
-        notes = {**self._notes(0), names.REVISION: self._revisions().driver}
+    def _create_placeholder(self) -> None:
+        notes = {**self._common_annotations(0), names.REVISION: self._revisions().driver}
         document = pods.placeholder(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
-        self._make(PODS, self._kept_away(document))
+        self._create(PODS, self._excluding_closed(document))
 
-    def _kept_away(self, pod: Doc) -> Doc:
-        return pods.kept_from(pod, self.view.closed[:AVOIDED_MAX])
+    def _excluding_closed(self, pod: Doc) -> Doc:
+        return pods.excluding(pod, self.view.closed[:AVOIDED_MAX])
 
     def _end_driver(self, pod: Pod, why: str) -> None:
         """Annotate the pod before the stop: otherwise the end of the driver would look like the end of the job."""
@@ -176,16 +176,16 @@ class KubeCluster:
         self._delete(pod)
 
     def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
-        return self._kept_away(pods.worker(self.view.seen.job, self._job(), self.release, index, notes))
+        return self._excluding_closed(pods.worker(self.view.seen.job, self._job(), self.release, index, notes))
 
-    def _notes(self, failures: int) -> dict[str, str]:
+    def _common_annotations(self, failures: int) -> dict[str, str]:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures), names.RUN: str(self.memory.run)}
 
     def _epoch(self) -> dict[str, str]:
         known = self.view.seen.epoch
         return {names.EPOCH: str(known if known is not None else -1)}
 
-    def _of_worker(self, index: int, act: Callable[[Pod], None]) -> None:
+    def _each_pod(self, index: int, act: Callable[[Pod], None]) -> None:
         for pod in self.view.seen.workers:
             if pod.worker == index:
                 act(pod)
@@ -195,10 +195,10 @@ class KubeCluster:
         job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
         document = objects.secret(job, settings_of(self._job(), self.memory, self.release))
         try:
-            self.api.amend(SECRETS, name, objects.renewed(job, document))
+            self.api.json_patch(SECRETS, name, objects.replaced_data(job, document))
         except ApiError as error:
             if error.status == UNFIT:
-                raise _foreign(SECRETS, name) from None
+                raise _not_owned(SECRETS, name) from None
             tolerate(error, NOT_FOUND)
             self.api.create(SECRETS, document)
         driver = self.view.seen.driver
@@ -214,7 +214,7 @@ class KubeCluster:
         same = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
         try:
             effective_spec.revisions(job, seen.uid, self.release)
-            self.api.amend(JOBS, seen.name, [same, {"op": "add", "path": "/spec", "value": spec}], dry_run=True)
+            self.api.json_patch(JOBS, seen.name, [same, {"op": "add", "path": "/spec", "value": spec}], dry_run=True)
         except SpecRefused:
             return None
         except ApiError as error:
@@ -232,7 +232,7 @@ class KubeCluster:
             answer = CheckpointAnswer(id=request.id, number=number)
         except DriverRefuses as error:
             answer = CheckpointAnswer(id=request.id, refused=str(error)[:MESSAGE_MAX])
-        self._remember(answered=answer)
+        self._write_memory(answered=answer)
 
     def _begin_run(self) -> None:
         """Begin the next run. The Redis entries of the old run are useless: a failure to delete them is no error."""
@@ -242,7 +242,7 @@ class KubeCluster:
         except ApiError as error:
             tolerate(error, NOT_FOUND)
         # The last good spec binds immutable fields within its run only.
-        self._remember(run=self.memory.run + 1, over=False, good=None, refused=None)
+        self._write_memory(run=self.memory.run + 1, over=False, good=None, refused=None)
 
     def _url(self, what: str) -> str:
         url = driver_url(self.view.seen, self.view.effective.job)
@@ -286,7 +286,7 @@ class KubeCluster:
         return True
 
     # ---- the API
-    def _make(self, kind: Kind, document: Doc) -> None:
+    def _create(self, kind: Kind, document: Doc) -> None:
         """Create an object. An object of this job that exists already goes into the store instead."""
         name = document["metadata"]["name"]
         try:
@@ -297,17 +297,17 @@ class KubeCluster:
             selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.view.seen.name}"
             there = [document for document in self.api.find(kind, selector) if document["metadata"]["name"] == name]
             if not there or facts.owner(there[0]["metadata"]) != self.view.seen.uid:
-                raise _foreign(kind, name) from None
+                raise _not_owned(kind, name) from None
             created = there[0]
         self.store.put(kind, created)
 
-    def _make_journal(self) -> None:
+    def _create_journal(self) -> None:
         """Create the object for the journal of the driver. Its name contains the uid, so an existing one is of this job."""
         try:
             self.api.create(JOURNALS, objects.journal(self.view.seen.job, self.memory.run))
         except ApiError as error:
             if error.status == NOT_FOUND:
-                raise _unknown(JOURNALS) from None
+                raise _undefined(JOURNALS) from None
             if error.reason != "AlreadyExists":
                 raise
 
@@ -318,7 +318,7 @@ class KubeCluster:
             tolerate(error, NOT_FOUND, CONFLICT)
             return
         if grace == 0:
-            self.store.gone(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
+            self.store.remove(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
 
     def _annotate(self, pod: Pod, notes: dict[str, str], exact: bool = False) -> None:
         metadata: Doc = {"uid": pod.uid, "annotations": notes}
@@ -329,7 +329,7 @@ class KubeCluster:
         except ApiError as error:
             tolerate(error, NOT_FOUND, CONFLICT)
 
-    def _remember(self, **changed: Any) -> None:
+    def _write_memory(self, **changed: Any) -> None:
         """Write these values into `status.memory`, beside the uid of the job: a later job may have the same name."""
         self.memory = self.memory.model_copy(update=changed)
         patched = self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": self.memory.to_wire()}}, "status")
@@ -344,7 +344,7 @@ def check_kept(job: Doc) -> None:
         raise ApiError(UNFIT, "Pruned", text)
 
 
-def _unknown(kind: Kind) -> ApiError:
+def _undefined(kind: Kind) -> ApiError:
     return ApiError(
         NOT_FOUND,
         "Unknown",
@@ -352,7 +352,7 @@ def _unknown(kind: Kind) -> ApiError:
     )
 
 
-def _foreign(kind: Kind, name: str) -> ApiError:
+def _not_owned(kind: Kind, name: str) -> ApiError:
     return ApiError(
         CONFLICT, "Foreign", f"{kind.kind} {name} exists and does not belong to this job: delete it, or rename the job"
     )

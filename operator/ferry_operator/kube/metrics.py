@@ -150,7 +150,7 @@ class Metrics:
             ("verb", "resource", "code"),
             registry=self.registry,
         )
-        self._passes = prom.Histogram(
+        self._reconciles = prom.Histogram(
             "ferry_operator_reconcile_seconds",
             "Length of one reconcile of a job",
             buckets=SECONDS,
@@ -170,9 +170,9 @@ class Metrics:
         """Count one request to the API server."""
         self._calls.labels(verb, resource, code).inc()
 
-    def count_pass(self, seconds: float) -> None:
+    def count_reconcile(self, seconds: float) -> None:
         """Count one reconcile of a job."""
-        self._passes.observe(seconds)
+        self._reconciles.observe(seconds)
 
     def count_error(self, reason: str) -> None:
         """Count one reconcile that failed."""

@@ -12,9 +12,9 @@ from ferry_operator.kube.api.notes import pending
 from ferry_operator.kube.observe import placeholders
 from ferry_operator.kube.observe.asked import of_another_size
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
 from ferry_operator.kube.observe.readiness import proven
-from ferry_operator.kube.observe.standstill import held_up, where
-from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words, never_began
+from ferry_operator.kube.observe.suspension import Stage, has_suspended, last_words, never_began
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
@@ -24,11 +24,11 @@ CRASHES_MAX = 3
 def plan(view: JobView, token: int) -> list[s.Step]:
     """The steps of this reconcile; empty when the cluster already matches the spec."""
     seen = view.seen
-    if (older := seen.older) is not None and not seen.deleting:
-        return [s.MoveNotes(older)]
+    if (legacy := seen.legacy) is not None and not seen.deleting:
+        return [s.MigrateMemory(legacy)]
     if seen.paused and not seen.deleting:
         return []
-    steps: list[s.Step] = [s.DropPod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]
+    steps: list[s.Step] = [s.ForceDeletePod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]
     here = [pod for pod in seen.pods if pod.name not in view.lost and pod.deleting is None]
     if seen.deleting:
         return steps + [s.DeletePod(pod, "the job is being deleted") for pod in here]
@@ -55,20 +55,20 @@ def plan(view: JobView, token: int) -> list[s.Step]:
     steps += _replace_workers(view)
     # Not under a spec that may still be refused: the last good spec comes back with its annotations.
     if view.effective.newest and view.effective.good and (stale := of_another_size(seen.job)):
-        steps.append(s.ForgetAsked(stale))
+        steps.append(s.RemoveAnnotations(stale))
     if view.advice is not None and view.advice.acts:
         steps.append(s.Rescale(view.advice.target, view.advice.report.message))
     answered = seen.memory.answered
     wanted = pending(seen.annotations, answered.id if answered is not None else None)
     if wanted is not None and seen.status is not None:
-        steps.append(s.AskCheckpoint(wanted))
+        steps.append(s.RequestCheckpoint(wanted))
     return steps
 
 
 def _suspend(view: JobView) -> Iterator[s.Step]:
     """Keep the pods, and replace lost ones, until the driver has ended with its last checkpoint."""
     driver = view.seen.driver
-    if driver is not None and at_rest(driver):
+    if driver is not None and has_suspended(driver):
         yield s.EndRun(view.effective.began_from, last_words(driver))
         return
     if driver is not None and never_began(driver, view.seen.last_epoch):
@@ -81,7 +81,7 @@ def _suspend(view: JobView) -> Iterator[s.Step]:
     yield from _bookkeeping(view, kept, keep=False)
     yield from kept
     if driver is not None and view.hangs is not None:
-        yield s.EndDriver(driver, view.hangs)
+        yield s.ReplaceDriver(driver, view.hangs)
     elif driver is not None and view.seen.status is not None and names.SUSPENDING not in driver.annotations:
         yield s.Suspend(driver)
 
@@ -95,9 +95,9 @@ def _bookkeeping(view: JobView, actions: Sequence[d.Action], keep: bool = True) 
             yield s.WriteSettings(revisions.settings)
             break
     if not seen.budget:
-        yield s.MakeBudget()
+        yield s.CreateBudget()
     if keep and not effective.good and proven(view):
-        yield s.KeepSpec()
+        yield s.RecordGoodSpec()
 
 
 def _actions(view: JobView) -> Iterator[d.Action]:
@@ -106,7 +106,9 @@ def _actions(view: JobView) -> Iterator[d.Action]:
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
     for action in d.decide(view.observed):
         match action:
-            case d.StartWorker(index, _) if index in ending or index in view.resting or view.lifecycle.end == "Failed":
+            case d.StartWorker(index, _) if (
+                index in ending or index in view.cooling_down or view.lifecycle.end == "Failed"
+            ):
                 continue
             case d.StopWorker(index) if index in ending or index not in {pod.worker for pod in view.seen.workers}:
                 continue
@@ -126,20 +128,20 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
         if k in pods and k in empty:
             yield s.DeletePod(pods[k], f"it is empty and leaves node {pods[k].node}")
     if rolling.without_surge is not None:
-        yield s.NoteWithoutSurge(pods[rolling.without_surge])
+        yield s.MarkWithoutSurge(pods[rolling.without_surge])
     if driver is not None and view.lifecycle.running and driver.name not in view.lost:
         old = [k for k, pod in pods.items() if pod.annotations.get(names.REVISION) != view.revisions.worker]
         if view.hangs is not None:
-            yield s.EndDriver(driver, view.hangs)
+            yield s.ReplaceDriver(driver, view.hangs)
         elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
             placeholder = None if view.in_place.driver else placeholders.placeholder(view)
             if view.in_place.driver or (placeholder is not None and placeholders.has_place(placeholder)):
-                yield s.EndDriver(driver, "its pod is out of date")
+                yield s.ReplaceDriver(driver, "its pod is out of date")
             elif placeholder is None:
-                yield s.MakePlaceholder()
+                yield s.CreatePlaceholder()
 
 
-def _refusal(view: JobView) -> s.Refuse | None:
+def _refusal(view: JobView) -> s.RefuseSpec | None:
     """The refusal of a new spec that cannot run, if there is a last good spec to return to."""
     effective, mine, seen = view.effective, view.revisions, view.seen
     if mine is None or effective.fallback is None or effective.fallback.both == mine.both:
@@ -150,7 +152,7 @@ def _refusal(view: JobView) -> s.Refuse | None:
         if ended is not None and names.REPLACE not in driver.annotations:
             crashes = driver.number(names.FAILURES) + 1 if ended.code else 0
             if meaning(ended.code) in ("refused", "halted") or crashes >= CRASHES_MAX:
-                return s.Refuse(mine.both, end_message(driver))
+                return s.RefuseSpec(mine.both, end_message(driver))
     assert effective.job is not None
     deadline = effective.job.spec.failure.progress_deadline
     for pod in seen.pods:
@@ -161,10 +163,10 @@ def _refusal(view: JobView) -> s.Refuse | None:
         )
         in_place = view.in_place.driver if pod.worker is None else view.in_place.worker
         if pod.annotations.get(names.REVISION) == new != old:
-            hopeless = held_up(pod, seen.now, deadline.seconds, in_place)
+            hopeless = blocking_problem(pod, seen.now, deadline.seconds, in_place)
             if hopeless is not None:
-                return s.Refuse(mine.both, hopeless.message)
-    if view.standing >= deadline.seconds:
-        text = f"no progress for {deadline}, and no finished epoch: {where(view)}"
-        return s.Refuse(mine.both, text)
+                return s.RefuseSpec(mine.both, hopeless.message)
+    if view.without_progress >= deadline.seconds:
+        text = f"no progress for {deadline}, and no finished epoch: {stuck_at(view)}"
+        return s.RefuseSpec(mine.both, text)
     return None

@@ -27,7 +27,7 @@ from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
 from ferry_operator.kube.observe.seen import Seen
-from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
+from ferry_operator.kube.observe.suspension import Stage, asked, has_suspended
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, look
 from ferry_operator.kube.plan import plan
@@ -58,7 +58,7 @@ EVENTS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class DriverFailure:
     """A driver with truncated answers, or without answers."""
 
     pod: str
@@ -71,7 +71,7 @@ class Unheard:
 
 
 @dataclass(slots=True)
-class Memory:
+class JobCache:
     """Clocks and caches of a job between two reconciles. A new operator begins without them."""
 
     uid: str
@@ -82,7 +82,7 @@ class Memory:
     """errors of the last reconcile"""
     answer: tuple[str, Status, Submitted | None, float] | None = None
     """(uid of the driver's pod, its last status, the placement that it accepted last, time of the answer)"""
-    unheard: Unheard | None = None
+    failure: DriverFailure | None = None
     """the failure of the last request to the driver"""
     counted_at: float = 0.0
     """time of the last write of the status"""
@@ -115,7 +115,7 @@ class Reconciler:
     clock: Callable[[], float] = time.time
     redis: Redis | None = None
     """None: the reconciles ping Redis themselves"""
-    _memories: dict[str, Memory] = field(default_factory=dict)
+    _caches: dict[str, JobCache] = field(default_factory=dict)
 
     _redis: Redis = field(init=False)
 
@@ -125,24 +125,24 @@ class Reconciler:
     def reconcile(self, name: str) -> float | None:
         """Reconcile once; returns seconds until the next time, None: at the next event. Raises Fault when it fails."""
         job = self.store.job(name)
-        memory = self._memories.get(name)
-        if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
+        cache = self._caches.get(name)
+        if cache is not None and (job is None or job["metadata"]["uid"] != cache.uid):
             self.metrics.jobs.forget(name)
-            if not self._forget(name, memory.run):
+            if not self._forget(name, cache.run):
                 return CALM_SECONDS
-            memory = self._memories.pop(name) and None
+            cache = self._caches.pop(name) and None
         if job is None:
-            return CALM_SECONDS if self._left_over(name) else None
-        if memory is None:
-            memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
-        view = self._look(job, memory)
-        memory.run = view.seen.run
+            return CALM_SECONDS if self._delete_orphans(name) else None
+        if cache is None:
+            cache = self._caches.setdefault(name, JobCache(job["metadata"]["uid"]))
+        view = self._look(job, cache)
+        cache.run = view.seen.run
         steps = plan(view, self.token)
         written = report(view, steps, self.token, self.release.image)
-        self._write(view, written, memory)
+        self._write(view, written, cache)
         self.metrics.jobs.seen(name, _sample(view, written), written.handover_seconds)
-        errors = self._act(view, steps, memory)
-        memory.errors = tuple(_problem(error) for error in errors)
+        errors = self._act(view, steps, cache)
+        cache.errors = tuple(_problem(error) for error in errors)
         for error in errors:
             if isinstance(error, ApiError) and error.is_transient:
                 raise error
@@ -150,84 +150,89 @@ class Reconciler:
             return (
                 0.0  # changed during this reconcile; the store may have the change from our own patch, before the watch
             )
-        memory.steps, before = tuple(describe(step) for step in steps), memory.steps
-        memory.repeats = memory.repeats + 1 if steps and memory.steps == before else 0
-        return CALM_SECONDS if errors else again_after(memory.repeats) if steps else _pause(view)
+        cache.steps, before = tuple(describe(step) for step in steps), cache.steps
+        cache.repeats = cache.repeats + 1 if steps and cache.steps == before else 0
+        return CALM_SECONDS if errors else _requeue_after_steps(cache.repeats) if steps else _requeue_when_idle(view)
 
     # ---- observe
-    def _look(self, job: Doc, memory: Memory) -> JobView:
-        name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        effective, revisions = self._spec(job, memory)
+    def _look(self, job: Doc, cache: JobCache) -> JobView:
+        name, uid, now = job["metadata"]["name"], cache.uid, self.clock()
+        effective, revisions = self._spec(job, cache)
         # Pods of a deleted job of the same name may still exist: they have another owner.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
-        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
-        if memory.epoch is not None and memory.epoch[0] == seen.run:
-            seen = replace(seen, heard_epoch=memory.epoch[1])
-        status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
-        unheard = () if memory.unheard is None else (memory.unheard.problem,)
-        seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *unheard))
-        rests = seen.memory.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
-        if status is None and not unheard and not seen.deleting and not rests:
-            seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
+        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, cache.errors)
+        if cache.epoch is not None and cache.epoch[0] == seen.run:
+            seen = replace(seen, heard_epoch=cache.epoch[1])
+        status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, cache)
+        failures = () if cache.failure is None else (cache.failure.problem,)
+        seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *failures))
+        rests = (
+            seen.memory.over
+            or has_suspended(seen.driver)
+            or (asked(job) and not pods)
+            or seen.before.phase == "Finished"
+        )
+        if status is None and not failures and not seen.deleting and not rests:
+            seen = replace(seen, problems=(*seen.problems, *self._ask_redis(cache, now)))
         if seen.counted is not None:
-            memory.epoch = (seen.run, seen.counted.epoch)
-        return look(seen, effective, revisions, memory.timers)
+            cache.epoch = (seen.run, seen.counted.epoch)
+        return look(seen, effective, revisions, cache.timers)
 
-    def _spec(self, job: Doc, memory: Memory) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
+    def _spec(self, job: Doc, cache: JobCache) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
         """The spec in force with its revisions; read again only for a changed object."""
-        if memory.spec is None or memory.spec[0] is not job:
+        if cache.spec is None or cache.spec[0] is not job:
             effective = effective_spec.in_force(job, self.release)
             revisions = None
             with contextlib.suppress(SpecRefused):  # the last good spec of another version of the operator
                 if effective.job is not None:
-                    revisions = effective_spec.revisions(effective.job, memory.uid, self.release)
-            memory.spec = (job, effective, revisions)
-        return memory.spec[1:]
+                    revisions = effective_spec.revisions(effective.job, cache.uid, self.release)
+            cache.spec = (job, effective, revisions)
+        return cache.spec[1:]
 
-    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, Submitted | None]:
-        driver, bad = seen.driver, memory.unheard
-        if bad is not None and (driver is None or bad.pod != driver.uid):
-            bad = memory.unheard = None
+    def _ask_driver(self, url: str | None, seen: Seen, cache: JobCache) -> tuple[Status | None, Submitted | None]:
+        driver, last = seen.driver, cache.failure
+        if last is not None and (driver is None or last.pod != driver.uid):
+            last = cache.failure = None
         if url is None or driver is None or driver.ended is not None:
             return None, None
-        if bad is None or seen.now >= bad.until:
+        if last is None or seen.now >= last.until:
             secret = run_key(self.release, seen.uid)
             try:
                 status = self.link.status(url, secret)
                 if status is not None:
                     submitted = self.link.submitted(url, secret, status.generation)
-                    memory.answer = (driver.uid, status, submitted, seen.now)
-                memory.unheard = None
+                    cache.answer = (driver.uid, status, submitted, seen.now)
+                cache.failure = None
             except BadAnswer as error:
-                times = bad.times + 1 if bad is not None else 1
+                times = last.times + 1 if last is not None else 1
                 wait = back_off(times, ASIDE_SECONDS, ASIDE_SECONDS_MAX) if error.late else 0.0
                 until = self.clock() + wait
-                memory.unheard = Unheard(driver.uid, Problem("DriverUnheard", str(error)), times, until)
-        answer = memory.answer
+                cache.failure = DriverFailure(driver.uid, Problem("DriverUnheard", str(error)), times, until)
+        answer = cache.answer
         if answer is None or answer[0] != driver.uid or seen.now - answer[3] > FRESH_SECONDS:
             return None, None
         return answer[1], answer[2]
 
-    def _ask_redis(self, memory: Memory, now: float) -> Iterable[Problem]:
-        if now - memory.redis[0] > REDIS_SECONDS:
-            memory.redis = (now, self._redis.problem())
-        if memory.redis[1] is not None:
-            yield Problem(REDIS_REFUSES, memory.redis[1])
+    def _ask_redis(self, cache: JobCache, now: float) -> Iterable[Problem]:
+        if now - cache.redis[0] > REDIS_SECONDS:
+            cache.redis = (now, self._redis.problem())
+        if cache.redis[1] is not None:
+            yield Problem(REDIS_REFUSES, cache.redis[1])
 
     # ---- write
-    def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
+    def _write(self, view: JobView, written: StatusReport, cache: JobCache) -> None:
         """Write events, then the status. A status with changes of counters alone is written rarely."""
-        patience = written.patience(len(self._memories))
-        if patience is None or view.seen.now - memory.counted_at < patience:
+        patience = written.patience(len(self._caches))
+        if patience is None or view.seen.now - cache.counted_at < patience:
             return
-        for notice in (*events.changes(written), *events.news(written.problems, memory.problems)):
-            self._tell(view, notice, memory)
+        for notice in (*events.changes(written), *events.new_problems(written.problems, cache.problems)):
+            self._write_event(view, notice, cache)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
                 self.metrics.count_handover(written.handover_seconds)
-        memory.counted_at, memory.problems = view.seen.now, written.problems
+        cache.counted_at, cache.problems = view.seen.now, written.problems
         known = {key: value for key, value in (view.seen.job.get("status") or {}).items() if key != "memory"}
         status = replacing(known, written.status.to_wire())
-        if new := "memory" not in (view.seen.job.get("status") or {}) and view.seen.older is None:
+        if new := "memory" not in (view.seen.job.get("status") or {}) and view.seen.legacy is None:
             status["memory"] = view.seen.memory.to_wire()
         try:
             patched = self.api.patch(JOBS, view.seen.name, {"status": status}, "status")
@@ -238,21 +243,21 @@ class Reconciler:
         if new:
             check_kept(patched)
 
-    def _tell(self, view: JobView, notice: events.Notice, memory: Memory) -> None:
+    def _write_event(self, view: JobView, notice: events.Notice, cache: JobCache) -> None:
         """Create an event, or raise the count of the same event. A failure is logged, and the reconcile goes on."""
         now = view.seen.now
         document = events.event(view.seen.job, notice, 1, now)
         name = document["metadata"]["name"]
-        last, count = memory.events.get(name, (0.0, 0))
+        last, count = cache.events.get(name, (0.0, 0))
         if now - last < EVENT_SECONDS:
             return
-        if len(memory.events) >= EVENTS_MAX:
-            memory.events.clear()
+        if len(cache.events) >= EVENTS_MAX:
+            cache.events.clear()
         log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
         try:
-            memory.events[name] = (now, self._count_up(document, count))
+            cache.events[name] = (now, self._count_up(document, count))
         except ApiError as error:
-            level = logging.INFO if error.is_transient or self._ends(error) else logging.WARNING
+            level = logging.INFO if error.is_transient or self._namespace_terminates(error) else logging.WARNING
             log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
 
     def _count_up(self, document: Doc, count: int) -> int:
@@ -273,7 +278,7 @@ class Reconciler:
         self.api.create(EVENTS, document)  # the API server deletes events after an hour
         return 1
 
-    def _ends(self, error: ApiError) -> bool:
+    def _namespace_terminates(self, error: ApiError) -> bool:
         """Whether the namespace is being deleted: with the job and the rights of the operator, in any order."""
         if "being terminated" in str(error):
             return True
@@ -286,13 +291,13 @@ class Reconciler:
         return False
 
     # ---- act
-    def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
+    def _act(self, view: JobView, steps: Sequence[Step], cache: JobCache) -> list[Fault]:
         """Execute the steps; a later reconcile retries refused steps."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
-                _expect(step, memory)
+                _assume_accepted(step, cache)
             elif unwritten and isinstance(step, d.StartDriver | d.StartWorker):
                 continue  # a new pod would read outdated settings
             try:
@@ -306,11 +311,11 @@ class Reconciler:
                 continue
             notice = events.step_notice(step)
             if done and notice is not None:
-                self._tell(view, notice, memory)
+                self._write_event(view, notice, cache)
         return errors
 
     # ---- the end
-    def _left_over(self, name: str) -> bool:
+    def _delete_orphans(self, name: str) -> bool:
         """Whether a deleted job still has pods. Pods whose kubelet does not answer are deleted by force."""
         now, pods = self.clock(), self.store.pods(name)
         for pod in pods:
@@ -319,23 +324,23 @@ class Reconciler:
                     self.api.delete(PODS, pod.name, pod.uid, grace=0)
                 except ApiError as error:
                     tolerate(error, NOT_FOUND, CONFLICT)
-                self.store.gone(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
+                self.store.remove(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
         return bool(pods)
 
     def _forget(self, name: str, run: str) -> bool:
         """Delete the Redis entries of a deleted job, once no pod of the job can write there; False: not yet."""
-        if self._left_over(name) and self.store.job(name) is None:
+        if self._delete_orphans(name) and self.store.job(name) is None:
             return False
         self._redis.forget(run)
         return True
 
 
-def _expect(step: d.SubmitDesired, memory: Memory) -> None:
+def _assume_accepted(step: d.SubmitDesired, cache: JobCache) -> None:
     """Assume that the driver follows this placement: a worker that is empty in its last answer may be in use by now."""
-    if memory.answer is not None:
-        pod, status, _, at = memory.answer
+    if cache.answer is not None:
+        pod, status, _, at = cache.answer
         mine = step.accepted()
-        memory.answer = (pod, status, mine, at)
+        cache.answer = (pod, status, mine, at)
 
 
 def _problem(error: Fault) -> Problem:
@@ -349,12 +354,12 @@ def _sample(view: JobView, written: StatusReport) -> JobSample:
     return JobSample(written.status, view.effective.newest, len(view.seen.workers), given_up)
 
 
-def again_after(repeats: int) -> float:
+def _requeue_after_steps(repeats: int) -> float:
     """Seconds until the next reconcile after steps; longer and longer while the same steps repeat."""
     return back_off(repeats + 1, SOON_SECONDS, CALM_SECONDS)
 
 
-def _pause(view: JobView) -> float | None:
+def _requeue_when_idle(view: JobView) -> float | None:
     """Seconds until the next reconcile after one without steps; None: at the next event."""
     if view.lifecycle.end is not None or view.seen.paused or view.stage is Stage.SUSPENDED:
         return None

@@ -2,23 +2,23 @@
 
 | step | when |
 |---|---|
-| MoveNotes | an older release left its memory of the job in annotations: it moves into the status, before all other steps |
+| MigrateMemory | an older release left its memory of the job in annotations: move it into the status, before other steps |
 | TakeOwnership | a pod has the token of another operator: a patch changes its version, and late deletions miss |
-| DropPod | a pod will not come back (`observe`) |
+| ForceDeletePod | a pod will not come back (`observe`) |
 | DeletePod | a leaving worker is empty, an outdated pod never ran, or the job has ended |
-| Refuse | the driver, or a worker, cannot run under a new spec: the last good spec is in force from the next reconcile |
-| KeepSpec | an epoch was finished under a spec that is not yet recorded as good |
+| RefuseSpec | the driver, or a worker, cannot run under a new spec: the last good spec is in force from the next reconcile |
+| RecordGoodSpec | an epoch was finished under a spec that is not yet recorded as good |
 | WriteSettings | a new pod is due, and run.json is outdated; never for running pods alone |
-| MakeBudget | the PodDisruptionBudget is missing: it blocks evictions of workers with state |
-| EndDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
-| MakePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
-| AskCheckpoint | a user requests a checkpoint, and the driver does not know the request |
+| CreateBudget | the PodDisruptionBudget is missing: it blocks evictions of workers with state |
+| ReplaceDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
+| CreatePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
+| RequestCheckpoint | a user requests a checkpoint, and the driver does not know the request |
 | Suspend | the job is to be suspended, and its driver does not know: it takes a last checkpoint, and ends |
 | EndRun | the last checkpoint is complete: the run no longer needs its pods |
 | BeginRun | the pods of an ended run are deleted: the job moves to its next run, which starts at a resume |
-| ForgetAsked | the size of the job has changed: drains of missing workers, and a plan for another size, are obsolete |
+| RemoveAnnotations | the size of the job has changed: drains of missing workers, and a plan for another size, are obsolete |
 | Rescale | the autoscaler wants another size: it writes the spec like a user |
-| NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
+| MarkWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.observe.facts import Pod
-from ferry_operator.kube.observe.older_notes import OlderNotes
+from ferry_operator.kube.observe.legacy_memory import LegacyMemory
 
 
 @dataclass(frozen=True, slots=True)
-class MoveNotes:
+class MigrateMemory:
     """Move the memory of an older release from annotations into the status."""
 
-    notes: OlderNotes
+    notes: LegacyMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TakeOwnership:
 
 
 @dataclass(frozen=True, slots=True)
-class DropPod:
+class ForceDeletePod:
     """Delete a pod without a grace period."""
 
     pod: Pod
@@ -58,7 +58,7 @@ class DropPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseSpec:
     """Record why the newest spec cannot run."""
 
     revision: str
@@ -66,7 +66,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepSpec:
+class RecordGoodSpec:
     """Record the spec in force as good."""
 
 
@@ -78,12 +78,12 @@ class WriteSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeBudget:
+class CreateBudget:
     """Create the PodDisruptionBudget."""
 
 
 @dataclass(frozen=True, slots=True)
-class EndDriver:
+class ReplaceDriver:
     """End the driver; the next reconcile starts a new one."""
 
     pod: Pod
@@ -91,7 +91,7 @@ class EndDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class MakePlaceholder:
+class CreatePlaceholder:
     """Create the idle pod that finds a node for the next driver."""
 
 
@@ -104,14 +104,14 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteWithoutSurge:
+class MarkWithoutSurge:
     """Annotate the pod of a worker that leaves without a surge worker."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
-class AskCheckpoint:
+class RequestCheckpoint:
     """Request a checkpoint of the driver, and record the answer."""
 
     request: AskedCheckpoint
@@ -140,7 +140,7 @@ class BeginRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetAsked:
+class RemoveAnnotations:
     """Write these annotations of the job; nothing if a user has changed the job meanwhile."""
 
     notes: Mapping[str, str | None]
@@ -154,21 +154,32 @@ class Rescale:
     message: str
 
 
-Note = (
-    MoveNotes
+Bookkeeping = (
+    MigrateMemory
     | TakeOwnership
-    | KeepSpec
-    | NoteWithoutSurge
-    | MakeBudget
+    | RecordGoodSpec
+    | MarkWithoutSurge
+    | CreateBudget
     | WriteSettings
-    | AskCheckpoint
+    | RequestCheckpoint
     | Suspend
     | BeginRun
 )
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | MakePlaceholder | DeletePod | EndRun | ForgetAsked | Rescale
+Step = (
+    d.Action
+    | Bookkeeping
+    | ForceDeletePod
+    | RefuseSpec
+    | ReplaceDriver
+    | CreatePlaceholder
+    | DeletePod
+    | EndRun
+    | RemoveAnnotations
+    | Rescale
+)
 
-QUIET = get_args(Note)
+BOOKKEEPING = get_args(Bookkeeping)
 """Steps of bookkeeping: without a line in the status, and without an event."""
 
 
@@ -190,30 +201,30 @@ def describe(step: Step) -> str:
             return f"plan {plan.number}: {over}{cut}{f', {why}' if why else ''}"
         case d.LimitCopies(bandwidth):
             return f"limit copies to {bandwidth} bytes a second" if bandwidth else "lift the limit of copies"
-        case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
-            return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
-        case MakePlaceholder():
+        case ForceDeletePod(pod, why) | DeletePod(pod, why) | ReplaceDriver(pod, why):
+            return f"{'end' if isinstance(step, ReplaceDriver) else 'remove'} {pod.name}: {why}"
+        case CreatePlaceholder():
             return "look for a node for the next driver"
-        case Refuse(_, message):
+        case RefuseSpec(_, message):
             return f"refuse the new spec: {message}"
         case EndRun(_, message):
             return f"delete the pods: {message}"
         case Rescale(size, _):
             return f"scale to {size} workers x instances"
-        case ForgetAsked(notes):
+        case RemoveAnnotations(notes):
             texts = ((names.PLAN, "the plan"), (names.DRAIN, "drains of workers"))
             obsolete = " and ".join(text for key, text in texts if key in notes)
             return f"the size of the job has changed: remove {obsolete} for the old size"
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
-            MoveNotes()
+            MigrateMemory()
             | TakeOwnership()
-            | KeepSpec()
-            | MakeBudget()
-            | NoteWithoutSurge()
+            | RecordGoodSpec()
+            | CreateBudget()
+            | MarkWithoutSurge()
             | WriteSettings()
-            | AskCheckpoint()
+            | RequestCheckpoint()
             | BeginRun()
         ):
             return type(step).__name__

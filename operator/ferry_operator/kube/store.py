@@ -33,7 +33,7 @@ class Store:
         with self._lock:
             self._put(kind, document)
 
-    def gone(self, kind: Kind, document: Doc) -> None:
+    def remove(self, kind: Kind, document: Doc) -> None:
         """Remove an object that was deleted."""
         with self._lock:
             metadata = document["metadata"]
@@ -44,7 +44,7 @@ class Store:
             if known is not None and known["metadata"]["uid"] == metadata["uid"]:
                 del self._objects[kind][metadata["name"]]
 
-    def listed(self, kind: Kind, documents: Iterable[Doc], before: frozenset[str]) -> None:
+    def sync(self, kind: Kind, documents: Iterable[Doc], before: frozenset[str]) -> None:
         """Store a listing of all objects. `before`: the uids in the store before the listing; a uid of `before` that the
         listing lacks belongs to a deleted object."""
         with self._lock:

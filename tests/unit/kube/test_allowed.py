@@ -9,11 +9,11 @@ import pytest
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.kube.api.port import JOBS
-from ferry_operator.kube.manifests.allowed import Allowed, Own, Usual, check
+from ferry_operator.kube.manifests.allowed import Allowed, Defaults, Own, check
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.kube.fakes.fake_world import World, job
 
-USUAL = Usual("ferry:1", "ferry-job", USER)
+DEFAULTS = Defaults("ferry:1", "ferry-job", USER)
 OWN = Own(secrets=("mine", "pull"), service_accounts=("robot", "ferry-operator"), claims=("disk", "data-ferry-redis-0"))
 EVERYTHING = Allowed(
     secrets=("*",), service_accounts=("*",), host_paths=("/",), host_network=True, images=("*",), users=(1, 999), own=OWN,
@@ -24,7 +24,7 @@ EVERYTHING = Allowed(
 def named(allowed: Allowed, rdma: dict[str, Any] | None = None, **kubernetes: Any) -> str:
     """What is said of a job; '': it is allowed."""
     try:
-        check(spec.check(job(kubernetes=kubernetes, transport={"rdma": rdma or {}})), allowed, USUAL)
+        check(spec.check(job(kubernetes=kubernetes, transport={"rdma": rdma or {}})), allowed, DEFAULTS)
     except SpecRefused as error:
         return str(error)
     return ""

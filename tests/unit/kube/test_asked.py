@@ -9,7 +9,7 @@ import pytest
 from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS
-from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, nonsense
+from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, invalid_annotations
 from tests.unit.kube.fakes.fake_world import World
 from tests.unit.kube.test_passes import running
 
@@ -47,19 +47,19 @@ WRONG: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "text"), GOOD)
 def test_what_is_spelled_right_is_followed(name: str, text: str) -> None:
-    assert list(nonsense({name: text}, "nbq5", SIZE, VIRTUAL_NODES)) == []
+    assert list(invalid_annotations({name: text}, "nbq5", SIZE, VIRTUAL_NODES)) == []
 
 
 @pytest.mark.parametrize(("name", "text", "why"), WRONG, ids=lambda text: str(text)[:20])
 def test_what_is_not_is_said_and_not_followed(name: str, text: str, why: str) -> None:
-    (one,) = nonsense({name: text}, "nbq5", SIZE, VIRTUAL_NODES)
+    (one,) = invalid_annotations({name: text}, "nbq5", SIZE, VIRTUAL_NODES)
     assert one.reason == "AnnotationIgnored" and why in one.message and name in one.message and len(one.message) < 500
     if why in ("no list of workers", "no pin such as", "named twice"):
         assert (asked_drains(text), asked_pins(text, 8), asked_windows(text)) == ((), (), ())
 
 
 def test_a_pin_to_a_worker_that_is_emptied_is_said() -> None:
-    (one,) = nonsense({names.DRAIN: "1", names.PINS: "3=1.0,4=2.0"}, "nbq5", SIZE, VIRTUAL_NODES)
+    (one,) = invalid_annotations({names.DRAIN: "1", names.PINS: "3=1.0,4=2.0"}, "nbq5", SIZE, VIRTUAL_NODES)
     assert "worker 1 is drained" in one.message and "virtual node 3" in one.message
 
 

@@ -22,7 +22,7 @@ from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import JobView, look
 from ferry_operator.kube.plan import plan
-from ferry_operator.kube.steps import EndDriver
+from ferry_operator.kube.steps import ReplaceDriver
 from tests.unit.kube.fakes.fake_world import settled
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
@@ -167,27 +167,27 @@ def seen_with(job: Doc, **said: Any) -> JobView:
 )
 def test_a_driver_that_waits_for_others_does_not_hang(said: Any, replaced: bool) -> None:
     steps = plan(seen_with(document(), **said), 0)
-    assert any(isinstance(step, EndDriver) for step in steps) is replaced
+    assert any(isinstance(step, ReplaceDriver) for step in steps) is replaced
 
 
 @pytest.mark.parametrize(("deadline", "replaced"), [("30m", True), ("2h", False), (None, False)])
 def test_an_epoch_may_stand_for_as_long_as_the_job_says(deadline: str | None, replaced: bool) -> None:
     steps = plan(seen_with(document(failure={"stallDeadline": deadline})), 0)
-    assert any(isinstance(step, EndDriver) for step in steps) is replaced
+    assert any(isinstance(step, ReplaceDriver) for step in steps) is replaced
 
 
 @pytest.mark.parametrize(
     ("pod", "answers", "seconds", "ended"),
     [
         pytest.param({}, False, 1e6, False, id="its kubelet finds it well: the operator alone does not hear it"),
-        pytest.param({"unwell_since": 0.0, "was_well": True}, True, 29.0, False, id="unwell for a moment"),
+        pytest.param({"not_ready_since": 0.0, "was_ready": True}, True, 29.0, False, id="unwell for a moment"),
         pytest.param(
-            {"unwell_since": 0.0, "was_well": True}, True, 30.0, True, id="its loop stands, its endpoint answers"
+            {"not_ready_since": 0.0, "was_ready": True}, True, 30.0, True, id="its loop stands, its endpoint answers"
         ),
-        pytest.param({"unwell_since": 0.0, "was_well": True}, False, 30.0, True, id="nobody hears it"),
-        pytest.param({"unwell_since": 0.0}, False, 299.0, False, id="it starts"),
-        pytest.param({"unwell_since": 0.0}, False, 300.0, True, id="it never came up"),
-        pytest.param({"unwell_since": 0.0}, True, 1e6, False, id="an older image, which does not say how it is"),
+        pytest.param({"not_ready_since": 0.0, "was_ready": True}, False, 30.0, True, id="nobody hears it"),
+        pytest.param({"not_ready_since": 0.0}, False, 299.0, False, id="it starts"),
+        pytest.param({"not_ready_since": 0.0}, False, 300.0, True, id="it never came up"),
+        pytest.param({"not_ready_since": 0.0}, True, 1e6, False, id="an older image, which does not say how it is"),
     ],
 )
 def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float, ended: bool) -> None:
@@ -196,7 +196,7 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
 
 @pytest.mark.parametrize(("problems", "ended"), [((), True), ((facts.Problem("RedisRefuses", "x"),), False)])
 def test_a_driver_that_starts_waits_for_redis(problems: Any, ended: bool) -> None:
-    here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
+    here = (driver(annotations={names.REVISION: MINE.driver}, not_ready_since=0.0),)
     seen = Seen(document(), here, NODES, True, None, None, NOW, problems)
     view = look(seen, effective_spec.in_force(seen.job, RELEASE), MINE, AbsenceTimers())
     assert (view.hangs is not None) is ended
@@ -223,7 +223,7 @@ def test_what_a_kubelet_says_of_a_driver(ready: Any, unwell: Any, was: bool) -> 
     container = {"name": "driver", "state": {"running": {"startedAt": STARTED}}}
     status = {"phase": "Running", "conditions": [{"type": "Ready", **ready}], "containerStatuses": [container]}
     pod = facts.pod({"metadata": {"name": "x-driver"}, "status": status})
-    assert (pod.unwell_since, pod.was_well) == (facts.when(unwell), was)
+    assert (pod.not_ready_since, pod.was_ready) == (facts.when(unwell), was)
 
 
 def test_a_plan_that_was_rolled_back_is_said_and_not_made_again() -> None:

@@ -18,14 +18,14 @@ from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeListing
 from ferry_operator.kube.process.queue import (
     EDIT,
-    PASSES_MAX,
+    RECONCILES_MAX,
     ROUTINE,
-    SLOW_PASSES_MAX,
+    SLOW_RECONCILES_MAX,
     SLOW_SECONDS,
     URGENT,
     WorkQueue,
 )
-from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX, Memory
+from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX, JobCache
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, World, job, settled, writes
@@ -79,7 +79,7 @@ def test_routine_is_late_by_a_minute_and_never_forgotten() -> None:
 def test_passes_that_wait_take_no_turn_from_the_others() -> None:
     clock = Clock()
     queue = WorkQueue(clock)
-    for number in range(PASSES_MAX):
+    for number in range(RECONCILES_MAX):
         queue.add(f"slow-{number}")
         queue.take()
     assert queue._full(clock.now) == SLOW_SECONDS
@@ -88,14 +88,14 @@ def test_passes_that_wait_take_no_turn_from_the_others() -> None:
     assert queue.take() == "quick"
     clock.now += 1e6
     queue.done("quick", None)
-    assert queue.stands() == 0.0, "nobody waits"
-    for number in range(SLOW_PASSES_MAX - PASSES_MAX):
+    assert queue.stuck_seconds() == 0.0, "nobody waits"
+    for number in range(SLOW_RECONCILES_MAX - RECONCILES_MAX):
         queue.add(f"more-{number}")
         queue.take()
         clock.now += SLOW_SECONDS
     queue.add("last")
     clock.now += 100
-    assert queue._full(clock.now) is not None and queue.stands() == 100.0, "all wait for something"
+    assert queue._full(clock.now) is not None and queue.stuck_seconds() == 100.0, "all wait for something"
 
 
 # --- the leader
@@ -156,7 +156,7 @@ def test_a_pass_that_never_ends_is_one_jobs_trouble(monkeypatch: pytest.MonkeyPa
     held.reached.wait(10)
     until(lambda: "good-worker-1" in api.names(PODS))
     leader.queue._busy["bad"] = -1e6
-    assert leader.well
+    assert leader.healthy
     released = list[bool]()
     assert not leader.close(lambda: released.append(True)) and released == [True]
     count = len(api.calls)
@@ -189,7 +189,7 @@ def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyP
     leader = leader_of(api, monkeypatch)
     leader.start()
     until(lambda: "good-worker-1" in api.names(PODS))
-    assert leader.well and held.reached.is_set()
+    assert leader.healthy and held.reached.is_set()
     held.let_go.set()
     leader.close()
 
@@ -347,8 +347,8 @@ def test_nobody_waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def crowded(world: World) -> World:
     """The job is one of very many."""
-    others = {f"other-{number}": Memory(f"{number}") for number in range(1000)}
-    world.operator._memories.update(others)
+    others = {f"other-{number}": JobCache(f"{number}") for number in range(1000)}
+    world.operator._caches.update(others)
     return world
 
 

@@ -19,7 +19,7 @@ from ferry_operator.kube.observe.rolling import RollingReplacement
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.process.watch import is_final
-from ferry_operator.kube.report.conditions import moving, worth_telling
+from ferry_operator.kube.report.conditions import event_problems, moving
 from tests.unit.kube.fakes.fake_world import World, job, settled
 from tests.unit.kube.test_decisions import status
 from tests.unit.kube.test_passes import running
@@ -208,7 +208,7 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
 
 def test_many_problems_of_one_kind_hide_no_other_kind() -> None:
     problems = [*(Problem("Unschedulable", f"w{k}") for k in range(9)), Problem("CrashLoop", "w9")]
-    assert [one.message for one in worth_telling(problems)] == ["w0", "w1", "w2", "w9"]
+    assert [one.message for one in event_problems(problems)] == ["w0", "w1", "w2", "w9"]
 
 
 def test_a_watch_that_is_resumed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

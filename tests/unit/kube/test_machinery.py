@@ -66,59 +66,59 @@ def two() -> tuple[Clock, FakeApi, Lease, Lease]:
 
 def test_one_holds_it_and_the_other_waits() -> None:
     clock, _, a, b = two()
-    assert a.attempt() and a.held and not b.attempt() and not b.held
+    assert a.acquire_or_renew() and a.held and not b.acquire_or_renew() and not b.held
     for _ in range(10):
         clock.now += 2
-        assert a.attempt() and not b.attempt()
+        assert a.acquire_or_renew() and not b.acquire_or_renew()
 
 
 def test_a_silent_holder_counts_itself_out_before_it_is_replaced() -> None:
     clock, _, a, b = two()
-    assert a.attempt() and not b.attempt()
+    assert a.acquire_or_renew() and not b.acquire_or_renew()
     clock.now += HELD_SECONDS
-    assert not a.held and not b.attempt()
+    assert not a.held and not b.acquire_or_renew()
     clock.now += EXPIRY_SECONDS - HELD_SECONDS
-    assert b.attempt() and b.held and b.token == a.token + 1
-    assert not a.attempt() and not a.held
+    assert b.acquire_or_renew() and b.held and b.token == a.token + 1
+    assert not a.acquire_or_renew() and not a.held
 
 
 def test_a_waiting_one_goes_by_its_own_clock() -> None:
     clock, _, a, b = two()
-    assert a.attempt()
+    assert a.acquire_or_renew()
     clock.now += 1000  # the record is old, but b sees it for the first time
-    assert not b.attempt()
+    assert not b.acquire_or_renew()
     clock.now += EXPIRY_SECONDS
-    assert b.attempt()
+    assert b.acquire_or_renew()
 
 
 def test_an_end_hands_over_at_once_and_the_token_rises() -> None:
     _, _, a, b = two()
-    assert a.attempt()
+    assert a.acquire_or_renew()
     a.release()
-    assert not a.held and b.attempt() and b.token == a.token + 1
+    assert not a.held and b.acquire_or_renew() and b.token == a.token + 1
 
 
 def test_of_two_that_reach_for_it_one_has_it() -> None:
     _, api, a, b = two()
-    assert a.attempt()
+    assert a.acquire_or_renew()
     a.release()
     seen: list[bool] = []
 
     def other(verb: str, kind: Any, name: str) -> None:
         if verb == "update" and not seen:
             seen.append(True)
-            seen.append(b.attempt())
+            seen.append(b.acquire_or_renew())
 
     api.before = other
-    assert not a.attempt() and seen == [True, True] and b.held and not a.held
+    assert not a.acquire_or_renew() and seen == [True, True] and b.held and not a.held
 
 
 def test_a_lease_that_was_deleted_still_counts_up() -> None:
     _, api, a, b = two()
-    assert a.attempt()
+    assert a.acquire_or_renew()
     api.remove(LEASES, "ferry-operator")
-    assert b.attempt() and b.token >= a.token and b.token >= 30_000_000
-    assert not a.attempt()
+    assert b.acquire_or_renew() and b.token >= a.token and b.token >= 30_000_000
+    assert not a.acquire_or_renew()
 
 
 @pytest.mark.parametrize("where", ["job", "pod"])
@@ -131,12 +131,12 @@ def test_a_lease_that_was_deleted_counts_up_from_what_is_written_on_objects(wher
     else:
         metadata = {"name": "nbq5-driver", "labels": {names.MANAGED: names.MANAGER}}
         api.create(PODS, {"metadata": {**metadata, "annotations": {names.TOKEN: "77000000"}}})
-    assert a.attempt() and a.token == 77_000_001
+    assert a.acquire_or_renew() and a.token == 77_000_001
 
 
 def test_an_api_server_that_is_away_is_waited_for() -> None:
     clock, api, a, _ = two()
-    assert a.attempt()
+    assert a.acquire_or_renew()
 
     def away(verb: str, kind: Any, name: str) -> None:
         raise ApiError(0, "Unreachable", "no")
@@ -144,7 +144,7 @@ def test_an_api_server_that_is_away_is_waited_for() -> None:
     api.before = away
     clock.now += 3
     with pytest.raises(ApiError):
-        a.attempt()
+        a.acquire_or_renew()
     assert a.held, "the other one waits longer than that"
     clock.now += 4
     assert not a.held
@@ -160,7 +160,7 @@ def test_nothing_is_written_without_the_lease() -> None:
         lambda: fenced.create(JOBS, job("b")),
         lambda: fenced.patch(JOBS, "nbq5", {}),
         lambda: fenced.replace(JOBS, "nbq5", job()),
-        lambda: fenced.amend(JOBS, "nbq5", []),
+        lambda: fenced.json_patch(JOBS, "nbq5", []),
         lambda: fenced.delete(JOBS, "nbq5"),
     ):
         with pytest.raises(Deposed):
@@ -241,11 +241,11 @@ def test_the_newer_version_counts_and_the_dead_stay_dead() -> None:
     store.put(PODS, pod("p", "1", 10))
     store.put(PODS, pod("p", "1", 9))
     assert store.pods("a")[0].version == "10"
-    store.gone(PODS, pod("p", "1", 11))
+    store.remove(PODS, pod("p", "1", 11))
     store.put(PODS, pod("p", "1", 10))  # a late event, or an old listing
     assert store.pods("a") == ()
     store.put(PODS, pod("p", "2", 12))
-    store.gone(PODS, pod("p", "1", 11))
+    store.remove(PODS, pod("p", "1", 11))
     assert store.pods("a")[0].uid == "2"
 
 
@@ -254,7 +254,7 @@ def test_a_listing_ends_what_is_not_in_it_but_not_what_came_meanwhile() -> None:
     store.put(PODS, pod("old", "1", 1))
     before = store.uids(PODS)
     store.put(PODS, pod("new", "2", 5))
-    store.listed(PODS, [], before)
+    store.sync(PODS, [], before)
     assert [one.name for one in store.pods("a")] == ["new"]
 
 
@@ -498,5 +498,5 @@ def test_what_the_environment_says() -> None:
 def test_a_leader_steps_back_when_it_may_not_or_cannot_go_on(held: bool, token: int, well: bool, why: str) -> None:
     process: Any = object.__new__(OperatorProcess)
     process._lease = SimpleNamespace(held=held, token=token)
-    found = process._deposed(cast(Leader, SimpleNamespace(token=7, well=well)))
+    found = process._deposed(cast(Leader, SimpleNamespace(token=7, healthy=well)))
     assert (why in found) if why else (found is None)

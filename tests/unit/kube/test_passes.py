@@ -325,7 +325,7 @@ def test_settings_of_sidecars_are_in_place_before_the_first_one_reads_them() -> 
     order: list[str] = []
 
     def watch(verb: str, kind: object, name: str) -> None:
-        if (verb, kind) == ("amend", SECRETS) or (verb == "create" and kind == PODS):
+        if (verb, kind) == ("json_patch", SECRETS) or (verb == "create" and kind == PODS):
             order.append(name)
 
     world.api.before = watch
@@ -431,7 +431,7 @@ def test_settings_of_a_running_job_are_not_written_until_a_pod_is_made() -> None
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: settled(w) and w.status["workers"] == 3)
     made = order.index(("create", "nbq5-worker-2"))
-    assert order.count(("amend", "nbq5-run")) == 1 and order.index(("amend", "nbq5-run")) < made
+    assert order.count(("json_patch", "nbq5-run")) == 1 and order.index(("json_patch", "nbq5-run")) < made
 
 
 def test_steps_that_change_nothing_are_taken_less_and_less_often() -> None:

@@ -18,8 +18,8 @@ from ferry_operator.kube.observe.readiness import proven
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import look
-from ferry_operator.kube.plan import held_up, plan
-from ferry_operator.kube.steps import KeepSpec, Refuse
+from ferry_operator.kube.plan import blocking_problem, plan
+from ferry_operator.kube.steps import RecordGoodSpec, RefuseSpec
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
 from tests.unit.kube.test_decisions import NOW, RELEASE, document, driver, revise, status, worker
@@ -158,7 +158,7 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
     effective = effective_spec.in_force(GOOD, RELEASE)
     view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert proven(view) is good
-    assert any(isinstance(step, KeepSpec) for step in plan(view, 0)) is good
+    assert any(isinstance(step, RecordGoodSpec) for step in plan(view, 0)) is good
 
 
 def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
@@ -186,10 +186,10 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
 )
 def test_what_a_new_pod_is_given_up_for(problems: Any, seconds: float, deadline: float, refused: Any) -> None:
     pod: Pod = worker(0, phase="Pending", problems=problems, created=0.0, placed=NOW - seconds)
-    assert held_up(pod, NOW, deadline) is refused
-    more = held_up(pod, NOW, deadline, in_place=False)
+    assert blocking_problem(pod, NOW, deadline) is refused
+    more = blocking_problem(pod, NOW, deadline, in_place=False)
     assert more is refused or (more is not None and more.reason == "DoesNotFit" and ROOM.message in more.message)
-    assert held_up(replace(pod, phase="Running"), NOW, deadline) is None
+    assert blocking_problem(replace(pod, phase="Running"), NOW, deadline) is None
 
 
 def test_a_driver_waits_for_a_node_and_runs_there() -> None:
@@ -225,4 +225,4 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     timers, effective = AbsenceTimers(), effective_spec.in_force(changed, RELEASE)
     seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
     views = [look(replace(seen, now=NOW + t), effective, mine, timers) for t in (0.0, 899.0, 900.0)]
-    assert [any(isinstance(step, Refuse) for step in plan(view, 0)) for view in views] == [False, False, standing]
+    assert [any(isinstance(step, RefuseSpec) for step in plan(view, 0)) for view in views] == [False, False, standing]

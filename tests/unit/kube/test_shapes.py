@@ -10,8 +10,8 @@ import pytest
 from ferry_operator.job import spec
 from ferry_operator.kube.api.port import JOBS, NODES, PODS
 from ferry_operator.kube.manifests import pods
+from ferry_operator.kube.observe.in_place import InPlace, in_place_of
 from ferry_operator.kube.observe.rolling import SETTLED_SECONDS
-from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from tests.unit.kube.fakes.fake_world import World, job, settled
 from tests.unit.kube.test_decisions import document
 from tests.unit.kube.test_passes import running
@@ -222,8 +222,8 @@ def test_a_pod_is_kept_from_nodes_in_each_of_its_ways_to_be_let_in() -> None:
     given = {"nodeAffinity": {pods.REQUIRED: {"nodeSelectorTerms": terms}, "preferred": 1}, "podAffinity": {"x": 1}}
     pod = {"metadata": {"annotations": {}}, "spec": {"affinity": given}}
     away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("n1", "n2")]
-    affinity = pods.kept_from(pod, ("n1", "n2"))["spec"]["affinity"]
+    affinity = pods.excluding(pod, ("n1", "n2"))["spec"]["affinity"]
     found = affinity["nodeAffinity"][pods.REQUIRED]["nodeSelectorTerms"]
     assert found == [{**terms[0], "matchFields": away}, {"matchFields": [{"key": "metadata.name"}, *away]}]
     assert affinity["podAffinity"] == {"x": 1} and affinity["nodeAffinity"]["preferred"] == 1
-    assert pods.kept_from({"spec": {}}, ()) == {"spec": {}}
+    assert pods.excluding({"spec": {}}, ()) == {"spec": {}}

@@ -24,7 +24,7 @@ assert RENEW_SECONDS < HELD_SECONDS < EXPIRY_SECONDS
 
 
 class Lease:
-    """The Lease, as one process sees it. One thread calls `attempt`; all threads may read `held` and `token`."""
+    """The Lease, as one process sees it. One thread calls `acquire_or_renew`; all threads may read `held` and `token`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Lease:
         """The fencing token: higher than the token of every previous holder."""
         return self._token
 
-    def attempt(self) -> bool:
+    def acquire_or_renew(self) -> bool:
         """Renew the Lease, or take it if it is free; returns whether it is held. Raises ApiError without an answer."""
         began = self._clock()
         try:

@@ -73,7 +73,7 @@ class Allowed(_Names):
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class Defaults:
     """Default image, account and user of jobs; a job may also name them itself."""
 
     image: str
@@ -81,15 +81,15 @@ class Usual:
     user: int | None
 
 
-def check(job: StreamJob, allowed: Allowed, usual: Usual) -> None:
+def check(job: StreamJob, allowed: Allowed, defaults: Defaults) -> None:
     """Raises SpecRefused with all names of the job that are not allowed."""
-    wrong = [f"spec.kubernetes.{text}" for text in _wrong(job, allowed, usual)]
+    wrong = [f"spec.kubernetes.{text}" for text in _wrong(job, allowed, defaults)]
     wrong += [f"spec.transport.rdma.{text}" for text in _wrong_rdma(job, allowed)]
     if wrong:
         raise SpecRefused("; ".join(wrong))
 
 
-def _wrong(job: StreamJob, allowed: Allowed, usual: Usual) -> Iterator[str]:
+def _wrong(job: StreamJob, allowed: Allowed, defaults: Defaults) -> Iterator[str]:
     kubernetes, own = job.spec.kubernetes, allowed.own
     for name in kubernetes.env_from:
         if _any(name, (*RESERVED_SECRETS, *own.secrets)):
@@ -97,16 +97,16 @@ def _wrong(job: StreamJob, allowed: Allowed, usual: Usual) -> Iterator[str]:
         elif not _any(name, allowed.secrets):
             yield f"envFrom: no job may read the Secret {name!r}; {_may('secrets', allowed.secrets)}"
     account = kubernetes.service_account
-    if account not in (None, usual.service_account):
+    if account not in (None, defaults.service_account):
         if _any(account, own.service_accounts) or (
             _any(account, RESERVED_ACCOUNTS) and account not in allowed.service_accounts
         ):
             yield f"serviceAccount: {account!r} belongs to Ferry: no job may run under it"
         elif not _any(account, allowed.service_accounts):
             yield f"serviceAccount: no job may run under {account!r}; {_may('serviceAccounts', allowed.service_accounts)}"
-    if kubernetes.image not in (None, usual.image) and not _any(kubernetes.image, allowed.images):
+    if kubernetes.image not in (None, defaults.image) and not _any(kubernetes.image, allowed.images):
         yield f"image: no job may run {kubernetes.image!r}; {_may('images', allowed.images)}"
-    if kubernetes.user not in (None, usual.user, *allowed.users):
+    if kubernetes.user not in (None, defaults.user, *allowed.users):
         yield f"user: no job may run as {kubernetes.user}; {_may('users', [str(user) for user in allowed.users])}"
     if kubernetes.network == "host" and not allowed.host_network:
         yield "network: no job may use the host's network; an administrator can allow it with jobs.allow.hostNetwork"

@@ -29,7 +29,7 @@ def secret(job: Doc, settings: RunSettings) -> Doc:
     }
 
 
-def renewed(job: Doc, document: Doc) -> list[Doc]:
+def replaced_data(job: Doc, document: Doc) -> list[Doc]:
     """The JSON patch that replaces the data of a Secret if this job owns it, without reading the Secret."""
     return [
         {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job["metadata"]["uid"]},

@@ -134,7 +134,7 @@ def environment(job: StreamJob, more: Mapping[str, str]) -> list[Doc]:
     ]
 
 
-def given_secrets(job: StreamJob) -> Doc:
+def env_from(job: StreamJob) -> Doc:
     """Secrets of the job as environment variables; variables of Ferry win. The operator never reads these Secrets."""
     references = [{"secretRef": {"name": name}} for name in job.spec.kubernetes.env_from]
     return {"envFrom": references} if references else {}
@@ -227,7 +227,7 @@ def _source(volume: Volume) -> Doc:
     return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
 
 
-def placement(job: StreamJob) -> Doc:
+def scheduling(job: StreamJob) -> Doc:
     """Fields of a pod for the scheduler; values of the job win."""
     kubernetes = job.spec.kubernetes
     silent = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in TOLERATED]

@@ -48,7 +48,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     }
     main["env"] = parts.environment(spec, environment)
     main["env"] += parts.metrics_token(release)
-    main |= parts.given_secrets(spec)
+    main |= parts.env_from(spec)
     main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
     # The driver's loop answers. The operator replaces a driver that stays not ready for long (`lifecycle.hangs`).
     health = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
@@ -84,7 +84,7 @@ def placeholder(job: Doc, spec: StreamJob, release: Installation, revision: str,
     return pod
 
 
-def kept_from(pod: Doc, nodes: Sequence[str]) -> Doc:
+def excluding(pod: Doc, nodes: Sequence[str]) -> Doc:
     """The pod with an affinity that excludes these nodes: tolerations of the pod may allow even a node that is drained."""
     if not nodes:
         return pod
@@ -108,10 +108,10 @@ def worker(job: Doc, spec: StreamJob, release: Installation, index: int, annotat
     pod["spec"] |= {
         "terminationGracePeriodSeconds": LASTING_GRACE_SECONDS if kubernetes.state_volume.lasting else GRACE_SECONDS,
         "restartPolicy": "Always",
-        "initContainers": [*_owner_of_state(spec, release), _sidecar(job, spec, release, index)],
+        "initContainers": [*_state_owner(spec, release), _sidecar(job, spec, release, index)],
         "containers": [_executor(spec, release, index)],
         "volumes": volumes,
-        "affinity": {"podAntiAffinity": _apart(name), **(kubernetes.affinity or {})},
+        "affinity": {"podAntiAffinity": _anti_affinity(name), **(kubernetes.affinity or {})},
     }
     return pod
 
@@ -143,7 +143,7 @@ def _pod(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "securityContext": parts.pod_security(spec, release),
-            **parts.placement(spec),
+            **parts.scheduling(spec),
         },
     }
 
@@ -160,7 +160,7 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
     sidecar["env"].append({"name": variables.PLACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     mine = parts.mount("state", str(DIRECTORY / WORKERS))
     sidecar["volumeMounts"] = [*parts.base_mounts(), mine, *parts.sidecar_mounts(spec)]
-    sidecar |= parts.given_secrets(spec)
+    sidecar |= parts.env_from(spec)
     sidecar["ports"] = [_port("metrics", metrics, spec)]
     if not parts.on_host(spec):
         sidecar["ports"] += [_port("channel", ports.CHANNEL, spec), _port("flight", ports.FLIGHT, spec)]
@@ -179,7 +179,7 @@ def _executor(spec: StreamJob, release: Installation, index: int) -> Doc:
     arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
     executor = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
     executor["env"] = parts.environment(spec, {variables.WORKER: str(index)})
-    executor |= parts.given_secrets(spec)
+    executor |= parts.env_from(spec)
     executor["volumeMounts"] = [*parts.base_mounts(), *parts.user_mounts(spec)]
     return executor
 
@@ -195,7 +195,7 @@ def _state_volume(job: Doc, spec: StreamJob) -> Doc:
     return {"name": "state", "emptyDir": empty}
 
 
-def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
+def _state_owner(spec: StreamJob, release: Installation) -> list[Doc]:
     """The init container that makes the user of the sidecar the owner of a directory of the node."""
     if spec.spec.kubernetes.state_volume.medium != "hostPath":
         return []
@@ -213,7 +213,7 @@ def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
     return [chown]
 
 
-def _apart(job: str) -> Doc:
+def _anti_affinity(job: str) -> Doc:
     """Workers prefer a zone without another worker of the job, else a node without another worker."""
     workers = {"matchLabels": {names.JOB: job, names.ROLE: names.WORKER_ROLE}}
     keys = (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))

@@ -17,7 +17,7 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
-from ferry_operator.kube.manifests.allowed import Allowed, Usual
+from ferry_operator.kube.manifests.allowed import Allowed, Defaults
 
 USER = 10001
 """User and group of the runtime image."""
@@ -49,9 +49,9 @@ class Installation:
     """names that jobs may use beside the defaults"""
 
     @property
-    def usual(self) -> Usual:
+    def defaults(self) -> Defaults:
         """Default image, account and user of jobs."""
-        return Usual(self.image, self.service_account, self.user)
+        return Defaults(self.image, self.service_account, self.user)
 
 
 @dataclass(frozen=True, slots=True)

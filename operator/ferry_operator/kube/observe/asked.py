@@ -1,7 +1,7 @@
 """Requests in annotations of a StreamJob: drains of workers, pins of virtual nodes, a pause, a checkpoint, a plan. Pure.
 
 Each annotation has one syntax, which `ferry` and `kubectl streamjob` write. An annotation with another syntax has no effect,
-and `nonsense` reports it: a lenient parser would read '1-3' as workers 1 and 3, and drain the wrong workers.
+and `invalid_annotations` reports it: a lenient parser would read '1-3' as workers 1 and 3, and drain the wrong workers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_another_size(job: Doc) -> dict[str, str | None]:
     return changes
 
 
-def nonsense(annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int) -> Iterator[Problem]:
+def invalid_annotations(annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int) -> Iterator[Problem]:
     """The invalid annotations of this job, with reasons."""
     for name, text in annotations.items():
         for why in _wrong(name, text, annotations, job, size, virtual_nodes):

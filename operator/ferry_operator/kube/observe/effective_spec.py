@@ -25,7 +25,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import allowed
 from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
-from ferry_operator.kube.observe.shapes import DOES_NOT_FIT
+from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
-    allowed.check(job, release.allow, release.usual)
+    allowed.check(job, release.allow, release.defaults)
     settings_of(job, JobMemory(uid=uid), release)  # raises SpecRefused for values that are invalid in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     return Revisions(

@@ -101,9 +101,9 @@ class Pod:
     """uid of its StreamJob"""
     placed: float | None = None
     """time of its scheduling"""
-    unwell_since: float | None = None
+    not_ready_since: float | None = None
     """start of the time in which it runs, but its kubelet reports not ready; None: ready, or no report"""
-    was_well: bool = False
+    was_ready: bool = False
     """whether it was ready at some time since its start"""
     scheme: str = "http"
     """scheme in the probe of its main container: the spec may have changed since"""
@@ -172,7 +172,7 @@ def pod(document: Doc) -> Pod:
     believed = bool(main) and all(container.ready for container in (*main, *started))
     # A kubelet sets the reason of a condition that is False. The node controller, in place of a silent kubelet, does not.
     silent = believed and ready.get("status") == "False" and not ready.get("reason")
-    unwell, began = _unwell(ready, main)
+    not_ready_since, began = _not_ready(ready, main)
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -192,8 +192,8 @@ def pod(document: Doc) -> Pod:
         owner=owner(metadata),
         scheme=_scheme(document),
         cpus=_cpus(document),
-        unwell_since=unwell,
-        was_well=unwell is not None and unwell > began,
+        not_ready_since=not_ready_since,
+        was_ready=not_ready_since is not None and not_ready_since > began,
         placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
 
@@ -256,7 +256,7 @@ def _cpus(document: Doc) -> float:
     return 1.0
 
 
-def _unwell(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:
+def _not_ready(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:
     """(start of the time in which the kubelet reports the running main container not ready, or None; its start)"""
     began = when(main[0].running.get("startedAt")) if main and main[0].running is not None else None
     if began is None or ready.get("status") != "False" or not ready.get("reason"):

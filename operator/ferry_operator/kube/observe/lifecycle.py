@@ -23,7 +23,7 @@ SIGNALLED = 128
 BACK_OFF_SECONDS_MAX = 60.0
 """Maximum between a crash and the next start, after many crashes in a row."""
 
-UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
+NOT_READY_SECONDS, START_SECONDS = 30.0, 300.0
 """Time after which the operator replaces a driver that its kubelet reports as not ready: after it was ready once, and at
 its start."""
 
@@ -92,10 +92,10 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
     The readiness probe of the kubelet decides: a broken network between operator and driver replaces no driver. Drivers of
     older releases have no probe.
     """
-    if pod.unwell_since is None or (fine and not pod.was_well):
+    if pod.not_ready_since is None or (fine and not pod.was_ready):
         return None
-    seconds = now - pod.unwell_since
-    if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):
+    seconds = now - pod.not_ready_since
+    if seconds < (NOT_READY_SECONDS if pod.was_ready else START_SECONDS):
         return None
     return f"it hangs: its kubelet has reported it as not ready for {seconds:.0f} s"
 

@@ -63,7 +63,7 @@ def never_began(driver: Pod | None, epoch: int | None) -> bool:
     return epoch in NONE_YET and driver.number(names.EPOCH, -1) < 0 and driver.number(names.FAILURES) == 0
 
 
-def at_rest(driver: Pod | None) -> bool:
+def has_suspended(driver: Pod | None) -> bool:
     """Whether the driver has ended with its last checkpoint."""
     return driver is not None and driver.ended is not None and driver.ended.code == ExitCode.SUSPENDED
 

@@ -44,14 +44,14 @@ class AbsenceTimers(LookTimers):
         advice, self.scaling = autoscaling.advise(policy, spec.size, work, hold, self.scaling, seen.now)
         return advice
 
-    def resting(self, seen: Seen) -> frozenset[int]:
+    def cooling_down(self, seen: Seen) -> frozenset[int]:
         """Workers that left a closed node a moment ago: their new pods wait until evictions by name have stopped."""
         shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
         self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
         self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
         return frozenset(self.closed)
 
-    def standing(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
+    def without_progress(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
         """Seconds without progress of a spec that is not good yet; waits for others do not count."""
         status, both = seen.status, revisions.both
         if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):

@@ -12,13 +12,13 @@ from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.observed import Observed, Wanted, Worker
 from ferry_operator.job.quantities import Duration
 from ferry_operator.kube.api import names
-from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, nonsense
+from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, invalid_annotations
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Pod, Problem
+from ferry_operator.kube.observe.in_place import InPlace, in_place_of
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
 from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
 from ferry_operator.kube.observe.seen import Seen
-from ferry_operator.kube.observe.shapes import InPlace, in_place_of
 from ferry_operator.kube.observe.suspension import Stage, stage
 from ferry_operator.kube.observe.timers import AbsenceTimers
 
@@ -52,9 +52,9 @@ class JobView:
     """seconds since the start of the present epoch"""
     hangs: str | None = None
     """the reason to replace a hanging driver"""
-    resting: frozenset[int] = frozenset()
+    cooling_down: frozenset[int] = frozenset()
     """workers that left a closed node a moment ago"""
-    standing: float = 0.0
+    without_progress: float = 0.0
     """seconds without progress of a spec that is not good yet"""
     stage: Stage = Stage.RUNS
     in_place: InPlace = field(default_factory=InPlace)
@@ -68,7 +68,7 @@ class JobView:
         """Problems of invalid annotations."""
         if self.effective.job is not None:
             spec = self.effective.job.spec
-            yield from nonsense(self.seen.annotations, self.seen.name, spec.size, spec.state.virtual_nodes)
+            yield from invalid_annotations(self.seen.annotations, self.seen.name, spec.size, spec.state.virtual_nodes)
 
     @property
     def suspending(self) -> bool:
@@ -111,8 +111,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)
-    stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
-    standing = timers.standing(seen, effective, revisions)
+    stalled, cooling_down = timers.stalled(seen.status, seen.now), timers.cooling_down(seen)
+    without_progress = timers.without_progress(seen, effective, revisions)
     why = _hangs(seen, lifecycle, stalled, spec.failure.stall_deadline)
     return JobView(
         seen,
@@ -124,8 +124,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         lost,
         stalled,
         hangs=why,
-        resting=resting,
-        standing=standing,
+        cooling_down=cooling_down,
+        without_progress=without_progress,
         stage=at,
         in_place=in_place,
         closed=closed_nodes(seen.nodes, [pod.node for pod in seen.pods]),

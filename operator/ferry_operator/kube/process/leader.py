@@ -66,7 +66,7 @@ class Leader:
         self._end = threading.Event()
         self._listed_at = time.monotonic()
         self._listing = threading.Thread(target=self._keep_listing, name="listing", daemon=True)
-        self._passes = threading.Thread(target=self._begin_passes, name="passes", daemon=True)
+        self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
         self._threads: list[threading.Thread] = []
         self._work: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
@@ -78,20 +78,20 @@ class Leader:
         self._listing.start()
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether listings, watches and reconciles go on. A reconcile that does not end affects its job alone."""
         working = self._listing.is_alive() and (
-            not self._watch.started or (self._watch.alive and self._passes.is_alive())
+            not self._watch.started or (self._watch.alive and self._dispatcher.is_alive())
         )
         listed = time.monotonic() - self._listed_at < STALE_SECONDS
-        return working and listed and self.queue.stands() < STUCK_SECONDS
+        return working and listed and self.queue.stuck_seconds() < STUCK_SECONDS
 
     def close(self, before_watch: Callable[[], None] = lambda: None) -> bool:
         """End all reconciles, call `before_watch`, end the watches; False if a reconcile did not end: it cannot write."""
         self._end.set()
         self.queue.close()
-        if self._passes.ident:
-            self._passes.join(END_SECONDS)
+        if self._dispatcher.ident:
+            self._dispatcher.join(END_SECONDS)
         deadline = time.monotonic() + END_SECONDS
         for _ in self._threads:
             self._work.put(None)
@@ -106,7 +106,7 @@ class Leader:
             self._nodes.close()
         self._redis.close()
         self._metrics.jobs.clear()
-        return not any(thread.is_alive() for thread in (self._passes, *self._threads))
+        return not any(thread.is_alive() for thread in (self._dispatcher, *self._threads))
 
     # ---- listings
     def _keep_listing(self) -> None:
@@ -118,7 +118,7 @@ class Leader:
                 self._list_all()
                 if not self._watch.started:
                     self._watch.start()
-                    self._passes.start()
+                    self._dispatcher.start()
                 self._listed_at = time.monotonic()
                 wait = RESYNC_SECONDS
             except ApiError as error:
@@ -139,7 +139,7 @@ class Leader:
             before = self.store.uids(kind)
             objects = self._api.find(kind, selector)
             known = {document["metadata"]["name"]: self.store.job(document["metadata"]["name"]) for document in objects}
-            self.store.listed(kind, objects, before)
+            self.store.sync(kind, objects, before)
             for job in objects if kind == JOBS else ():
                 name = job["metadata"]["name"]
                 old = known[name]
@@ -149,22 +149,22 @@ class Leader:
         for number, name in enumerate(jobs):
             self.queue.add(name, seconds * number / len(jobs))
 
-    # ---- passes
-    def _begin_passes(self) -> None:
+    # ---- reconciles
+    def _dispatch(self) -> None:
         """Give each due name to an idle thread, or to a new thread."""
         while (name := self.queue.take()) is not None:
             if not self._idle.acquire(blocking=False):
-                thread = threading.Thread(target=self._keep_passing, name=f"pass-{len(self._threads)}", daemon=True)
+                thread = threading.Thread(target=self._run_worker, name=f"reconcile-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
             self._work.put(name)
 
-    def _keep_passing(self) -> None:
+    def _run_worker(self) -> None:
         while (name := self._work.get()) is not None:
-            self._pass(name)
+            self._reconcile(name)
             self._idle.release()
 
-    def _pass(self, name: str) -> None:
+    def _reconcile(self, name: str) -> None:
         began = time.monotonic()
         try:
             again = self._reconciler.reconcile(name)
@@ -179,7 +179,7 @@ class Leader:
             log.exception("%s: the reconcile failed", name)
             self._metrics.count_error(type(error).__name__)
             self.queue.failed(name)
-        self._metrics.count_pass(time.monotonic() - began)
+        self._metrics.count_reconcile(time.monotonic() - began)
 
 
 def _is_unobserved(job: Doc) -> bool:

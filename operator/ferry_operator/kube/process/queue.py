@@ -21,10 +21,10 @@ EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
 AT_ONCE_SECONDS = 1.0
 """A name that is due again sooner than this keeps its priority."""
 
-PASSES_MAX, SLOW_SECONDS = 4, 0.5
+RECONCILES_MAX, SLOW_SECONDS = 4, 0.5
 """Concurrent reconciles, without slow ones. A longer reconcile is slow: it waits for an answer, and another may start."""
 
-SLOW_PASSES_MAX = 32
+SLOW_RECONCILES_MAX = 32
 """Concurrent reconciles, with slow ones."""
 
 
@@ -95,7 +95,7 @@ class WorkQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def stands(self) -> float:
+    def stuck_seconds(self) -> float:
         """Seconds for which a name has been due, but no reconcile has started or ended."""
         with self._changed:
             now = self._clock()
@@ -118,10 +118,10 @@ class WorkQueue:
 
     def _full(self, now: float) -> float | None:
         """Seconds until another reconcile may start; None: now."""
-        if len(self._busy) >= SLOW_PASSES_MAX:
+        if len(self._busy) >= SLOW_RECONCILES_MAX:
             return 1.0
         young = [began for began in self._busy.values() if now - began < SLOW_SECONDS]
-        return None if len(young) < PASSES_MAX else min(young) + SLOW_SECONDS - now
+        return None if len(young) < RECONCILES_MAX else min(young) + SLOW_SECONDS - now
 
     def _ask(self, name: str, after: float, ahead: float) -> None:
         new = DueTime(self._clock() + after, ahead)

@@ -87,7 +87,7 @@ class JobWatch:
             name, ends = document["metadata"]["name"], event["type"] == "DELETED"
             relevant = ends or changed(self._store.job(name), document)
             if ends:
-                self._store.gone(JOBS, document)
+                self._store.remove(JOBS, document)
             else:
                 self._store.put(JOBS, document)
             if relevant:
@@ -99,7 +99,7 @@ class JobWatch:
         async def pod(event: Any, **_: Any) -> None:
             document = dict(event["object"])
             if event["type"] == "DELETED":
-                self._store.gone(PODS, document)
+                self._store.remove(PODS, document)
             else:
                 self._store.put(PODS, document)
             self._queue.add(document["metadata"]["labels"][names.JOB], ahead=URGENT)

@@ -15,7 +15,7 @@ from ferry_operator.kube.observe.lifecycle import AGAIN
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
-from ferry_operator.kube.steps import QUIET, Step, describe
+from ferry_operator.kube.steps import BOOKKEEPING, Step, describe
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -52,7 +52,7 @@ def all_problems(view: JobView) -> list[Problem]:
     return list(by_message.values())
 
 
-def worth_telling(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+def event_problems(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Problems for events: the first few of every reason."""
     by_reason: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -135,7 +135,7 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
         return UntimedCondition(
             "Progressing", "True", "Suspending", WAITS if view.stage is Stage.GOING else "its pods are being deleted"
         )
-    if any(not isinstance(step, QUIET) for step in steps):
+    if any(not isinstance(step, BOOKKEEPING) for step in steps):
         return UntimedCondition("Progressing", "True", "Acting", intended(steps) or "")
     rolling = view.rolling
     if rolling.leaving:
@@ -254,4 +254,4 @@ def given_up(view: JobView) -> int:
 
 def intended(steps: Sequence[Step]) -> str | None:
     """The text of the steps, without bookkeeping; None without such steps."""
-    return "; ".join(describe(step) for step in steps if not isinstance(step, QUIET)) or None
+    return "; ".join(describe(step) for step in steps if not isinstance(step, BOOKKEEPING)) or None

@@ -23,7 +23,7 @@ from ferry_operator.kube.report.status import StatusReport
 COMPONENT = "ferry-operator"
 MESSAGE_MAX = 1000
 
-ELSEWHERE = {
+USER_LIMITS = {
     "AtMaximum": "the load needs more than",
     "NotLimitedByWorkers": "records wait, but more workers would not help; the maximum is",
 }
@@ -65,7 +65,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
             case kind, _ if kind == AUTOSCALER_ACTIVE and now.autoscale is not None:
                 if condition.reason in CHANGES and now.autoscale.mode == "advise":
                     yield Notice("Normal", "RescaleAdvised", now.autoscale.message)
-                elif (words := ELSEWHERE.get(condition.reason)) is not None:
+                elif (words := USER_LIMITS.get(condition.reason)) is not None:
                     yield Notice(
                         "Warning", condition.reason, f"{words} {now.autoscale.max} workers; see status.autoscale"
                     )
@@ -80,7 +80,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
         )
 
 
-def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
+def new_problems(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
     """Events about new problems; a lasting problem does not hide a new problem with the same reason."""
     for problem in problems:
         if problem not in before:
@@ -129,32 +129,32 @@ def step_notice(step: s.Step) -> Notice | None:
             return Notice("Normal", "DriverStarted", s.describe(step))
         case d.SubmitDesired():
             return Notice("Normal", "Placed", s.describe(step))
-        case s.MakePlaceholder():
+        case s.CreatePlaceholder():
             return Notice("Normal", "PlaceholderMade", s.describe(step))
-        case s.EndDriver():
+        case s.ReplaceDriver():
             return Notice("Normal", "DriverReplaced", s.describe(step))
-        case s.DropPod():
+        case s.ForceDeletePod():
             return Notice("Warning", "PodLost", s.describe(step))
         case s.DeletePod():
             return Notice("Normal", "PodDeleted", s.describe(step))
-        case s.Refuse(_, message):
+        case s.RefuseSpec(_, message):
             return Notice("Warning", "SpecRefused", message)
         case s.Rescale(_, message):
             return Notice("Normal", "Rescaled", message)
-        case s.ForgetAsked():
+        case s.RemoveAnnotations():
             return Notice("Normal", "Forgotten", s.describe(step))
         case s.EndRun(_, message):
             return Notice("Normal", "Suspended", f"{message}; its pods are deleted, its checkpoints stay")
         case (
             d.LimitCopies()
             | s.TakeOwnership()
-            | s.KeepSpec()
-            | s.MakeBudget()
-            | s.NoteWithoutSurge()
+            | s.RecordGoodSpec()
+            | s.CreateBudget()
+            | s.MarkWithoutSurge()
             | s.WriteSettings()
         ):
             return None
-        case s.AskCheckpoint() | s.Suspend() | s.BeginRun() | s.MoveNotes():
+        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.MigrateMemory():
             return None
         case _:
             assert_never(step)

@@ -32,9 +32,9 @@ from ferry_operator.kube.report.conditions import (
     UntimedCondition,
     all_problems,
     conditions,
+    event_problems,
     intended,
     moving,
-    worth_telling,
 )
 from ferry_operator.kube.report.transport import transport_status
 from ferry_operator.kube.steps import Step
@@ -115,7 +115,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         memory=before.memory,
         conditions=timed,
     )
-    return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))
+    return StatusReport(new, before, took, event_problems(problems), _restored(view, new, before))
 
 
 def _restored(view: JobView, now: JobStatus, before: JobStatus) -> str | None:

@@ -83,8 +83,8 @@ class FakeApi:
 
         return self._call(f"patch {subresource}".strip(), kind, name, patch)
 
-    def amend(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
-        def amend() -> Doc:
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
+        def json_patch() -> Doc:
             new = copied(self._known(kind, name))
             for step in steps:
                 *above, last = step["path"].strip("/").split("/")
@@ -100,7 +100,7 @@ class FakeApi:
                     at[last] = step["value"]
             return new if dry_run else self._store(kind, new)
 
-        return self._call("amend", kind, name, amend)
+        return self._call("json_patch", kind, name, json_patch)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         def delete() -> Doc:

@@ -261,7 +261,7 @@ class World:
         }
         for kind in (JOBS, PODS, BUDGETS):
             documents = [d for (k, _), d in self.api.objects.items() if k == kind]
-            self.store.listed(kind, documents, self.store.uids(kind))
+            self.store.sync(kind, documents, self.store.uids(kind))
 
     def operate(self) -> None:
         """One look and one pass over every job; a process that is killed is followed by another one."""

@@ -12,7 +12,7 @@ from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import JOBS, PODS, ApiError
-from ferry_operator.kube.observe import older_notes as older
+from ferry_operator.kube.observe import legacy_memory as older
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_memory import STAGES, second
 from tests.unit.kube.test_suspension import begun, edit, events, memory, suspended
@@ -98,7 +98,7 @@ def test_a_last_good_spec_that_the_api_server_refuses_is_not_followed() -> None:
     good = json.loads(memory(world)["good"]["spec"])
 
     def refuse(verb: str, kind: Any, name: str) -> None:
-        if (verb, kind) == ("amend", JOBS):
+        if (verb, kind) == ("json_patch", JOBS):
             raise ApiError(403, "Forbidden", "a policy denies it")
 
     world.api.before = refuse
@@ -162,24 +162,24 @@ def looked_after(number: int, **notes: Any) -> Doc:
     ['{"number": 9}', '{"number": -5}', '{"number": 1e400}', '{"number": "3"}', "7", "[", "[" * 5000, '{"number": 3, "before": 7}', ""],
 )  # fmt: skip
 def test_a_note_that_the_status_does_not_bear_out_counts_for_nothing(note: str) -> None:
-    found = older.older_notes(looked_after(3, RUN=note, ANSWERED=note, REFUSED=note))
+    found = older.legacy_memory(looked_after(3, RUN=note, ANSWERED=note, REFUSED=note))
     assert found is not None and found.memory == JobMemory(uid=UID, run=3)
 
 
 def test_a_note_may_be_one_run_ahead_of_the_status() -> None:
-    found = older.older_notes(looked_after(3, RUN='{"number": 4, "over": false, "before": "7"}'))
+    found = older.legacy_memory(looked_after(3, RUN='{"number": 4, "over": false, "before": "7"}'))
     assert found is not None and (found.memory.run, found.memory.before) == (4, "7")
 
 
 def test_what_was_refused_is_kept() -> None:
-    found = older.older_notes(looked_after(1, REFUSED='["a-b", "it crashed"]'))
+    found = older.legacy_memory(looked_after(1, REFUSED='["a-b", "it crashed"]'))
     assert found is not None and found.memory.refused is not None and found.memory.refused.why == "it crashed"
 
 
 def test_a_status_of_another_object_says_nothing() -> None:
-    assert older.older_notes({**looked_after(2), "metadata": {"name": "a", "uid": "another"}}) is None
-    assert older.older_notes({**looked_after(2), "status": {"run": "a-x", "memory": {}}}) is None
-    assert older.older_notes({"metadata": {"name": "a", "uid": UID}}) is None
+    assert older.legacy_memory({**looked_after(2), "metadata": {"name": "a", "uid": "another"}}) is None
+    assert older.legacy_memory({**looked_after(2), "status": {"run": "a-x", "memory": {}}}) is None
+    assert older.legacy_memory({"metadata": {"name": "a", "uid": UID}}) is None
 
 
 def test_a_definition_that_keeps_no_memory_is_said() -> None:

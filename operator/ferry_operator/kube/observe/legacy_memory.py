@@ -32,7 +32,7 @@ Kept = TypeVar("Kept", JobMemory, CheckpointAnswer, RefusedSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class OlderNotes:
+class LegacyMemory:
     """The memory of an older release, in the format of this release."""
 
     memory: JobMemory
@@ -40,7 +40,7 @@ class OlderNotes:
     """the last good spec, as JSON; the API server has not yet admitted it in this release"""
 
 
-def older_notes(job: Doc) -> OlderNotes | None:
+def legacy_memory(job: Doc) -> LegacyMemory | None:
     """The memory of an older release about its job; None for other jobs."""
     metadata, status = job["metadata"], job.get("status") or {}
     if "memory" in status or not status.get("run"):
@@ -56,7 +56,7 @@ def older_notes(job: Doc) -> OlderNotes | None:
     if isinstance(note, dict) and note.get("number") in (run, run + 1):
         kept = {"uid": uid, "run": note["number"], "over": note.get("over") is True, "before": note.get("before")}
         memory = _valid(JobMemory, kept) or memory
-    return OlderNotes(
+    return LegacyMemory(
         memory.model_copy(
             update={
                 "answered": _valid(CheckpointAnswer, _read(annotations.get(ANSWERED))),

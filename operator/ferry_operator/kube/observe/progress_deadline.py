@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ferry_operator.kube.observe.facts import Pod, Problem
-from ferry_operator.kube.observe.shapes import DOES_NOT_FIT
+from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 from ferry_operator.kube.observe.view import JobView
 
 IMAGE_SECONDS = 300.0
 """Time to pull the image of a new spec: a registry may be down for a while, but a wrong name stays wrong."""
 
 
-def held_up(pod: Pod, now: float, deadline: float, in_place: bool = True) -> Problem | None:
+def blocking_problem(pod: Pod, now: float, deadline: float, in_place: bool = True) -> Problem | None:
     """The problem that has prevented the first start of a pod for too long.
 
     A pod that fits into the place of its predecessor (`in_place`) may wait for room without limit: nodes join, pods end.
@@ -25,7 +25,7 @@ def held_up(pod: Pod, now: float, deadline: float, in_place: bool = True) -> Pro
     return None
 
 
-def where(view: JobView) -> str:
+def stuck_at(view: JobView) -> str:
     """The point at which a spec makes no progress."""
     status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
     for pod in view.seen.pods:
