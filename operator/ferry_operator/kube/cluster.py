@@ -92,7 +92,7 @@ class KubeCluster:
             case d.SubmitDesired():
                 self._submit(step)
             case d.LimitCopies(bandwidth):
-                self.link.limit_copies(self._url("a bandwidth of copies"), self._key(), bandwidth)
+                self.link.limit_copies(self._url("a limit of copies"), self._key(), bandwidth)
             case s.MigrateMemory(notes):
                 self._write_memory(good=self._admitted(notes.good))
             case s.TakeOwnership(pod):
@@ -124,7 +124,7 @@ class KubeCluster:
             case s.RequestCheckpoint(request):
                 self._take_checkpoint(request)
             case s.Suspend(pod):
-                self.link.suspend(self._url("to be suspended"), self._key())
+                self.link.suspend(self._url("a suspend"), self._key())
                 self._annotate(pod, {names.SUSPENDING: "true"})
             case s.EndRun(before, _):
                 self._write_memory(over=True, before=before)
@@ -244,10 +244,10 @@ class KubeCluster:
         # The last good spec binds immutable fields within its run only.
         self._write_memory(run=self.memory.run + 1, over=False, good=None, refused=None)
 
-    def _url(self, what: str) -> str:
+    def _url(self, purpose: str) -> str:
         url = driver_url(self.view.seen, self.view.effective.job)
         if url is None:
-            raise Unreachable(f"{what}: the driver has no address")
+            raise Unreachable(f"{purpose}: the driver has no address")
         return url
 
     def _key(self) -> str:
@@ -285,7 +285,7 @@ class KubeCluster:
             return False
         return True
 
-    # ---- the API
+    # ---- calls of the API server
     def _create(self, kind: Kind, document: Doc) -> None:
         """Create an object. An object of this job that exists already goes into the store instead."""
         name = document["metadata"]["name"]

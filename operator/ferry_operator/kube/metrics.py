@@ -97,7 +97,7 @@ class Jobs(Collector):
 _NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
     (
         "ferry_streamjob_spec_in_force",
-        "1 when the job follows the spec that was written last",
+        "1 while the newest spec of the job is in force",
         lambda sample: float(sample.in_force),
     ),
     ("ferry_streamjob_worker_pods", "Pods of workers", lambda sample: sample.pods),

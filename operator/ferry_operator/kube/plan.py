@@ -39,7 +39,7 @@ def plan(view: JobView, token: int) -> list[s.Step]:
         )  # a patch changes the version of a pod: the next reconcile decides with the new versions
     if view.stage is Stage.OVER:
         return steps + ([s.DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [s.BeginRun()])
-    steps += [s.DeletePod(pod, why) for pod, why in placeholders.over(view, here)]
+    steps += [s.DeletePod(pod, why) for pod, why in placeholders.unneeded(view, here)]
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
     if view.stage is Stage.GOING:
@@ -123,7 +123,7 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
     pods = {pod.worker: pod for pod in here if pod.ended is None}
     empty = d.empty(view.observed)
     for k in rolling.remade:
-        yield s.DeletePod(pods[k], "its pod is out of date and never ran")
+        yield s.DeletePod(pods[k], "its pod is outdated and never ran")
     for k in rolling.leaving:
         if k in pods and k in empty:
             yield s.DeletePod(pods[k], f"it is empty and leaves node {pods[k].node}")
@@ -135,8 +135,8 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
             yield s.ReplaceDriver(driver, view.hangs)
         elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
             placeholder = None if view.in_place.driver else placeholders.placeholder(view)
-            if view.in_place.driver or (placeholder is not None and placeholders.has_place(placeholder)):
-                yield s.ReplaceDriver(driver, "its pod is out of date")
+            if view.in_place.driver or (placeholder is not None and placeholders.has_node(placeholder)):
+                yield s.ReplaceDriver(driver, "its pod is outdated")
             elif placeholder is None:
                 yield s.CreatePlaceholder()
 

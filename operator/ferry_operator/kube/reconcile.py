@@ -314,7 +314,7 @@ class Reconciler:
                 self._write_event(view, notice, cache)
         return errors
 
-    # ---- the end
+    # ---- deleted jobs
     def _delete_orphans(self, name: str) -> bool:
         """Whether a deleted job still has pods. Pods whose kubelet does not answer are deleted by force."""
         now, pods = self.clock(), self.store.pods(name)

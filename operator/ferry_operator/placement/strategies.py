@@ -34,7 +34,7 @@ class HandoverPolicy:
     gap: int = 0
     """epochs after a switchover in which no step begins"""
     warm: bool = True
-    """False: epochs are held back while copies are made"""
+    """False: epochs wait for the copies of virtual nodes with a new leader"""
     deadline_ms: int = 0
     """maximum time without progress of a copy; 0: the default"""
     at_epoch: int | None = None

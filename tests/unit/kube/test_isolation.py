@@ -50,21 +50,21 @@ def test_an_edit_goes_before_trouble_and_trouble_before_routine() -> None:
     queue = WorkQueue(clock)
     for number in range(3):
         queue.add(f"calm-{number}")
-    queue.add("calm-1", ahead=URGENT)
-    queue.add("edited", ahead=EDIT)
+    queue.add("calm-1", priority=URGENT)
+    queue.add("edited", priority=EDIT)
     queue.add("edited")
     assert taken(queue) == ["edited", "calm-1", "calm-0", "calm-2"]
 
 
 def test_an_edit_stays_one_until_its_job_has_nothing_more_to_do() -> None:
     queue = WorkQueue(Clock())
-    queue.add("edited", ahead=EDIT)
+    queue.add("edited", priority=EDIT)
     queue.take()
     queue.done("edited", 0.0, URGENT)
-    queue.add("urgent", ahead=URGENT)
+    queue.add("urgent", priority=URGENT)
     assert queue.take() == "edited"
     queue.done("edited", 5.0)
-    assert queue._due["edited"].ahead == ROUTINE
+    assert queue._due["edited"].priority == ROUTINE
 
 
 def test_routine_is_late_by_a_minute_and_never_forgotten() -> None:
@@ -72,7 +72,7 @@ def test_routine_is_late_by_a_minute_and_never_forgotten() -> None:
     queue = WorkQueue(clock)
     queue.add("calm")
     clock.now += EDIT + 1
-    queue.add("edited", ahead=EDIT)
+    queue.add("edited", priority=EDIT)
     assert taken(queue) == ["calm", "edited"]
 
 

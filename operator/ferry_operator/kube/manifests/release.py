@@ -23,7 +23,7 @@ USER = 10001
 """User and group of the runtime image."""
 
 DIRECTORY = Path("/var/lib/ferry")
-"""Directory of the run in every pod of it."""
+"""Directory of a run in its pods."""
 
 
 @dataclass(frozen=True, slots=True)

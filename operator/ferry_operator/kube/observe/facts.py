@@ -66,7 +66,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the main container of a pod ended."""
+    """The end of the main container of a pod."""
 
     code: int | None
     """None: the pod was ended from outside, for example by an eviction"""

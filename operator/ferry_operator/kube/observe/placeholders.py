@@ -21,12 +21,12 @@ def placeholder(view: JobView) -> Pod | None:
     return next((pod for pod in view.seen.pods if pod.name == name and pod.deleting is None), None)
 
 
-def has_place(pod: Pod) -> bool:
+def has_node(pod: Pod) -> bool:
     """Whether the pod has a node."""
     return pod.node is not None or pod.phase == "Running"
 
 
-def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
+def unneeded(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
     """Pods to delete, with reasons: unneeded placeholders, and pending pods that exclude a node which is open again."""
     driver, mine = view.seen.driver, view.revisions
     waited_for = ""
@@ -36,10 +36,10 @@ def over(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
     for pod in here:
         if pod.role == names.PLACEHOLDER_ROLE and pod.name != waited_for:
             yield pod, "no driver needs its place"
-        elif pod.unschedulable and pod.node is None and not avoided(pod) <= frozenset(view.closed):
+        elif pod.unschedulable and pod.node is None and not excluded_nodes(pod) <= frozenset(view.closed):
             yield pod, "it excludes a node that is open again"
 
 
-def avoided(pod: Pod) -> frozenset[str]:
+def excluded_nodes(pod: Pod) -> frozenset[str]:
     """Nodes that the affinity of a pod excludes."""
     return frozenset(filter(None, pod.annotations.get(names.AVOIDS, "").split(",")))

@@ -57,9 +57,9 @@ class Leader:
         self._metrics = metrics
         self._link = DriverClient()
         self._redis = RedisApart(release.redis)
-        self._left = threading.Event()
+        self._deposed = threading.Event()
         """leadership has ended: a reconcile that still runs writes nothing"""
-        fenced = Fenced(api, lambda: held() and not self._left.is_set())
+        fenced = Fenced(api, lambda: held() and not self._deposed.is_set())
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token, redis=self._redis)
         self._nodes = NodeListing(api, self.store, self.queue) if release.read_nodes else None
         self._watch = JobWatch(release.namespace, self.store, self.queue)
@@ -97,7 +97,7 @@ class Leader:
             self._work.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._left.set()
+        self._deposed.set()
         self._link.close()
         before_watch()
         if self._watch.started:
@@ -144,7 +144,7 @@ class Leader:
                 name = job["metadata"]["name"]
                 old = known[name]
                 if changed(old, job) if old is not None else _is_unobserved(job):
-                    self.queue.add(name, ahead=EDIT)
+                    self.queue.add(name, priority=EDIT)
         jobs, seconds = self.store.jobs(), RESYNC_SECONDS if self._watch.started else 0.0
         for number, name in enumerate(jobs):
             self.queue.add(name, seconds * number / len(jobs))

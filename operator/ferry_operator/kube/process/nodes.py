@@ -94,4 +94,4 @@ class NodeListing:
         before, now = old or {}, new or {}
         differ = {name for name in {*before, *now} if before.get(name) != now.get(name)}
         for name in self._store.jobs_on(differ):
-            self._queue.add(name, ahead=URGENT)
+            self._queue.add(name, priority=URGENT)

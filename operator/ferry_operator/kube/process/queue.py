@@ -16,7 +16,7 @@ from ferry.contract.backoff import back_off
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.5, 30.0
 
 EDIT, URGENT, ROUTINE = 60.0, 10.0, 0.0
-"""Seconds of priority over names with the same due time: routine is late by a minute at most, and never starves."""
+"""Priorities: seconds by which a name precedes names with the same due time. Routine is late by a minute at most."""
 
 AT_ONCE_SECONDS = 1.0
 """A name that is due again sooner than this keeps its priority."""
@@ -32,7 +32,7 @@ class DueTime(NamedTuple):
     """The time and the priority of the next reconcile of a name."""
 
     at: float
-    ahead: float
+    priority: float
     """EDIT, URGENT or ROUTINE"""
 
 
@@ -43,7 +43,7 @@ class WorkQueue:
         self._clock = clock
         self._due: dict[str, DueTime] = {}
         self._busy: dict[str, float] = {}
-        self._ahead: dict[str, float] = {}
+        self._priority: dict[str, float] = {}
         """priority of names under reconcile"""
         self._failures: dict[str, int] = {}
         self._moved_at = clock()
@@ -51,10 +51,10 @@ class WorkQueue:
         self._closed = False
         self._changed = threading.Condition()
 
-    def add(self, name: str, after: float = 0.0, ahead: float = ROUTINE) -> None:
+    def add(self, name: str, after: float = 0.0, priority: float = ROUTINE) -> None:
         """Request a reconcile in `after` seconds, or at an earlier due time of the name."""
         with self._changed:
-            self._ask(name, after, ahead)
+            self._request(name, after, priority)
             self._changed.notify()
 
     def take(self) -> str | None:
@@ -64,22 +64,22 @@ class WorkQueue:
                 now = self._clock()
                 wait = self._full(now)
                 if wait is None:
-                    ready = [(due.at - due.ahead, name) for name, due in self._waiting() if due.at <= now]
+                    ready = [(due.at - due.priority, name) for name, due in self._waiting() if due.at <= now]
                     if ready:
                         name = min(ready)[1]
-                        self._ahead[name] = self._due.pop(name).ahead
+                        self._priority[name] = self._due.pop(name).priority
                         self._busy[name] = self._moved_at = now
                         return name
                     wait = min((due.at - now for _, due in self._waiting()), default=1.0)
                 self._changed.wait(wait)
             return None
 
-    def done(self, name: str, again: float | None, ahead: float = ROUTINE) -> None:
-        """End a successful reconcile; `again`: seconds until the next one, None: at the next request."""
+    def done(self, name: str, again_in: float | None, priority: float = ROUTINE) -> None:
+        """End a successful reconcile; `again_in`: seconds until the next one, None: at the next request."""
         with self._changed:
             self._failures.pop(name, None)
-            goes_on = again is not None and again < AT_ONCE_SECONDS
-            self._release(name, again, max(ahead, self._ahead.get(name, ROUTINE)) if goes_on else ahead)
+            goes_on = again_in is not None and again_in < AT_ONCE_SECONDS
+            self._release(name, again_in, max(priority, self._priority.get(name, ROUTINE)) if goes_on else priority)
 
     def failed(self, name: str) -> None:
         """End a failed reconcile: the next one follows after a back-off."""
@@ -123,15 +123,15 @@ class WorkQueue:
         young = [began for began in self._busy.values() if now - began < SLOW_SECONDS]
         return None if len(young) < RECONCILES_MAX else min(young) + SLOW_SECONDS - now
 
-    def _ask(self, name: str, after: float, ahead: float) -> None:
-        new = DueTime(self._clock() + after, ahead)
+    def _request(self, name: str, after: float, priority: float) -> None:
+        new = DueTime(self._clock() + after, priority)
         old = self._due.get(name, new)
-        self._due[name] = DueTime(min(old.at, new.at), max(old.ahead, new.ahead))
+        self._due[name] = DueTime(min(old.at, new.at), max(old.priority, new.priority))
 
-    def _release(self, name: str, again: float | None, ahead: float) -> None:
+    def _release(self, name: str, again_in: float | None, priority: float) -> None:
         self._busy.pop(name, None)
-        self._ahead.pop(name, None)
+        self._priority.pop(name, None)
         self._moved_at = self._clock()
-        if again is not None:
-            self._ask(name, again, ahead)
+        if again_in is not None:
+            self._request(name, again_in, priority)
         self._changed.notify_all()

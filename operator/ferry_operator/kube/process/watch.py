@@ -91,7 +91,7 @@ class JobWatch:
             else:
                 self._store.put(JOBS, document)
             if relevant:
-                self._queue.add(name, ahead=EDIT)
+                self._queue.add(name, priority=EDIT)
 
         @kopf.on.event(
             "", "v1", "pods", labels={names.MANAGED: names.MANAGER, names.JOB: kopf.PRESENT}, registry=registry
@@ -102,7 +102,7 @@ class JobWatch:
                 self._store.remove(PODS, document)
             else:
                 self._store.put(PODS, document)
-            self._queue.add(document["metadata"]["labels"][names.JOB], ahead=URGENT)
+            self._queue.add(document["metadata"]["labels"][names.JOB], priority=URGENT)
 
         return registry
 

@@ -1,1 +1,1 @@
-"""Pure: what users read: conditions, status and events. It must never be read by what decides."""
+"""Pure: conditions, status and events for users. Decisions must never read it."""
