@@ -67,7 +67,7 @@ class KubeCluster:
     api: Api
     store: Store
     release: Installation
-    link: DriverClient
+    driver_client: DriverClient
     token: int
     view: JobView
     redis: Redis
@@ -92,9 +92,9 @@ class KubeCluster:
             case d.SubmitDesired():
                 self._submit(step)
             case d.LimitCopies(bandwidth):
-                self.link.limit_copies(self._url("a limit of copies"), self._key(), bandwidth)
-            case s.MigrateMemory(notes):
-                self._write_memory(good=self._admitted(notes.good))
+                self.driver_client.limit_copies(self._url("a limit of copies"), self._key(), bandwidth)
+            case s.MigrateMemory(legacy):
+                self._write_memory(good=self._admitted(legacy.good))
             case s.TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
             case s.ForceDeletePod(pod, _):
@@ -102,7 +102,7 @@ class KubeCluster:
             case s.DeletePod(pod, _):
                 self._delete(pod, exact=True)
             case s.ReplaceDriver(pod, why):
-                self._end_driver(pod, why)
+                self._replace_driver(pod, why)
             case s.CreatePlaceholder():
                 self._create_placeholder()
             case s.MarkWithoutSurge(pod):
@@ -117,14 +117,14 @@ class KubeCluster:
                 self._write_memory(good=good, refused=None)
             case s.RefuseSpec(revision, message):
                 self._write_memory(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
-            case s.RemoveAnnotations(notes):
-                return self._change_job({"annotations": dict(notes)}, {})
+            case s.RemoveAnnotations(annotations):
+                return self._change_job({"annotations": dict(annotations)}, {})
             case s.Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
             case s.RequestCheckpoint(request):
                 self._take_checkpoint(request)
             case s.Suspend(pod):
-                self.link.suspend(self._url("a suspend"), self._key())
+                self.driver_client.suspend(self._url("a suspend"), self._key())
                 self._annotate(pod, {names.SUSPENDING: "true"})
             case s.EndRun(before, _):
                 self._write_memory(over=True, before=before)
@@ -150,33 +150,37 @@ class KubeCluster:
         old, revisions = self.view.seen.driver, self._revisions()
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
-        notes = {
+        annotations = {
             **self._common_annotations(self.view.lifecycle.failures),
             names.REVISION: revisions.driver,
             names.SETTINGS: revisions.settings,
             **self._epoch(),
         }
         self._create_journal()
-        self._create(PODS, self._excluding_closed(pods.driver(self.view.seen.job, self._job(), self.release, notes)))
+        self._create(
+            PODS, self._excluding_closed(pods.driver(self.view.seen.job, self._job(), self.release, annotations))
+        )
 
     def _create_placeholder(self) -> None:
-        notes = {**self._common_annotations(0), names.REVISION: self._revisions().driver}
-        document = pods.placeholder(self.view.seen.job, self._job(), self.release, self._revisions().driver, notes)
+        annotations = {**self._common_annotations(0), names.REVISION: self._revisions().driver}
+        document = pods.placeholder(
+            self.view.seen.job, self._job(), self.release, self._revisions().driver, annotations
+        )
         self._create(PODS, self._excluding_closed(document))
 
     def _excluding_closed(self, pod: Doc) -> Doc:
         return pods.excluding(pod, self.view.closed[:AVOIDED_MAX])
 
-    def _end_driver(self, pod: Pod, why: str) -> None:
+    def _replace_driver(self, pod: Pod, why: str) -> None:
         """Annotate the pod before the stop: otherwise the end of the driver would look like the end of the job."""
         self._annotate(pod, {names.REPLACE: why})
         url = driver_url(self.view.seen, self.view.effective.job)
         if url is not None and self.view.seen.status is not None:
-            self.link.stop(url, self._key())
+            self.driver_client.stop(url, self._key())
         self._delete(pod)
 
-    def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
-        return self._excluding_closed(pods.worker(self.view.seen.job, self._job(), self.release, index, notes))
+    def _pod_of_worker(self, index: int, annotations: dict[str, str]) -> Doc:
+        return self._excluding_closed(pods.worker(self.view.seen.job, self._job(), self.release, index, annotations))
 
     def _common_annotations(self, failures: int) -> dict[str, str]:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures), names.RUN: str(self.memory.run)}
@@ -224,11 +228,11 @@ class KubeCluster:
         return effective_spec.last_good(job, seen.uid, int(seen.job["metadata"].get("generation") or 0), self.release)
 
     def _submit(self, action: d.SubmitDesired) -> None:
-        self.link.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)
+        self.driver_client.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)
 
     def _take_checkpoint(self, request: AskedCheckpoint) -> None:
         try:
-            number = self.link.checkpoint(self._url("a checkpoint"), self._key(), request.name)
+            number = self.driver_client.checkpoint(self._url("a checkpoint"), self._key(), request.name)
             answer = CheckpointAnswer(id=request.id, number=number)
         except DriverRefuses as error:
             answer = CheckpointAnswer(id=request.id, refused=str(error)[:MESSAGE_MAX])
@@ -320,8 +324,8 @@ class KubeCluster:
         if grace == 0:
             self.store.remove(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
 
-    def _annotate(self, pod: Pod, notes: dict[str, str], exact: bool = False) -> None:
-        metadata: Doc = {"uid": pod.uid, "annotations": notes}
+    def _annotate(self, pod: Pod, annotations: dict[str, str], exact: bool = False) -> None:
+        metadata: Doc = {"uid": pod.uid, "annotations": annotations}
         if exact:
             metadata["resourceVersion"] = pod.version
         try:

@@ -109,7 +109,7 @@ class Reconciler:
     api: Api
     store: Store
     release: Installation
-    link: DriverClient
+    driver_client: DriverClient
     metrics: Metrics
     token: int
     clock: Callable[[], float] = time.time
@@ -198,9 +198,9 @@ class Reconciler:
         if last is None or seen.now >= last.until:
             secret = run_key(self.release, seen.uid)
             try:
-                status = self.link.status(url, secret)
+                status = self.driver_client.status(url, secret)
                 if status is not None:
-                    submitted = self.link.submitted(url, secret, status.generation)
+                    submitted = self.driver_client.submitted(url, secret, status.generation)
                     cache.answer = (driver.uid, status, submitted, seen.now)
                 cache.failure = None
             except BadAnswer as error:
@@ -293,7 +293,7 @@ class Reconciler:
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], cache: JobCache) -> list[Fault]:
         """Execute the steps; a later reconcile retries refused steps."""
-        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view, self._redis)
+        cluster = KubeCluster(self.api, self.store, self.release, self.driver_client, self.token, view, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):

@@ -39,7 +39,7 @@ from ferry_operator.kube.observe.legacy_memory import LegacyMemory
 class MigrateMemory:
     """Move the memory of an older release from annotations into the status."""
 
-    notes: LegacyMemory
+    legacy: LegacyMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class BeginRun:
 class RemoveAnnotations:
     """Write these annotations of the job; nothing if a user has changed the job meanwhile."""
 
-    notes: Mapping[str, str | None]
+    annotations: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ def describe(step: Step) -> str:
             return f"delete the pods: {message}"
         case Rescale(size, _):
             return f"scale to {size} workers x instances"
-        case RemoveAnnotations(notes):
+        case RemoveAnnotations(annotations):
             texts = ((names.PLAN, "the plan"), (names.DRAIN, "drains of workers"))
-            obsolete = " and ".join(text for key, text in texts if key in notes)
+            obsolete = " and ".join(text for key, text in texts if key in annotations)
             return f"the size of the job has changed: remove {obsolete} for the old size"
         case Suspend(_):
             return "wait for the last checkpoint"

@@ -282,23 +282,23 @@ class Unheard(FakeLink):
 def test_a_driver_whose_answers_are_cut_is_put_aside_and_told_of() -> None:
     world = running()
     link = Unheard(world)
-    world.operator.link = link  # type: ignore[assignment]
+    world.operator.driver_client = link  # type: ignore[assignment]
     world.rounds(60)
     assert world.condition("Degraded")["reason"] == "DriverUnheard"
     assert world.condition("Degraded")["message"] == "its answer was not complete after 3 s"
     assert 60 / ASIDE_SECONDS_MAX <= link.asked < 15, "it is asked less and less often"
     assert len(world.pods()) == 3, "nothing is done to what runs"
-    world.operator.link = FakeLink(world)  # type: ignore[assignment]
+    world.operator.driver_client = FakeLink(world)  # type: ignore[assignment]
     world.until(settled, 15)
     assert world.condition("Degraded")["status"] == "False"
 
 
 def test_a_new_driver_is_asked_at_once() -> None:
     world = running()
-    world.operator.link = Unheard(world)  # type: ignore[assignment]
+    world.operator.driver_client = Unheard(world)  # type: ignore[assignment]
     world.rounds(60)
     world.driver_ends(1)
-    world.operator.link = FakeLink(world)  # type: ignore[assignment]
+    world.operator.driver_client = FakeLink(world)  # type: ignore[assignment]
     world.until(lambda w: w.lives == 2 and w.condition("Ready")["status"] == "True", 12)
 
 
@@ -309,7 +309,7 @@ def test_a_status_without_the_plan_that_is_in_force_is_no_answer() -> None:
     number = world.driver.desired["number"]
     link = Unheard(world)
     link.path, link.late = "desired", False
-    world.operator.link = link  # type: ignore[assignment]
+    world.operator.driver_client = link  # type: ignore[assignment]
     world.rounds(20)
     assert world.driver.desired["number"] == number and world.condition("Degraded")["reason"] == "DriverUnheard"
     assert link.asked > 15, "it takes no time"

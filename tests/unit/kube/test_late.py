@@ -94,7 +94,7 @@ def test_what_a_driver_said_before_it_was_told_to_move_empties_no_worker() -> No
     driver = world.driver
     assert driver is not None
     driver.groups[2] = ["3.0", "2.0"]  # it has begun, and is too busy to answer
-    world.operator.link.status = lambda url, secret: None  # type: ignore[method-assign]
+    world.operator.driver_client.status = lambda url, secret: None  # type: ignore[method-assign]
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 2}})
     world.now += 1.0
     world.operate()

@@ -55,12 +55,14 @@ class Leader:
         self._release = release
         self._held = held
         self._metrics = metrics
-        self._link = DriverClient()
+        self._driver_client = DriverClient()
         self._redis = RedisApart(release.redis)
-        self._deposed = threading.Event()
-        """leadership has ended: a reconcile that still runs writes nothing"""
-        fenced = Fenced(api, lambda: held() and not self._deposed.is_set())
-        self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token, redis=self._redis)
+        self._stepped_down = threading.Event()
+        """set at the end of the leadership: a reconcile that still runs writes nothing"""
+        fenced = Fenced(api, lambda: held() and not self._stepped_down.is_set())
+        self._reconciler = Reconciler(
+            fenced, self.store, release, self._driver_client, metrics, token, redis=self._redis
+        )
         self._nodes = NodeListing(api, self.store, self.queue) if release.read_nodes else None
         self._watch = JobWatch(release.namespace, self.store, self.queue)
         self._end = threading.Event()
@@ -97,8 +99,8 @@ class Leader:
             self._work.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._deposed.set()
-        self._link.close()
+        self._stepped_down.set()
+        self._driver_client.close()
         before_watch()
         if self._watch.started:
             self._watch.close()
