@@ -108,7 +108,7 @@ def _changed(present: Present, before: Handover, wanted: dict[str, Any]) -> Plan
 def _made(present: Present, document: dict[str, Any]) -> PlanFile:
     """The plan to what a document says."""
     one = spec.check(document).spec
-    return plan_file.made(present, one.size, one.handover)
+    return plan_file.make(present, one.size, one.handover)
 
 
 def _remote(

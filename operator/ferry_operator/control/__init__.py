@@ -1,4 +1,4 @@
-"""What is decided for every job wherever it runs, and the one client of a driver.
+"""Decisions about a job, the same on a laptop and on Kubernetes, and the HTTP client of a driver.
 
-`decide`, `restarts` and `commands` are pure. It must never know whether a worker is a process or a pod.
+`decide`, `restarts` and `commands` are pure. The room must never know whether a worker is a process or a pod.
 """

@@ -1,22 +1,22 @@
-"""How many workers the load needs: a pure function of what was measured, as in DS2 (Kalavri et al., OSDI 2018, section 3).
+"""The number of workers that the load needs: a pure function of measurements, as in DS2 (Kalavri et al., OSDI 2018, 3).
 
     true rate of a worker = records / its useful time          workers = offered rate / (true rate * utilisation), rounded up
 
-A worker's useful time is that of its tasks, over its slots, and that of its instances, over these: the two take
-turns within an epoch, so they add up. On one machine the slots are the job's, whatever the workers: only instances count.
-A backlog may use all of the time, not only the share `utilisation`: what is left of it is there for that.
+The useful time of a worker is the time of its tasks per slot plus the time of its instances per instance: tasks and
+instances take turns within an epoch, so the two add up. On one machine all workers share the slots of the job: only
+instances count. A backlog may use all of the time: the share above `utilisation` is the reserve for it.
 
-No clock, and no memory but `History`, which a new operator may begin without: it waits a cooldown longer, that is all.
+No clock, and no memory but `History`. An operator that starts without a history only waits one cooldown longer.
 
-| rule | so that |
+| rule | reason |
 |---|---|
-| more only when it needs more than utilisation * (1 + BAND), for LASTING_SECONDS | noise and short bursts change nothing |
-| fewer only when they would have been enough with BAND to spare, for all of the cooldown | what goes is not missed |
-| of all sizes that are enough: the fewest workers, then the fewest instances of each | cores that are free are used first |
-| fewer never while the backlog grows, or while work and epochs as such take more than utilisation | errors do no harm |
-| no more where workers idle beside a backlog, or the last ones have not helped | sinks may be what lacks |
-| nothing while state moves, somebody is away, or too little was measured | only what is at rest is judged |
-| but bounds hold at once, and a worker that does not come may be let go | nobody has to wait for what cannot be |
+| more only if the load needs more than utilisation * (1 + BAND) for LASTING_SECONDS | noise and bursts change nothing |
+| fewer workers only if they were enough, with BAND to spare, for the whole cooldown | the removed workers are not missed |
+| of all sizes that are enough: the fewest workers, then the fewest instances per worker | free cores are used first |
+| never fewer while the backlog grows, or while work and epoch overhead exceed utilisation | errors do no harm |
+| not more while workers idle beside a backlog, or if the last scale-out did not help | the sinks may be the limit |
+| no change while state moves, a member is missing, or measurements are too short | only a job at rest is judged |
+| but bounds apply at once, and a worker that does not start may be removed | the job does not wait for it in vain |
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from ferry_operator.job.models_autoscale import MESSAGE_MAX, AutoscaleReport, Sc
 from ferry_operator.job.size import Size
 
 CHANGES = ("Bounds", "ScaleOut", "ScaleIn")
-"""Reasons with which the size is to be another one."""
+"""Reasons of a decision to change the size."""
 
 IDLE = 0.5
-"""Workers that are busy for less than this share of what is planned with are not what a backlog waits for."""
+"""Workers that are busy for less than this share of `utilisation` do not cause a backlog."""
 
 AWAITED_SECONDS = 120.0
-"""A worker that does not come for so long is not waited for: there may be no room for it, ever."""
+"""After this time a missing worker is not awaited any more: the cluster may have no room for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Notes of one decision for the next one."""
+    """State that one decision passes to the next."""
 
     actual: Size
     judged: Size
-    """the actual one, or the one that was advised"""
+    """the actual size, or the advised size"""
     since: float
     high_since: float | None = None
-    """since when more is needed than there is"""
+    """time since when the load needs more than this size has"""
     low_since: float | None = None
-    """since when fewer workers would be enough"""
+    """time since when fewer workers would be enough"""
     peak: Demand = field(default_factory=Demand)
-    """the most that was needed in that time, but for its first LASTING_SECONDS"""
+    """the greatest demand since `low_since`, without its first LASTING_SECONDS"""
     tried: tuple[Size, float] | None = None
-    """the size that there were to be more records a second with, and how many there were before"""
+    """the size of the last scale-out, and the records per second before it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +65,27 @@ class ScalingAdvice:
 
     target: Size
     acts: bool
-    """the size is to be changed now"""
+    """the size has to change now"""
     report: AutoscaleReport
-    """with all inputs"""
+    """the decision with all its inputs"""
 
 
 class Hold(NamedTuple):
-    """A reason for which the size is not judged."""
+    """A reason not to judge the size."""
 
     why: str = ""
-    """empty: nothing does"""
+    """empty: the size is judged"""
     may: Literal["nothing", "bounds", "shrink"] = "bounds"
-    """what is done all the same; 'shrink': there may be fewer workers, too"""
+    """changes that are allowed all the same; 'shrink': bounds, and fewer workers"""
 
 
 def held_up(observed: Observed) -> Hold:
-    """Why nothing can be said of the size at present."""
+    """The reason why the size cannot be judged at present."""
     status = observed.status
     if status is not None and status.finished:
         return Hold("all input was read", "nothing")
-    if observed.plan_file is not None:  # A plan for another size is forgotten.
-        return Hold("a plan was handed in, which is for this size: another one, or none, takes its place", "nothing")
+    if observed.plan_file is not None:  # The view drops a plan for another size.
+        return Hold("the submitted plan is for this size: submit another plan, or cancel it", "nothing")
     if status is None:
         return Hold("no driver answers")
     if observed.drains:
@@ -94,7 +94,7 @@ def held_up(observed: Observed) -> Hold:
     if len(running) != len(observed.workers) or running != list(range(observed.wanted.size.workers)):
         return Hold("workers come or go")
     if status.problems:
-        return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
+        return Hold(f"a failing action is tried again: {status.problems[0].reason}")
     if status.moves.prepared:
         return Hold(status.moves.prepared)
     if status.moves.rolled_back:
@@ -108,16 +108,16 @@ def held_up(observed: Observed) -> Hold:
     return Hold(f"{_workers(away)} awaited, and may be let go", "shrink") if away else Hold()
 
 
-def _workers(which: list[int]) -> str:
-    return f"worker {which[0]} is" if len(which) == 1 else f"workers {', '.join(map(str, which))} are"
+def _workers(indexes: list[int]) -> str:
+    return f"worker {indexes[0]} is" if len(indexes) == 1 else f"workers {', '.join(map(str, indexes))} are"
 
 
 def advise(
     policy: ScalingPolicy, size: Size, work: WorkReport | None, hold: Hold, history: History | None, now: float
 ) -> tuple[ScalingAdvice, History]:
-    """The decision of one look, and what the next one is to be told.
+    """The decision of one look, and the history for the next look.
 
-    `size`: what is asked for at present. `hold`: as `held_up` says. `history`: None at the first look. `now`: in seconds.
+    `size`: the requested size. `hold`: the result of `held_up`. `history`: None at the first look. `now`: in seconds.
     """
     if history is None or history.actual != size:
         tried = history.tried if history is not None and history.tried is not None else None
@@ -149,13 +149,13 @@ def advise(
 
 
 def _not_after(history: History, now: float) -> History:
-    """Clocks are set back now and then."""
+    """The history with no time after `now`: a clock may be set back."""
     high, low = (None if at is None else min(at, now) for at in (history.high_since, history.low_since))
     return replace(history, since=min(history.since, now), high_since=high, low_since=low)
 
 
 def _demand(work: WorkReport | None, policy: ScalingPolicy) -> Demand | None:
-    """The time of workers that the offered records need; None: not known."""
+    """The time of workers that the arriving records need; None: not known."""
     if work is None or work.seconds < WORK_SECONDS:
         return None
     used, done = Demand(work.tasks, work.instances), work.records_per_second
@@ -167,7 +167,10 @@ def _demand(work: WorkReport | None, policy: ScalingPolicy) -> Demand | None:
 
 
 def _enough(policy: ScalingPolicy, at: Size, demand: Demand, more: bool) -> Size:
-    """The smallest size that is enough, else the greatest one; of at least as many instances, or at most as many."""
+    """The smallest size that is enough, else the greatest.
+
+    `more`: only sizes with at least as many instances per worker as `at`; else at most as many.
+    """
     sizes = [
         s for s in policy.sizes(at.instances) if (s.instances >= at.instances if more else s.instances <= at.instances)
     ]
@@ -176,20 +179,20 @@ def _enough(policy: ScalingPolicy, at: Size, demand: Demand, more: bool) -> Size
 
 
 def _may_shrink(policy: ScalingPolicy, at: Size, work: WorkReport | None) -> bool:
-    """Nothing is left behind, and there is time to spare even if none of it was for epochs as such."""
+    """Whether the backlog does not grow, and work with the overhead of epochs stays below `utilisation`."""
     grows = work is not None and bool(work.backlog) and work.arriving_per_second > work.records_per_second * (1 + BAND)
     return work is not None and not grows and _all_work(work).share(at, policy.slots) <= policy.utilisation
 
 
 def _all_work(work: WorkReport) -> Demand:
-    """Useful time, with what epochs cost as such."""
+    """Useful time plus the overhead of epochs."""
     return Demand(work.tasks + work.epochs - work.instance_epochs, work.instances + work.instance_epochs)
 
 
 def _remember(
     policy: ScalingPolicy, history: History, at: Size, demand: Demand | None, work: WorkReport | None, now: float
 ) -> History:
-    """With since when there is too little, or too much; what is not known breaks it off."""
+    """The history with the times since when the size is too small, or too large; an unknown demand resets both."""
     high, low, peak, tried = history.high_since, history.low_since, history.peak, history.tried
     share = 0.0 if demand is None else demand.share(at, policy.slots)
     if share <= policy.utilisation * (1 + BAND if high is None else 1.0):
@@ -228,7 +231,7 @@ def _judge(
 
 
 def _is_limited_elsewhere(policy: ScalingPolicy, work: WorkReport, history: History) -> bool:
-    """Something waits, and yet workers idle, or those that came last have brought no more records a second."""
+    """Whether records wait although workers idle, or although the last scale-out did not raise the records per second."""
     if not work.backlog:
         return False
     if _all_work(work).share(history.actual, policy.slots) < policy.utilisation * IDLE:
@@ -239,7 +242,7 @@ def _is_limited_elsewhere(policy: ScalingPolicy, work: WorkReport, history: Hist
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What was decided, for people and programs."""
+    """A decision with its inputs, for the report."""
 
     policy: ScalingPolicy
     at: Size
@@ -278,11 +281,11 @@ class _Decision:
         return None if self.demand is None else self.demand.share(self.at, self.policy.slots)
 
     def _true_rate(self) -> float | None:
-        """Records per second of useful time of one worker."""
+        """Records of one worker per second of its useful time."""
         if self.work is None:
             return None
-        one, used = Size(1, self.at.instances), Demand(self.work.tasks, self.work.instances)
-        useful = used.share(one, self.policy.slots)
+        worker, used = Size(1, self.at.instances), Demand(self.work.tasks, self.work.instances)
+        useful = used.share(worker, self.policy.slots)
         return self.work.records_per_second / useful if useful > 0 else None
 
     def _words(self) -> str:
@@ -291,24 +294,24 @@ class _Decision:
         if self.reason == "Waiting":
             return f"nothing is decided: {self.held}"
         if self.reason == "Bounds":
-            return f"{at} -> {self.target} workers x instances: there are {policy.min} to {policy.max} workers"
+            return f"{at} -> {self.target} workers x instances: the bounds are {policy.min} to {policy.max} workers"
         if work is None or used is None:
-            return "nothing is decided: what the load needs is not known yet"
+            return "nothing is decided: the demand of the load is not known yet"
         waiting = "" if work.backlog is None else f", {work.backlog:,} wait"
-        most = "" if rate is None else f"; a worker can work on {rate:,.0f}/s at most"
+        most = "" if rate is None else f"; a worker can process {rate:,.0f}/s at most"
         load = (
             f"{work.arriving_per_second:,.0f} records/s arrive{waiting}{most}; that needs {used:.0%} of the time of {at} "
-            f"workers x instances, and may need {policy.utilisation:.0%}"
+            f"workers x instances, and the target is {policy.utilisation:.0%}"
         )
-        what = {
+        texts = {
             "ScaleOut": f"{at} -> {self.target}: {load}",
-            "ScaleIn": f"{at} -> {self.target}: {load}; fewer have been enough for {policy.cooldown:g} s",
-            "Cooldown": f"more are needed, if that lasts, once this size is {policy.cooldown:g} s old: {load}",
-            "LoadIsLow": f"fewer would be enough, and will be if that lasts for {policy.cooldown:g} s: {load}",
-            "NotLimitedByWorkers": f"records wait, but not for workers: sinks, `maxRows` and skew may limit them: {load}",
-            "AtMaximum": f"more are needed than there may be: {load}",
+            "ScaleIn": f"{at} -> {self.target}: {load}; fewer workers were enough for {policy.cooldown:g} s",
+            "Cooldown": f"more workers come if the need lasts, once this size is {policy.cooldown:g} s old: {load}",
+            "LoadIsLow": f"fewer workers would be enough; some go if that lasts for {policy.cooldown:g} s: {load}",
+            "NotLimitedByWorkers": f"records wait, but workers are not the limit; sinks, `maxRows` or skew may be: {load}",
+            "AtMaximum": f"more workers are needed, but spec.autoscale allows no more: {load}",
         }
-        return what.get(self.reason, load)
+        return texts.get(self.reason, load)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

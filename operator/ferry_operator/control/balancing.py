@@ -1,9 +1,9 @@
-"""Whether virtual nodes should move because some instances get more records than others, and where to. Pure: no clock.
+"""Whether virtual nodes should move because instances get unequal numbers of records, and where to. Pure: no clock.
 
-The busiest instance bounds what a job can take, so the gain of a placement is by how much less that one has to do. It is
-worth a move when it is at least `gain`, and when the busiest instance saves more time over the horizon than the move takes.
-What is unsteady must not move anything: rates are smoothed where they are measured, a placement is left alone for a whole
-horizon, and one and the same move has to be worth it for RIPE_SECONDS at every look before the best one is made (`timers`).
+The busiest instance bounds the throughput of a job, so the gain of a placement is the share of load that it takes from the
+busiest instance. A placement is worth a move if this gain is at least `gain`, and if the busiest instance saves more time
+over the horizon than the move takes. Noise must not move anything: the driver smooths the rates, a placement stays for a
+whole horizon, and the same move has to be worth it at every look for RIPE_SECONDS before the best move is made (`timers`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ferry_operator.placement.balance import lower_bound
 from ferry_operator.placement.planner import Load, Slot
 
 RIPE_SECONDS = 30.0
-"""For so long a move has to be worth it, or for the horizon if that is shorter."""
+"""Time for which a move has to be worth it; the horizon if the horizon is shorter."""
 
 RATE_MIN = 10.0
 """Records per second and instance below which a rate says nothing."""
 
 SECONDS_PER_BYTE = 1 / 20e6
-"""As long as the driver has measured nothing: 1 GB takes 50 s, as on two slow cores."""
+"""The cost before the driver has measured it: 1 GB takes 50 s, as on two slow cores."""
 
 SECONDS_PER_SWITCHOVER = 0.01
-"""As long as the driver has measured nothing."""
+"""The cost before the driver has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalancePolicy:
-    """How a job wants to be balanced."""
+    """`spec.state.balance` as numbers."""
 
     mode: Literal["off", "advise", "auto"] = "advise"
     gain: float = 0.1
-    """part of what the busiest instance has to do"""
+    """least share of its load that the busiest instance has to lose"""
     horizon: float = 600.0
     """seconds"""
 
@@ -52,31 +52,31 @@ class BalancePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A placement that would be more even, and what it takes. Levels are records per second and capacity."""
+    """A more even placement, and the cost of the move. A level is records per second per capacity."""
 
     before: float
-    """level of the busiest instance now, as a multiple of the average"""
+    """level of the busiest instance at present, as a multiple of the average"""
     after: float
     """the same with the other placement"""
     vnodes: int
-    """that get another leader"""
+    """virtual nodes that get another leader"""
     bytes: float
-    """that are copied"""
+    """bytes that the move copies"""
     seconds: float
-    """that it takes, about"""
+    """estimated time of the move"""
     worth: bool
     reason: str
-    """why it is worth it, or not, in words"""
+    """why the move is worth it or not, for users"""
     placements: Placements
     steady: bool = False
-    """that of an earlier look would do almost as well: what is uneven is so in the same way"""
+    """the placement of an earlier look would be almost as good: the imbalance is the same"""
 
 
-def policy_of(given: BalanceSpec, before: BalancePolicy | None = None) -> BalancePolicy:
-    """How a job wants it; `before`: what holds where nothing is said."""
-    whole = BalancePolicy(given.mode, int(given.gain.removesuffix("%")) / 100, given.horizon.seconds)
+def policy_of(spec: BalanceSpec, before: BalancePolicy | None = None) -> BalancePolicy:
+    """The policy of a spec; `before` has the values of fields that the spec does not set."""
+    whole = BalancePolicy(spec.mode, int(spec.gain.removesuffix("%")) / 100, spec.horizon.seconds)
     return (
-        whole if before is None else replace(before, **{name: getattr(whole, name) for name in given.model_fields_set})
+        whole if before is None else replace(before, **{name: getattr(whole, name) for name in spec.model_fields_set})
     )
 
 
@@ -88,9 +88,9 @@ def advise(
     policy: BalancePolicy,
     kept: Placements | None = None,
 ) -> Advice:
-    """What would be better than the groups of `status`, each of which is led by one of `slots`.
+    """A better placement than the groups of `status`. An instance of `slots` leads each group.
 
-    `kept`: what was advised at an earlier look; the advice says whether that would still do.
+    `kept`: the placement that an earlier look advised; `steady` says whether it is still good.
     """
     now, loads = _present(status), weights(status.load.vnodes, len(status.groups))
     rates, capacities = [load.rate for load in loads if load.rate > 0], [slot.capacity for slot in slots]
@@ -107,31 +107,31 @@ def _gains(before: float, after: float, policy: BalancePolicy) -> bool:
 
 
 def _judged(status: Status, slots: Sequence[Slot], planned: Placements, policy: BalancePolicy) -> Advice:
-    """Another placement beside the one that there is."""
+    """The advice for a placement, compared with the present placement."""
     loads, now = weights(status.load.vnodes, len(status.groups)), _present(status)
-    movement = planner.movement([as_planned(one) for one in now], [as_planned(one) for one in planned], loads)
+    movement = planner.movement([as_planned(group) for group in now], [as_planned(group) for group in planned], loads)
     per_byte, per_switchover = status.moves.costs
     seconds = movement.bytes * (SECONDS_PER_BYTE if per_byte is None else per_byte)
     seconds += movement.switchovers * (SECONDS_PER_SWITCHOVER if per_switchover is None else per_switchover)
     before, after = imbalance(slots, loads, now), imbalance(slots, loads, planned)
-    what = f"{movement.switchovers} virtual nodes, {movement.bytes / 1e6:.1f} MB, about {seconds:.1f} s"
+    cost = f"{movement.switchovers} virtual nodes, {movement.bytes / 1e6:.1f} MB, about {seconds:.1f} s"
     better = f"the busiest instance from {before:.2f} to {after:.2f} times the average"
     if sum(load.rate for load in loads) < RATE_MIN * len(slots):
-        worth, reason = False, "too few records come to say where"
+        worth, reason = False, "too few records arrive to compare instances"
     elif not _gains(before, after, policy):
         worth, reason = (
             False,
             f"no move gains {policy.gain:.0%} ({before:.2f} times the average on the busiest instance)",
         )
     elif (1 - after / before) * policy.horizon <= seconds:
-        worth, reason = False, f"a move would cost more than {policy.horizon:g} s of it gain: {what}, {better}"
+        worth, reason = False, f"the move costs more than it gains in {policy.horizon:g} s: {cost}, {better}"
     else:
-        worth, reason = True, f"to move {what}, brings {better}"
+        worth, reason = True, f"to move {cost}, brings {better}"
     return Advice(before, after, movement.switchovers, movement.bytes, seconds, worth, reason, planned)
 
 
 def imbalance(slots: Sequence[Slot], loads: Sequence[Load], placements: Placements) -> float:
-    """Level of the busiest instance as a multiple of the average; 1 where nothing comes."""
+    """Level of the busiest instance as a multiple of the average; 1 if no records arrive."""
     led = {slot.instance: 0.0 for slot in slots}
     for load, placement in zip(loads, placements, strict=True):
         led[placement[0]] += load.rate

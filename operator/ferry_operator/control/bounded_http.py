@@ -1,7 +1,7 @@
-"""HTTP to a peer that runs other people's code: a request ends after so many seconds and bytes, whatever the peer does.
+"""HTTP to a peer that runs users' code: every request ends after a bound of seconds and bytes, whatever the peer does.
 
-`httpx` bounds the wait for the next byte alone: a peer that sends a byte a second, or never stops, holds its caller for
-ever.
+`httpx` only bounds the wait for the next byte: a peer that sends one byte per second, or never stops, would hold its
+caller for ever.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import httpcore
 import httpx
 
 CHUNK = 16 * 1024
-"""Bytes that are sent between two looks at the clock."""
+"""Bytes that are sent between two checks of the deadline."""
 
 
 class AnswerCut(httpx.TransportError):
-    """The connection or the answer took too long, or the answer was too long; the text says which."""
+    """The connection or the answer took too long, or the answer was too long; the text names the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class RequestBounds:
     """Limits of one request and its answer."""
 
     seconds: float
-    """in all, from the first packet to the last"""
+    """whole time, from the first packet to the last"""
     connect_seconds: float
-    """of these, for the connection and its TLS handshake"""
+    """the part of it for the connection and its TLS handshake"""
     bytes_max: int
-    """of the answer, with its headers"""
+    """size of the answer, with its headers"""
     keep_seconds: float
-    """for which an idle connection stays open"""
+    """time for which an idle connection stays open"""
 
 
 class BoundedTransport(httpx.BaseTransport):
-    """Connections whose requests end. Thread-safe. Answers carry no headers: nothing is decoded, nothing is redirected."""
+    """Connections with bounded requests. Thread-safe. Answers have no headers, so httpx decodes and redirects nothing."""
 
     def __init__(self, bounds: RequestBounds, context: ssl.SSLContext) -> None:
         self._bounds = bounds
@@ -49,10 +49,10 @@ class BoundedTransport(httpx.BaseTransport):
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the whole answer. Raises AnswerCut, httpx.TransportError."""
+        """Send a request and read the whole answer. Raises AnswerCut, httpx.TransportError."""
         budget = self._backend.begin(self._bounds)
         url, target = request.url, request.url.raw_path
-        asked = httpcore.Request(
+        bounded = httpcore.Request(
             request.method,
             httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=target),
             headers=request.headers.raw,
@@ -60,7 +60,7 @@ class BoundedTransport(httpx.BaseTransport):
             extensions={"timeout": {"connect": self._bounds.connect_seconds, "pool": self._bounds.seconds}},
         )
         try:
-            answer = self._pool.handle_request(asked)
+            answer = self._pool.handle_request(bounded)
             try:
                 body = answer.read()
             finally:
@@ -68,7 +68,7 @@ class BoundedTransport(httpx.BaseTransport):
         except _TooLong:
             raise AnswerCut(f"its answer is longer than {self._bounds.bytes_max} bytes") from None
         except httpcore.ConnectTimeout:
-            raise AnswerCut(f"there was no connection after {self._bounds.connect_seconds:g} s") from None
+            raise AnswerCut(f"no connection after {self._bounds.connect_seconds:g} s") from None
         except httpcore.TimeoutException:
             how = "was not complete" if budget.came else "had not begun"
             raise AnswerCut(f"its answer {how} after {self._bounds.seconds:g} s") from None
@@ -86,13 +86,13 @@ class _TooLong(Exception):
 
 
 class _Budget:
-    """The time and the bytes that one request may still take."""
+    """The time and the bytes that remain for one request."""
 
     def __init__(self, bounds: RequestBounds) -> None:
         self._deadline = time.monotonic() + bounds.seconds
         self._bytes_max = bounds.bytes_max
         self.came = 0
-        """bytes of the answer"""
+        """bytes of the answer that have arrived"""
 
     def seconds(self, at_most: float | None = None) -> float:
         left = self._deadline - time.monotonic()
@@ -107,7 +107,7 @@ class _Budget:
 
 
 class _Backend(httpcore.SyncBackend):
-    """Connections that look at the budget of the request that their thread has begun."""
+    """Connections that keep to the budget of the request that runs in their thread."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -117,8 +117,8 @@ class _Backend(httpcore.SyncBackend):
         return budget
 
     def budget(self) -> _Budget:
-        found: _Budget = self._thread.budget
-        return found
+        budget: _Budget = self._thread.budget
+        return budget
 
     def connect_tcp(
         self,

@@ -1,6 +1,6 @@
-"""Actions on a running job as text (`workers=4`, `kill-worker=1`), and at which epoch and stage they are due (`--at`).
+"""Actions on a running job as text (`workers=4`, `kill-worker=1`), and the epoch and stage at which they are due (`--at`).
 
-Pure: parses and keeps count, performs nothing. The same actions are what `ferry scale`, `move`, `drain` and `kill` send.
+Pure: parses and schedules, executes nothing. `ferry scale`, `move`, `drain` and `kill` send the same actions.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ CommandKind = Literal["workers", "instances", "kill-worker", "kill-instance", "k
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One action: its kind (the word before '=') and what it names."""
+    """One action: its kind (the word before '=') and its arguments."""
 
     kind: CommandKind
     number: int = 0
-    """workers, instances; the worker of kill-worker and drain; the vnode of move"""
+    """number of workers or instances; the worker of kill-worker and drain; the virtual node of move"""
     instance: InstanceId | None = None
-    """of kill-instance and move"""
+    """the instance of kill-instance and move"""
     at_window: bool = False
-    """of move: at the boundary of a window, without state"""
+    """move: at the boundary of a window, without state"""
 
     def __str__(self) -> str:
-        """As it is written."""
+        """The text that `parse_command` reads."""
         match self.kind:
             case "kill-driver":
                 return self.kind
@@ -58,19 +58,19 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A command and when it is due."""
+    """A command with the epoch and stage at which it is due."""
 
     epoch: int
     stage: str
     command: Command
 
     def __str__(self) -> str:
-        """As it is written."""
+        """The text that `parse_at` reads, for messages."""
         return f"epoch={self.epoch}:{self.stage} {self.command}"
 
 
 def parse_command(text: str) -> Command:
-    """The action that a text names; raises SpecRefused with the forms that exist."""
+    """The action of a text. Raises SpecRefused, which lists the forms."""
     kind, equals, value = text.strip().partition("=")
     match kind:
         case "kill-driver" if not equals:
@@ -88,7 +88,7 @@ def parse_command(text: str) -> Command:
 
 
 def check_command(command: Command, size: Size, virtual_nodes: int) -> None:
-    """Raise SpecRefused when a command names what a job of this size does not have."""
+    """Raise SpecRefused if a command names a worker, instance or virtual node that a job of this size does not have."""
     kind, number, workers = command.kind, command.number, size.workers
     if kind == "workers" and not 1 <= number <= WORKERS_MAX:
         raise SpecRefused(f"{command}: a job has 1 to {WORKERS_MAX} workers")
@@ -104,7 +104,7 @@ def check_command(command: Command, size: Size, virtual_nodes: int) -> None:
 
 
 def parse_at(text: str) -> Timed:
-    """'epoch=E[:stage] ACTION'; raises SpecRefused. Without a stage: when the epoch begins."""
+    """Read 'epoch=E[:STAGE] ACTION'; without a stage the action is due at the begin of the epoch. Raises SpecRefused."""
     when, _, action = text.strip().partition(" ")
     match = _WHEN.match(when)
     if match is None or not action.strip():
@@ -119,21 +119,21 @@ def parse_at(text: str) -> Timed:
 
 
 def parse_all(texts: Iterable[str], size: Size, virtual_nodes: int) -> tuple[Timed, ...]:
-    """All of `--at`, checked against the size of the job and the greatest size that they give it."""
+    """All commands of `--at`, checked against the greatest size that the job has or gets."""
     timed = tuple(parse_at(text) for text in texts)
-    workers = [one.command.number for one in timed if one.command.kind == "workers"]
-    instances = [one.command.number for one in timed if one.command.kind == "instances"]
+    workers = [t.command.number for t in timed if t.command.kind == "workers"]
+    instances = [t.command.number for t in timed if t.command.kind == "instances"]
     greatest = Size(max(size.workers, *workers, 0), max(size.instances, *instances, 0))
-    for one in timed:
+    for entry in timed:
         try:
-            check_command(one.command, greatest, virtual_nodes)
+            check_command(entry.command, greatest, virtual_nodes)
         except SpecRefused as error:
-            raise SpecRefused(f"--at '{one}': {error}") from None
+            raise SpecRefused(f"--at '{entry}': {error}") from None
     return timed
 
 
 def join_at(argv: Sequence[str]) -> list[str]:
-    """Command line arguments with `--at epoch=E ACTION` (two words) joined to the one value that `--at` takes."""
+    """Command line arguments, with the two words of `--at epoch=E ACTION` joined into one value of `--at`."""
     out: list[str] = []
     for word in argv:
         follows = len(out) >= 2 and out[-2] == "--at" and _WHEN.match(out[-1])
@@ -146,22 +146,22 @@ def join_at(argv: Sequence[str]) -> list[str]:
 
 
 class Schedule:
-    """The timed commands of a run; each is handed out once, also when its epoch is run again."""
+    """The timed commands of a run; each is due once, even if its epoch is run again."""
 
     def __init__(self, timed: Sequence[Timed]) -> None:
         self._waiting = list(timed)
 
     def stops(self) -> tuple[tuple[int, str], ...]:
-        """Where the driver has to ask: (epoch, stage), in order, each once."""
+        """The (epoch, stage) at which the driver has to ask for commands, in order, without duplicates."""
         order = {stage: at for at, stage in enumerate(STAGES)}
         return tuple(sorted({(t.epoch, t.stage) for t in self._waiting}, key=lambda s: (s[0], order[s[1]])))
 
     def due(self, epoch: int, stage: str) -> list[Command]:
-        """Take out what is due now; a killed driver comes last, for it cannot ask again."""
+        """Remove and return the commands that are due; kill-driver comes last, because a killed driver cannot ask again."""
         now = [t for t in self._waiting if (t.epoch, t.stage) == (epoch, stage)]
         self._waiting = [t for t in self._waiting if t not in now]
         return sorted((t.command for t in now), key=lambda c: c.kind == "kill-driver")
 
     def left(self) -> list[Timed]:
-        """Commands whose time has not come."""
+        """Commands that are not due yet."""
         return list(self._waiting)

@@ -1,17 +1,17 @@
-"""What to do next for one job: a pure function from what was observed to actions, the same on Kubernetes and on one machine.
+"""The next actions for one job: a pure function of one look at the job, the same on Kubernetes and on one machine.
 
-Level-triggered: `Observed` is the whole input, and nothing is remembered between two calls. When all is as it should be
-there is no action. It never reads a clock and never talks to anybody; `planner` says where state should live.
+Level-triggered: `Observed` is the whole input, and two calls share no memory. A job in its desired state gets no action.
+The function reads no clock and does no I/O; `planner` decides where state should be.
 
 | action | when |
 |---|---|
-| StartWorker | a worker that should be there, or that holds the last copy of something, is not running |
-| SetInstances | a worker should have more instances, or has ones that hold nothing and should not be there |
-| StartDriver | there is none, and it may start |
-| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, copies are missing, or |
-| | wait for windows for too long (`boundaries`); or all is at rest, and another one is worth a move (`balancing`) |
-| LimitCopies | the driver lets copies use something else than they may |
-| StopWorker | nobody wants it and nothing is on it: neither in a group nor in the placement in force |
+| StartWorker | a wanted worker, or a worker with the last copy of a virtual node, is not running |
+| SetInstances | a worker should have more instances, or has surplus instances that hold no state |
+| StartDriver | no driver runs, and a driver may start |
+| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed; copies are missing, or |
+| | have waited too long for windows (`boundaries`); or the job is at rest and a move is worth it (`balancing`) |
+| LimitCopies | the driver's bandwidth of copies differs from the spec |
+| StopWorker | the worker is surplus and holds no state: neither a group nor the placement in force names it |
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy, steps
 
 GRACE_SECONDS = 10.0
-"""An instance that should be there and has been missing for less is waited for before anything is planned without it."""
+"""An expected instance that has been missing for less than this is awaited before a plan leaves it out."""
 
 START_SECONDS = 60.0
-"""An instance of a worker that was started less long ago is waited for: a first start compiles the kernels."""
+"""An instance of a worker that started less than this ago is awaited: a first start compiles the kernels."""
+
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
-"""Wait before a worker that died right after its start is started again; doubles each time."""
+"""Wait before the restart of a worker that died right after its start; doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start the sidecar of this worker, with its state directory if it has one."""
+    """Start the sidecar of this worker, with its state directory if the worker has one."""
 
     index: int
     instances: int
@@ -49,14 +50,14 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """End a worker that holds nothing, and forget its state."""
+    """End a worker that holds no state, and remove its state directory."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetInstances:
-    """Tell a running worker how many instances it should have."""
+    """Set the number of instances of a running worker."""
 
     index: int
     instances: int
@@ -69,22 +70,22 @@ class StartDriver:
 
 @dataclass(frozen=True, slots=True)
 class SubmitDesired:
-    """Tell the driver where every virtual node should be, and how it gets there; a higher number replaces a lower one."""
+    """Submit to the driver the placement of every virtual node and the steps to it; a higher number replaces a lower one."""
 
     plan: Plan
     generation: int
     basis: Basis
     why: str = ""
-    """of what moves for balance"""
+    """reason of a move for balance; empty for other plans"""
 
     def accepted(self) -> Submitted:
-        """The plan in force as soon as the driver has accepted this one."""
+        """The plan in force once the driver has accepted this plan."""
         return Submitted(self.plan, self.generation, self.basis)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitCopies:
-    """Tell the driver what copies may use."""
+    """Set the driver's bandwidth of copies."""
 
     bandwidth: int
 
@@ -93,14 +94,14 @@ Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired |
 
 
 def decide(observed: Observed) -> list[Action]:
-    """Actions in the order in which they should be done; empty when nothing is needed."""
+    """The actions in their order of execution; empty if the job is in its desired state."""
     actions: list[Action | None] = [*_starts(observed)]
     if not observed.driver and observed.driver_may_start:
         actions.append(StartDriver())
     actions += [_submit(observed), *_releases(observed)]
     if observed.status is not None and observed.status.moves.bandwidth not in (None, observed.wanted.bandwidth):
         actions.append(LimitCopies(observed.wanted.bandwidth))
-    return [one for one in actions if one is not None]
+    return [action for action in actions if action is not None]
 
 
 def _starts(observed: Observed) -> list[Action]:
@@ -121,9 +122,9 @@ def _starts(observed: Observed) -> list[Action]:
 
 
 def _last_copies(observed: Observed) -> dict[int, int]:
-    """Workers whose state may be the last copy of something, with how many instances they need for it.
+    """Workers that may hold the last copy of a virtual node, with the number of instances that the copy needs.
 
-    Without a status, and before anything was submitted, that is every worker that has state: a job is being resumed.
+    Without a status, before the first plan, every worker that has state may hold a last copy: a job is being resumed.
     A status may be older than a worker's end: instances of a worker that is not running are not alive.
     """
     status, needed = observed.status, dict[int, int]()
@@ -139,7 +140,7 @@ def _last_copies(observed: Observed) -> dict[int, int]:
 
 
 def _releases(observed: Observed) -> list[Action]:
-    """Workers to stop and instances to end: what no group names and no driver will be told to use."""
+    """Workers to stop and instances to end: no group and no placement in force names them."""
     held, wanted, actions = _held(observed), observed.wanted.size, list[Action]()
     if held is None:
         return []
@@ -154,13 +155,13 @@ def _releases(observed: Observed) -> list[Action]:
 
 
 def empty(observed: Observed) -> tuple[int, ...]:
-    """Workers on which nothing is and nothing will be; none while that is not known."""
+    """Workers that hold no state and will get none; empty while that is not known."""
     held = _held(observed)
     return () if held is None else tuple(w.index for w in observed.workers if held.get(w.index, 0) == 0)
 
 
 def _held(observed: Observed) -> dict[int, int] | None:
-    """How many instances of each worker a group or the placement in force names; None while that is not known."""
+    """The number of instances of each worker that groups and the placement in force name; None while that is not known."""
     status, submitted = observed.status, observed.submitted
     if not status or not submitted or submitted.plan.number != status.desired:
         return None
@@ -169,7 +170,7 @@ def _held(observed: Observed) -> dict[int, int] | None:
 
 
 def _submit(observed: Observed) -> SubmitDesired | None:
-    """The placement to submit, or None: no driver answers, instances are waited for, or the last plan is still right."""
+    """The plan to submit; None if no driver answers, instances are awaited, or the last plan is still right."""
     status, last = observed.status, observed.submitted
     if status is None or status.finished or not status.groups:
         return None
@@ -185,7 +186,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     due = AT_ONCE if copies_only else _due(observed, status, policy)
     in_force = _is_in_force(last, basis, status)
     if status.moves.prepared and (last is None or (in_force and last.due == due)):
-        return None  # The plan that waits is not known (the driver has not said it), or it is the right one.
+        return None  # The waiting plan is not known yet (the driver has not reported it), or it is the right plan.
     retry = file is None and placing.may_be_tried_again(status)
     keep, balance = in_force and not status.moves.prepared and not retry, _balance(observed)
     overdue = keep and last is not None and boundaries.are_overdue(status, basis.at_window, last.plan.at_window)
@@ -193,7 +194,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     if last is not None and overdue:
-        due = AT_ONCE  # It has begun.
+        due = AT_ONCE  # The plan has begun.
         placements = last.plan.placements
     elif file is not None:
         placements = placing.with_pins(file.targets, basis.pins)
@@ -205,7 +206,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     if keep and not overdue and last is not None and last.plan.placements == placements:
         return None
     cut = steps(current, placements, policy)
-    warm = policy.warm or status.moves.members_gone > 0  # A repair holds no epoch back.
+    warm = policy.warm or status.moves.members_gone > 0  # A repair does not delay epochs.
     automatic = policy.at_window == "auto" and warm and file is None and not status.moves.members_gone and not overdue
     at_window = boundaries.chosen(status, basis.at_window, current, placements, basis.usable, automatic)
     cut, number = cut if len(cut) > 1 else (), 1 + _last_number(observed, status)
@@ -214,21 +215,21 @@ def _submit(observed: Observed) -> SubmitDesired | None:
 
 
 def _is_in_force(last: Submitted | None, basis: Basis, status: Status) -> bool:
-    """Whether this driver carries out the last plan, which has this basis. It takes over a plan of the driver before it."""
+    """Whether this driver executes the last plan, with this basis. A driver takes over the plan of its predecessor."""
     if last is None or last.basis != basis:
         return False
     return last.generation == status.generation or last.plan.number == status.desired
 
 
 def _last_number(observed: Observed, status: Status) -> int:
-    """The highest number that a plan of this job has."""
+    """The highest number of a plan of this job."""
     return max(status.desired, observed.submitted.plan.number if observed.submitted is not None else 0)
 
 
 def advice(observed: Observed, kept: Placements | None = None) -> Advice | None:
-    """What would be more even; None: nobody wants to know, or something is open, and it is not known how things will be.
+    """A more even placement; None if balancing is off or a change is pending.
 
-    `kept`: what was advised for the same groups at an earlier look.
+    `kept`: the placement that an earlier look advised for the same groups.
     """
     status, policy = observed.status, observed.wanted.balance
     if policy.mode == "off" or status is None or not _at_rest(observed, status):
@@ -238,7 +239,7 @@ def advice(observed: Observed, kept: Placements | None = None) -> Advice | None:
 
 
 def _balance(observed: Observed) -> Advice | None:
-    """The advice to follow now, if any."""
+    """The advice to follow now; None if there is none."""
     status, policy, ripe = observed.status, observed.wanted.balance, observed.ripe
     if policy.mode != "auto" or status is None or ripe is None or status.moves.quiet_seconds < policy.horizon:
         return None
@@ -246,7 +247,7 @@ def _balance(observed: Observed) -> Advice | None:
 
 
 def _at_rest(observed: Observed, status: Status) -> bool:
-    """All instances that should hold state are there, and the planner's plan for them is in force and carried out."""
+    """Whether all expected instances are alive, and the planner's placement for them is in force and complete."""
     last = observed.submitted
     if last is None or last.plan.number != status.desired or observed.drains or observed.missing:
         return False
@@ -255,7 +256,7 @@ def _at_rest(observed: Observed, status: Status) -> bool:
 
 
 def _basis(observed: Observed, status: Status) -> Basis:
-    """The basis of a placement that is planned now."""
+    """The basis of a placement at this look."""
     alive = dict.fromkeys(status.alive)
     usable = tuple(i for i in observed.expected() if i in alive)
     pins, file = tuple((v, i) for v, i in observed.pins if i in usable), observed.plan_file_for(usable)
@@ -269,7 +270,7 @@ def _slots(observed: Observed, basis: Basis) -> list[Slot]:
 
 
 def _waits_for_workers(observed: Observed, status: Status) -> bool:
-    """Whether a plan file for the instances that there should be has not begun, because some of them are missing."""
+    """Whether a plan file for the expected instances has not begun because some of these instances are missing."""
     file, last = observed.plan_file, observed.submitted
     if file is None or status.moves.members_gone or last is None or last.basis.plan_file == file.name:
         return False
@@ -277,13 +278,13 @@ def _waits_for_workers(observed: Observed, status: Status) -> bool:
 
 
 def _due(observed: Observed, status: Status, policy: HandoverPolicy) -> Due:
-    """When a plan may begin. The first plan, a repair, and a plan that empties a worker are due at once."""
+    """The earliest begin of a plan. The first plan, a repair, and a plan that drains a worker are due at once."""
     waits = observed.submitted is not None and not status.moves.members_gone and not observed.drains
     return (policy.at_epoch or 0, policy.at_time) if waits else AT_ONCE
 
 
 def _may_come(observed: Observed, instance: InstanceId) -> bool:
-    """Whether an instance that is missing is waited for."""
+    """Whether a missing instance is awaited."""
     if observed.missing.get(instance, 0.0) < GRACE_SECONDS:
         return True
     k = worker_of(instance)

@@ -1,9 +1,9 @@
-"""The driver of a job over HTTP: its status, the placement in force there, a new placement, requests.
+"""Client of a driver's HTTP endpoint: status, placement in force, new placements, requests.
 
-A missing driver is no error here but None or False, unless a placement was submitted to it. A driver keeps the placement
-that it accepted, so that a new operator can ask it for the placement in force.
+A driver that does not answer is None or False here, but an error when a placement or request is sent to it. A driver
+keeps the placement that it accepted, so that a new operator can read it.
 
-Users' code runs in a driver: its answers are bounded in time and length, and are read as hostile input.
+Users' code runs in a driver: answers are bounded in time and length, and are parsed as hostile input.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, Req
 from ferry_operator.control.observed import Basis, Submitted
 
 RUNS_MAX = 4096
-"""Runs whose connections are kept; those of others are closed and opened again."""
+"""Runs whose connections stay open; the least recently used connections are closed and opened again."""
 
 BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=4 << 20, keep_seconds=60.0)
-"""The status of a job with 32,768 virtual nodes, five members each, has 3 MB, its plan with the plan before it as much. A
-connection is kept for longer than the operator waits between two looks."""
+"""The status of a job with 32,768 virtual nodes of five members each has 3 MB, and so has its plan with the previous plan.
+A connection stays open for longer than the operator waits between two looks."""
 
 LONG_BYTES = 256 << 10
-"""Answers that are longer are read one at a time: one of the longest takes some 100 MB while it is read."""
+"""Longer answers are parsed one at a time: the longest answers take some 100 MB while they are parsed."""
 
 LISTS_MAX = 8 * VIRTUAL_NODES_MAX + 10_000
-"""Lists and objects in an answer: four for each virtual node in a plan and in the one before it, and some others."""
+"""Lists and objects in an answer: four per virtual node in a plan and in the previous plan, and some others."""
 
 COUNT_MAX = 1 << 53
 """Largest number of a status: larger ones are not exact in JSON, and the API server takes 63 bits."""
 
 INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
-"""As instances are named, and as the API server takes the reason of a condition."""
+"""Names of instances, and reasons of conditions that the API server accepts."""
 
 UNFIT = 422
 
@@ -60,7 +60,7 @@ NEWER = ("deadline", "at_window")
 """Fields of a plan that an older driver does not need."""
 
 ANSWER_MAX = 300
-"""Characters of a refusal that are passed on."""
+"""Characters of a refusal that an error shows."""
 
 
 class DriverRefuses(Fault):
@@ -68,12 +68,12 @@ class DriverRefuses(Fault):
 
 
 class BadAnswer(Fault):
-    """A driver's answer was cut, or has another form."""
+    """A driver's answer was cut, or has a wrong form."""
 
     def __init__(self, text: str, late: bool) -> None:
         super().__init__(text)
         self.late = late
-        """the answer has taken its caller time"""
+        """the answer took a long time"""
 
 
 class PlacementRefused(DriverRefuses):
@@ -81,19 +81,19 @@ class PlacementRefused(DriverRefuses):
 
 
 MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
-"""Errors of reading a document that has another form."""
+"""Errors of reading a document of a wrong form."""
 
 Answer = TypeVar("Answer")
 
 
 def _hasty(schema: Any) -> Any:
-    """A schema by which the first wrong element of a list ends the check: a long list has as many errors otherwise."""
+    """A schema that stops at the first wrong element of a list; without this a long list could give an error per element."""
     if isinstance(schema, list):
-        return [_hasty(one) for one in schema]
+        return [_hasty(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     quick = {"fail_fast": True} if schema.get("type") in ("list", "tuple") else {}
-    return {key: _hasty(one) for key, one in schema.items()} | quick
+    return {key: _hasty(part) for key, part in schema.items()} | quick
 
 
 _STATUS = SchemaValidator(_hasty(TypeAdapter(Status).core_schema))
@@ -113,16 +113,16 @@ class DriverClient:
         return self._read(f"{url}/status", secret, read_status)
 
     def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
-        """The placement that this generation of the driver accepted last, with what it was planned for. Raises BadAnswer."""
+        """The placement that this generation of the driver accepted last, with its basis. Raises BadAnswer."""
         return self._read(f"{url}/desired", secret, lambda body: from_wire(json.loads(body), generation))
 
     def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> None:
-        """Hand over a placement. Raises PlacementRefused when the driver says no, Unreachable when it says nothing."""
+        """Submit a placement. Raises PlacementRefused, Unreachable."""
         try:
             document = to_wire(action, token)
             answer = self._ask("PUT", f"{url}/desired", secret, document)
             if answer.status_code == UNFIT and "unknown: " in answer.text:
-                # An older one: it has its deadline in its settings, and sends a snapshot, which is as good.
+                # An older driver has its deadline in its settings, and sends a snapshot, which is as good.
                 document = {
                     name: value for name, value in document.items() if name not in NEWER or name not in answer.text
                 }
@@ -134,27 +134,27 @@ class DriverClient:
             raise PlacementRefused(f"the driver refuses plan {action.plan.number} with {answer.status_code}: {body}")
 
     def limit_copies(self, url: str, secret: str, bandwidth: int) -> None:
-        """So many bytes a second, of each instance; 0: no bound. Raises DriverRefuses, Unreachable."""
-        self._asked("PUT", f"{url}/bandwidth", secret, "a bandwidth of copies", {"bytes": bandwidth})
+        """Limit the copies of each instance to this many bytes a second; 0: no bound. Raises DriverRefuses, Unreachable."""
+        self._request("PUT", f"{url}/bandwidth", secret, "to limit copies", {"bytes": bandwidth})
 
     def stop(self, url: str, secret: str) -> bool:
-        """Ask for the end after the epoch under way; True when the driver has heard it."""
+        """Ask for the end of the run after the current epoch; True if the driver has accepted the request."""
         try:
             return self._ask("POST", f"{url}/stop", secret).is_success
         except httpx.HTTPError:
             return False
 
     def checkpoint(self, url: str, secret: str, name: str | None) -> int:
-        """Ask for a durable checkpoint as of the next epoch; its number. Raises DriverRefuses, Unreachable."""
-        answer = self._asked("POST", f"{url}/checkpoint", secret, "a checkpoint", {"name": name})
+        """Ask for a durable checkpoint of the next epoch; its number. Raises DriverRefuses, Unreachable."""
+        answer = self._request("POST", f"{url}/checkpoint", secret, "for a checkpoint", {"name": name})
         try:
             return int(answer.json()["number"])
         except MISREAD:
             raise DriverRefuses(f"the driver gives no number for a checkpoint: {answer.text[:ANSWER_MAX]}") from None
 
     def suspend(self, url: str, secret: str) -> None:
-        """Ask for a last checkpoint and the end after it, once or again. Raises DriverRefuses, Unreachable."""
-        self._asked("POST", f"{url}/suspend", secret, "to be suspended", None)
+        """Ask for a last checkpoint and the end of the run after it; may be repeated. Raises DriverRefuses, Unreachable."""
+        self._request("POST", f"{url}/suspend", secret, "to suspend", None)
 
     def close(self) -> None:
         """Close the connections; later requests fail."""
@@ -165,31 +165,31 @@ class DriverClient:
         try:
             answer = self._ask("GET", url, secret)
         except AnswerCut as error:
-            raise BadAnswer(f"the driver was asked for {url}: {error}", late=True) from None
+            raise BadAnswer(f"request to the driver, {url}: {error}", late=True) from None
         except httpx.HTTPError:
             return None
         if answer.status_code != httpx.codes.OK:
             return None
         is_long = len(answer.content) > LONG_BYTES
         if answer.content.count(b"[") + answer.content.count(b"{") > LISTS_MAX:
-            raise BadAnswer(
-                f"the driver was asked for {url}, and answers more than {LISTS_MAX} lists and objects", is_long
-            )
+            raise BadAnswer(f"the answer of the driver to {url} has more than {LISTS_MAX} lists and objects", is_long)
         try:
             with _long if is_long else nullcontext():
                 return read(answer.content)
         except MISREAD as error:
-            why = f"the driver was asked for {url}, and answers something else: {_why(error)}"
+            why = f"the answer of the driver to {url} has a wrong form: {_why(error)}"
             raise BadAnswer(why, is_long) from None
 
-    def _asked(self, method: str, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
+    def _request(
+        self, method: str, url: str, secret: str, purpose: str, document: dict[str, Any] | None
+    ) -> httpx.Response:
         try:
             answer = self._ask(method, url, secret, document)
         except httpx.HTTPError as error:
-            raise Unreachable(f"the driver was asked for {what}, and does not answer: {error}") from None
+            raise Unreachable(f"the driver did not answer the request {purpose}: {error}") from None
         if not answer.is_success:
             raise DriverRefuses(
-                f"the driver refuses {what} with {answer.status_code}: {answer.text.strip()[:ANSWER_MAX]}"
+                f"the driver refuses the request {purpose} with {answer.status_code}: {answer.text.strip()[:ANSWER_MAX]}"
             )
         return answer
 
@@ -200,7 +200,7 @@ class DriverClient:
 
 
 def _client(secret: str) -> httpx.Client:
-    """Connections to the driver of one run. Drivers of other runs cannot pass for it."""
+    """Connections to the driver of one run. The certificate keeps drivers of other runs from answering."""
     return httpx.Client(
         headers=bearer.headers(derived(secret, "control")) | {"Accept-Encoding": "identity"},
         transport=BoundedTransport(BOUNDS, client_context(authority(secret))),
@@ -210,7 +210,7 @@ def _client(secret: str) -> httpx.Client:
 
 
 def _why(error: Exception) -> str:
-    """Why a document was not read, in a line that says nothing of its values."""
+    """The error of reading a document, in one line without values of the document."""
     if not isinstance(error, ValidationError):
         return f"{type(error).__name__}: {error}"[:ANSWER_MAX]
     first = error.errors(include_url=False, include_input=False)[0]
@@ -218,26 +218,26 @@ def _why(error: Exception) -> str:
 
 
 def read_status(body: bytes) -> Status:
-    """A status from JSON of unknown origin. Raises ValueError that says what is wrong, or another error of MISREAD."""
-    # From Python: each error about JSON holds a copy of its input, and each missing field is an error about the whole input.
+    """A status from JSON of unknown origin. Raises ValueError, or another error of MISREAD."""
+    # Not validate_json: each of its errors holds a copy of the input, and a missing field is an error about the whole input.
     status: Status = _STATUS.validate_python(json.loads(body))
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}
     if not all(map(INSTANCE.fullmatch, members)):
-        raise ValueError("an instance is named by its worker and its number, such as 0.1")
+        raise ValueError("the name of an instance must be worker.number, such as 0.1")
     progress, load = status.progress, status.load
     read = (progress.rows, progress.late, progress.malformed, progress.watermark or 0)
     counts = (status.generation, status.epoch, status.desired, *status.version, *read)
     if any(abs(count) > COUNT_MAX for count in counts):
         raise ValueError("a number is out of range")
     if not all(map(math.isfinite, chain([load.rows_per_second, load.epoch_seconds], *load.vnodes))):
-        raise ValueError("a load is no number")
-    if not all(REASON.fullmatch(one.reason) for one in (*status.problems, *status.notices)):
-        raise ValueError("a reason is a word")
+        raise ValueError("a load is not a finite number")
+    if not all(REASON.fullmatch(sign.reason) for sign in (*status.problems, *status.notices)):
+        raise ValueError("a reason must be one word")
     return status
 
 
 def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
-    """A placement as the driver takes it; `basis` means nothing to it."""
+    """A placement in the form of the driver's endpoint; the driver only stores `basis`."""
     basis = {
         "usable": list(action.basis.usable),
         "replicas": action.basis.replicas,
@@ -249,7 +249,7 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
 
 
 def from_wire(document: Any, generation: int) -> Submitted | None:
-    """The inverse; None when it was submitted by something that gave no basis. Raises ValueError, KeyError, TypeError."""
+    """Inverse of `to_wire`; None if the placement has no basis. Raises ValueError, KeyError, TypeError."""
     plan = Plan.from_wire(document)
     if not plan.basis:
         return None

@@ -1,4 +1,4 @@
-"""How a job wants its handovers, for the planner."""
+"""`spec.handover` as the policy of the planner."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def bandwidth_of(handover: Handover) -> int:
 
 
 def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> HandoverPolicy:
-    """How a job wants its handovers; `before`: what holds where nothing is said."""
-    given = handover.model_dump(exclude_unset=before is not None)
-    if "at_event_time" in given:
-        given["at_time"] = given.pop("at_event_time")
-    if "deadline" in given:
+    """The policy of a spec; `before` has the values of fields that the spec does not set."""
+    values = handover.model_dump(exclude_unset=before is not None)
+    if "at_event_time" in values:
+        values["at_time"] = values.pop("at_event_time")
+    if "deadline" in values:
         milliseconds = round(handover.deadline.seconds * 1000)
-        given["deadline_ms"] = 0 if milliseconds == WARM_DEADLINE_MS else milliseconds
-    known = {one.name for one in fields(HandoverPolicy)}
-    return replace(before or HandoverPolicy(), **{name: value for name, value in given.items() if name in known})
+        values["deadline_ms"] = 0 if milliseconds == WARM_DEADLINE_MS else milliseconds
+    known = {field.name for field in fields(HandoverPolicy)}
+    return replace(before or HandoverPolicy(), **{name: value for name, value in values.items() if name in known})

@@ -1,4 +1,4 @@
-"""The input of `decide`: one look at a job, as a laptop and a cluster both see it. Values only."""
+"""The input of `decide`: one look at a job, the same on a laptop and on a cluster. Values only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ferry_operator.job.size import Size
 from ferry_operator.placement.strategies import HandoverPolicy
 
 Due = tuple[int, int | None]
-"""The epoch, and the event time in milliseconds, before which a plan does not begin."""
+"""The epoch, and the event time in milliseconds, before which a plan must not begin."""
 
 AT_ONCE: Due = (0, None)
 
@@ -33,24 +33,24 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker that runs, or that is not running and still has state."""
+    """A worker that runs, or that is down and still has state."""
 
     index: int
     instances: int
-    """the number of instances it was last told to have"""
+    """the last requested number of its instances"""
     running: bool
     failures: int = 0
-    """ends in a row, each soon after its start"""
+    """consecutive ends soon after a start"""
     seconds: float = 0.0
     """since it started (running) or ended (not running)"""
     node: str = "local"
     capacity: float = 1.0
-    """of its instances, relative to those of other workers; > 0"""
+    """capacity of each of its instances, relative to instances of other workers; > 0"""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The input of a placement: while it is the same, the placement stays in force."""
+    """The input of a placement: the placement stays in force while its basis is the same."""
 
     usable: tuple[InstanceId, ...]
     replicas: int
@@ -58,12 +58,12 @@ class Basis:
     at_window: tuple[int, ...] = ()
     """pinned virtual nodes that move at the boundary of a window"""
     plan_file: str = ""
-    """name of the plan file that has the placements; empty: the planner's"""
+    """name of the plan file with the placements; empty: the planner made the placements"""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The last plan that a driver accepted, or has found in the journal."""
+    """The last plan that a driver accepted, or read from the journal."""
 
     plan: Plan
     generation: int
@@ -71,7 +71,7 @@ class Submitted:
 
     @property
     def due(self) -> Due:
-        """When it may begin."""
+        """The earliest begin of the plan."""
         return self.plan.at_epoch, self.plan.at_time
 
 
@@ -84,36 +84,36 @@ class Observed:
     driver: bool
     """a driver is running"""
     driver_may_start: bool = True
-    """False during back-off, and when the job is ending"""
+    """False during back-off, and while the job ends"""
     status: Status | None = None
     """None while no driver answers"""
     submitted: Submitted | None = None
     drains: tuple[int, ...] = ()
-    """workers to empty, which keep running"""
+    """workers to empty; the workers keep running"""
     pins: tuple[tuple[int, InstanceId], ...] = ()
-    """(virtual node, the instance that is to lead it)"""
+    """(virtual node, its wanted leader)"""
     at_window: tuple[int, ...] = ()
     """pinned virtual nodes that move at the boundary of a window"""
     missing: Mapping[InstanceId, float] = field(default_factory=dict)
-    """seconds since an instance that should be usable was last alive, or since it is wanted"""
+    """by expected instance: seconds since the instance was last alive, or since the spec wants it"""
     plan_file: PlanFile | None = None
     """the plan file that a user has submitted"""
     advice: Advice | None = None
-    """the result of `advice` for this look, or for one a moment ago"""
+    """the result of `decide.advice` for this look, or for a recent look"""
     uneven: float = 0.0
     """seconds for which every advice was worth a move"""
 
     @property
     def ripe(self) -> Advice | None:
-        """An advice that was worth a move for long enough to be shown, or followed."""
+        """The advice if it has been worth a move long enough to be shown or followed, else None."""
         return self.advice if self.uneven >= self.wanted.balance.ripe else None
 
     def expected(self) -> list[InstanceId]:
-        """Instances that should hold state: of wanted workers that are not drained, sorted by worker and index."""
+        """Instances that should hold state: all of wanted workers that are not drained, sorted by worker and index."""
         return self.wanted.size.instance_ids(self.drains)
 
     def plan_file_for(self, usable: tuple[InstanceId, ...]) -> PlanFile | None:
-        """The submitted plan file, if it is for these instances. With a date it cannot be the first plan of a job."""
+        """The submitted plan file, if it is for these instances. A plan with a date cannot be the first plan of a job."""
         file, status = self.plan_file, self.status
         if file is None or status is None or (file.instances, file.replicas) != (usable, self.wanted.replicas):
             return None

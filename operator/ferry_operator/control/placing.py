@@ -1,5 +1,5 @@
-"""Where the virtual nodes of a job should be: the planner, told of groups, loads and instances as drivers have them; pins;
-and how far the groups are from what is planned. Pure.
+"""The placement of a job's virtual nodes: the planner in the terms of a driver's status (groups, loads, instances), pins,
+and the comparison of groups with a placement. Pure.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Groups = Sequence[Sequence[str]]
 """By virtual node: in-sync members, the leader first."""
 
 Pins = Iterable[tuple[int, InstanceId]]
-"""(virtual node, instance that is to lead it)"""
+"""(virtual node, its wanted leader)"""
 
 AGAIN_SECONDS = 600.0
-"""A plan that was rolled back is made again once all has been at rest for so long."""
+"""A rolled back plan is tried again once the job has been at rest for this time."""
 
 
 def slots(
     usable: Iterable[InstanceId], nodes: Mapping[int, str], capacities: Mapping[int, float] | None = None
 ) -> list[Slot]:
-    """The instances to place things on. nodes, capacities: of workers, as far as they are known."""
+    """The instances as slots of the planner. `nodes`, `capacities`: by worker, as far as they are known."""
     known = capacities or {}
     return [
         Slot(i, k, nodes.get(k, f"node of {k}"), known.get(k, 1.0))
-        for i, k in ((one, worker_of(one)) for one in usable)
+        for i, k in ((instance, worker_of(instance)) for instance in usable)
     ]
 
 
@@ -43,11 +43,12 @@ def weights(loads: Iterable[tuple[float, float]], virtual_nodes: int) -> list[Lo
 def place(
     groups: Groups, loads: Iterable[tuple[float, float]], over: Sequence[Slot], replicas: int, pins: Pins
 ) -> Placements:
-    """The placement of all virtual nodes over these instances, near to where they are now, with the pins.
+    """The placement of all virtual nodes over these instances, close to their present groups, with the pins.
 
-    Pins alone level nothing: who moves by hand wants that and no more. Where it is levelled, pins count as carried out:
-    else others would go where the pinned ones go, too, and leave it as uneven as it was. The planner does not know that
-    pinned ones stay: where it gains nothing that they do, nothing is levelled, or others would go to and fro for ever.
+    Pins alone start no levelling: a user who moves a virtual node wants no other move. If the planner moves leaders, it
+    plans with pinned virtual nodes at their targets; else it could move others to the same targets. The planner does not
+    know that pinned virtual nodes stay. So the levelled placement must be better than the present leaders with the pins;
+    else virtual nodes would move to and fro for ever.
     """
     weighed, pins = weights(loads, len(groups)), tuple(pins)
     current = [as_planned(in_sync) if in_sync else None for in_sync in groups]
@@ -62,7 +63,9 @@ def place(
         if not pins:
             return level
         stay = [
-            (v, InstanceId(one.leader)) for v, one in enumerate(expected) if one is not None and one.leader in usable
+            (v, InstanceId(group.leader))
+            for v, group in enumerate(expected)
+            if group is not None and group.leader in usable
         ]
         leave = with_pins(with_pins(_named(planned), stay, groups), pins, groups)
         return level if _levels(level, weighed, over) < _levels(leave, weighed, over) else leave
@@ -80,7 +83,7 @@ def _named(planned: Iterable[planner.Placement]) -> Placements:
 
 
 def _levels(placements: Placements, loads: Sequence[Load], over: Sequence[Slot]) -> list[float]:
-    """What each instance leads beside what it can do, the most first; a virtual node without a rate counts a little."""
+    """The load per capacity of each instance, the highest first; a virtual node without a rate counts a little."""
     little = planner.BASE_SHARE * sum(load.rate for load in loads) / len(loads) or 1.0
     led = {slot.instance: 0.0 for slot in over}
     for (leader, *_), load in zip(placements, loads, strict=True):
@@ -89,12 +92,12 @@ def _levels(placements: Placements, loads: Sequence[Load], over: Sequence[Slot])
 
 
 def as_planned(members: Sequence[str]) -> planner.Placement:
-    """Members of a group in the planner's words."""
+    """Members of a group as a placement of the planner."""
     return planner.Placement(members[0], tuple(members[1:]))
 
 
 def with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Pins, groups: Groups = ()) -> Placements:
-    """The same placements, but for what is pinned. Of others those stay that hold a copy in these groups, if any do."""
+    """The placements with the pins applied. Members that hold a copy in `groups` are the first to stay as replicas."""
     pinned = list(placements)
     for vnode, instance in pins:
         pinned[vnode] = _pinned(pinned[vnode], instance, groups[vnode] if groups else ())
@@ -104,16 +107,16 @@ def with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Pins, groups: 
 def _pinned(
     placement: tuple[InstanceId, ...], instance: InstanceId, held: Sequence[str] = ()
 ) -> tuple[InstanceId, ...]:
-    """`instance` leads; the others follow on other workers, as many as before.
+    """`instance` leads; the number of replicas stays, and all replicas are on other workers.
 
-    The former leader stays as a replica, in the place of the one that `instance` was or of the last one.
+    The former leader stays as a replica, in place of the replica on the new leader's worker or of the last replica.
     """
     others = sorted((i for i in placement if worker_of(i) != worker_of(instance)), key=lambda i: i not in held)
     return (instance, *others[: len(placement) - 1])
 
 
 def is_carried_out(status: Status, placements: Placements) -> bool:
-    """Whether the groups are this placement, and nothing is on its way, prepared, given up or rolled back."""
+    """Whether the groups are this placement, and no move is in progress, prepared, given up or rolled back."""
     if not status.settled or status.finished or status.moves.prepared or status.moves.rolled_back:
         return False
     if status.moves.members_gone or status.moves.given_up:
@@ -125,9 +128,9 @@ def is_carried_out(status: Status, placements: Placements) -> bool:
 
 
 def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: int) -> bool:
-    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up.
+    """Whether a group has fewer copies than the workers allow, and no move is in progress: all moves are done or given up.
 
-    Not after a rollback, which would be made again at once.
+    False after a rollback: the same plan would be submitted again at once.
     """
     if status.moves.rolled_back:
         return False
@@ -139,7 +142,7 @@ def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: in
 
 
 def may_be_tried_again(status: Status) -> bool:
-    """Whether a plan was rolled back, and all has been at rest for long since: what kept it may be gone, and nobody look."""
+    """Whether a plan was rolled back, and the job has been at rest for long: the cause of the rollback may be gone."""
     return status.moves.rolled_back != "" and status.settled and status.moves.quiet_seconds >= AGAIN_SECONDS
 
 
@@ -153,5 +156,5 @@ def highest(instances: Iterable[str]) -> dict[int, int]:
 
 
 def index_of(instance: str) -> int:
-    """Of an instance within its worker."""
+    """Index of an instance within its worker."""
     return int(instance.split(".", 1)[1])

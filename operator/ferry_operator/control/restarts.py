@@ -1,6 +1,6 @@
-"""What the end of a driver means: the job's end, a rest, a refusal, a halt, or another start after a wait.
+"""The consequence of a driver's end: the job ends, is suspended, refused or halted, or the driver starts again after a wait.
 
-Pure: it is told what happened and when, and answers; it starts nothing and reads no clock.
+Pure: the caller gives the event and its time; nothing here starts a process or reads a clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ CODES: dict[int, Kind] = {
     ExitCode.HALTED: "halted",
     ExitCode.SUSPENDED: "suspended",
 }
-"""What the exit codes of a driver mean; every other one is a crash, after which another one goes on.
+"""Meanings of a driver's exit codes. Every other code is a crash, after which a new driver continues.
 
-A driver halts only for what another start would not mend. What may pass by itself is tried again, and ends as a crash.
+A driver halts only for an error that another start cannot repair. A passing error is tried again, and ends as a crash.
 """
 
 CRASHES_MAX = 5
-"""Crashes in a row without a finished epoch in between, after which the job is given up."""
+"""Consecutive crashes without a finished epoch, after which the job fails."""
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
 
@@ -41,28 +41,28 @@ SIGNALS = {
     6: "SIGABRT",
     7: "SIGBUS",
     8: "SIGFPE",
-    9: "SIGKILL: somebody killed it, or the kernel because memory was short",
+    9: "SIGKILL: killed by a user, or by the kernel because memory was short",
     11: "SIGSEGV: a native library failed",
     15: "SIGTERM",
 }
-"""Those that end processes, and what they tell."""
+"""Signals that end processes, with their usual causes."""
 
 
 def meaning(code: int | None) -> Kind:
-    """The meaning of a driver's exit code; None: the driver was ended from outside."""
+    """The meaning of a driver's exit code; None: the driver ended without an exit code."""
     return "crashed" if code is None else CODES.get(code, "crashed")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     kind: Kind
     reason: str = ""
 
     @property
     def ok(self) -> bool:
-        """True when nothing went wrong."""
+        """True if the run ended without an error."""
         return self.kind in ("finished", "stopped", "suspended")
 
 
@@ -74,7 +74,7 @@ class RestartPolicy:
         self._not_before = 0.0
 
     def epoch_finished(self) -> None:
-        """The driver works: earlier crashes no longer count."""
+        """Reset the count of crashes: the driver works."""
         self.crashes = 0
 
     def may_start(self, now: float) -> bool:
@@ -82,9 +82,9 @@ class RestartPolicy:
         return now >= self._not_before
 
     def ended(self, code: int, expected: bool, now: float, why: str = "") -> Outcome | None:
-        """The job's end, or None: start again as soon as `may_start`.
+        """The job's end, or None: start a new driver as soon as `may_start` allows it.
 
-        `expected`: it was killed on purpose. `why`: its last words (`why_ended`); empty: not known.
+        `expected`: the driver was killed on purpose. `why`: the result of `why_ended`; empty: not known.
         """
         if expected:
             self._not_before = now
@@ -111,7 +111,7 @@ class RestartPolicy:
 
 
 def how(code: int) -> str:
-    """An exit code in words."""
+    """An exit code as text."""
     if code >= 0:
         return f"exit code {code}"
     name = SIGNALS.get(-code, "")
@@ -119,9 +119,9 @@ def how(code: int) -> str:
 
 
 def why_ended(code: int, log: Iterable[str]) -> str:
-    """Why a process ended: what it said at last, or, of one that could say nothing, how it ended.
+    """Why a process ended: the last error in its log, else its exit code or signal.
 
-    `log`: the last lines that it printed itself, none of a process before it.
+    `log`: the last lines that this process printed, without lines of an earlier process.
     """
     lines = list(log)
     words = last_words(lines)

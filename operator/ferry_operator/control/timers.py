@@ -1,5 +1,6 @@
-"""Since when what is seen of a job is so, for `decide`, which has no clock: seconds that instances are missing, and for
-which the load is uneven. Clocks only: another operator that takes over waits a little longer.
+"""Durations for `decide`, which has no clock: how long instances are missing, and how long the load is uneven.
+
+The timers are in memory only: an operator that takes over starts them again, and waits a little longer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ferry_operator.control.observed import Observed
 from ferry_operator.control.placing import Placements
 
 LOOK_SECONDS = 2.0
-"""How old an advice may be: loads change slowly."""
+"""Greatest age of an advice: loads change slowly."""
 
 
 @dataclass(slots=True)
@@ -21,33 +22,33 @@ class LookTimers:
     """Timers of one job."""
 
     since: dict[InstanceId, float] = field(default_factory=dict)
-    """when an instance was first missed"""
+    """time since when an instance is missing"""
     uneven: float | None = None
-    """since when `kept` is worth a move at every look; None: nothing is"""
+    """time since when `kept` has been worth a move at every look; None: no placement is"""
     kept: Placements | None = None
-    """what was advised then"""
+    """the placement that was advised at that time"""
     balance: Advice | None = None
-    """the last one"""
+    """the last advice"""
     looked: tuple[object, float] = (None, 0.0)
-    """of which groups and policy it is, and when it was made"""
+    """the input of the last advice, and its time"""
 
     def timed(self, observed: Observed, now: float) -> Observed:
-        """What is observed, with what only a clock knows. `now`: in seconds."""
+        """The look with its durations set. `now`: in seconds."""
         status = observed.status
         absent = [i for i in observed.expected() if i not in status.alive] if status is not None else []
         self.since = {i: self.since.get(i, now) for i in absent}
         observed = replace(observed, missing={i: now - since for i, since in self.since.items()})
-        what = (observed.wanted, observed.submitted, status.version if status is not None else None)
-        if self.looked[0] != what:
+        inputs = (observed.wanted, observed.submitted, status.version if status is not None else None)
+        if self.looked[0] != inputs:
             self.kept = self.uneven = None
-        if self.looked[0] != what or now - self.looked[1] >= LOOK_SECONDS:
+        if self.looked[0] != inputs or now - self.looked[1] >= LOOK_SECONDS:
             self._advise(observed, now)
-            self.looked = (what, now)
+            self.looked = (inputs, now)
         return replace(observed, advice=self.balance, uneven=now - self.uneven if self.uneven is not None else 0.0)
 
     def _advise(self, observed: Observed, now: float) -> None:
-        self.balance = found = d.advice(observed, self.kept)
-        if found is None or not found.worth:
+        self.balance = advice = d.advice(observed, self.kept)
+        if advice is None or not advice.worth:
             self.kept = self.uneven = None
-        elif not found.steady:
-            self.kept, self.uneven = found.placements, now
+        elif not advice.steady:
+            self.kept, self.uneven = advice.placements, now

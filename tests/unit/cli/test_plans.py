@@ -62,7 +62,7 @@ def test_a_plan_of_drained_workers_is_refused_and_one_that_does_not_fit_any_more
     run("plan", "nbq5", "--set", "workers=3", "-o", tmp_path / "plan.json")
     run("drain", "nbq5", 1)
     code, _, err = run("submit", "nbq5", tmp_path / "plan.json")
-    assert code == 2 and "as workers are drained these are 0.0, 2.0" in err
+    assert code == 2 and "without drained workers these are 0.0, 2.0" in err
     run("undrain", "nbq5", 1)
     assert run("submit", "nbq5", tmp_path / "plan.json")[0] == 0
     run("drain", "nbq5", 1)

@@ -112,7 +112,7 @@ def test_the_reason_has_all_inputs() -> None:
         "1,200 wait",
         "1,000/s at most",
         "needs 400%",
-        "need 70%",
+        "target is 70%",
     ):
         assert words in report.message
     assert (report.true_rate, report.busy_instances, report.backlog, report.target) == (1000.0, 0.99, 1200, 0.7)
@@ -184,7 +184,7 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
         ({"missing": {"1.0": 0.1}}, "worker 1 is awaited"),
         ({"missing": {"0.0": 500.0, "1.0": 500.0}}, "workers 0, 1 are awaited"),
         ({"status": status_of(GROUPS, ALIVE, problems=(ReportedProblem("SinkFailing", "no", 0.0),))},
-         "something fails, and is tried again: SinkFailing"),
+         "a failing action is tried again: SinkFailing"),
         ({"workers": (Worker(0, 1, True), Worker(1, 1, False))}, "workers come or go"),
         ({"workers": tuple(Worker(k, 1, True) for k in range(3))}, "workers come or go"),
     ],
@@ -210,11 +210,11 @@ def test_a_worker_that_does_not_come_may_be_let_go() -> None:
     )
 
 
-def test_a_plan_that_was_handed_in_has_its_size_for_itself() -> None:
+def test_a_submitted_plan_has_its_size_for_itself() -> None:
     usable, placements = ["0.0", "1.0"], [["0.0", "1.0"], ["1.0", "0.0"]]
     plan = PlanFile(job="counts", size=size(2), before=size(3), replicas=1, usable=usable, placements=placements)
     hold = held_up(replace(REST, plan_file=plan))
-    assert hold.may == "nothing" and "a plan was handed in" in hold.why
+    assert hold.may == "nothing" and "the submitted plan is for this size" in hold.why
     surged = replace(REST, plan_file=plan, wanted=replace(REST.wanted, size=Size(3, 1)))
     assert held_up(surged).may == "nothing", "while a worker of it is replaced, too"
 

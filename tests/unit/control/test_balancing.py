@@ -121,7 +121,7 @@ def test_what_costs_more_than_it_gains_is_not_done() -> None:
     just, over = gained / free.vnodes / 1.001, gained / free.vnodes * 1.001
     assert advised(rates, 2, costs=(0.0, just)).worth
     dear = advised(rates, 2, costs=(0.0, over))
-    assert not dear.worth and "cost more" in dear.reason and dear.seconds == pytest.approx(gained * 1.001)
+    assert not dear.worth and "costs more" in dear.reason and dear.seconds == pytest.approx(gained * 1.001)
     assert not advised(rates, 2, replace(AUTO, horizon=AUTO.horizon / 1.01), costs=(0.0, just)).worth
 
 

@@ -47,5 +47,5 @@ def test_what_copies_may_use_is_told_or_refused() -> None:
     driver = Driver()
     driver.limit_copies("http://driver", "secret", 70_000)
     assert driver.asked == [("PUT", "http://driver/bandwidth", {"bytes": 70_000})]
-    with pytest.raises(DriverRefuses, match="a bandwidth of copies"):
+    with pytest.raises(DriverRefuses, match="to limit copies"):
         Driver("bytes").limit_copies("http://driver", "secret", 1)

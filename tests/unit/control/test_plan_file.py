@@ -36,7 +36,7 @@ def present(**changes: Any) -> Present:
 
 
 def plan(strategy: Any = "fluid") -> PlanFile:
-    return plan_file.made(present(), FOUR, Handover(strategy=strategy))
+    return plan_file.make(present(), FOUR, Handover(strategy=strategy))
 
 
 def test_a_plan_has_what_would_move_and_in_which_steps() -> None:
@@ -53,7 +53,7 @@ def test_a_plan_has_what_would_move_and_in_which_steps() -> None:
 
 def test_what_a_plan_takes_follows_from_what_moves_took() -> None:
     for strategy, pause in (("fluid", 0.01), ("all-at-once", 0.08)):
-        made = plan_file.made(present(costs=(1e-6, 0.01)), FOUR, Handover(strategy=strategy)).forecast  # type: ignore[arg-type]
+        made = plan_file.make(present(costs=(1e-6, 0.01)), FOUR, Handover(strategy=strategy)).forecast  # type: ignore[arg-type]
         assert made.pause == pytest.approx(pause)
         assert made.seconds == pytest.approx(made.bytes * 1e-6 + 0.08)
 
@@ -61,7 +61,7 @@ def test_what_a_plan_takes_follows_from_what_moves_took() -> None:
 @settings(deadline=None)  # the first one that is optimized loads networkx
 @given(st.sampled_from(["all-at-once", "batched", "fluid", "optimized"]), st.integers(0, 3))
 def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -> None:
-    one = plan_file.made(present(), FOUR, Handover(strategy=strategy, gap=gap))
+    one = plan_file.make(present(), FOUR, Handover(strategy=strategy, gap=gap))
     for again in (plan_file.read(plan_file.dump(one)), plan_file.unpacked(plan_file.packed(one))):
         assert again is not None and again == one and again.name == one.name
 
@@ -69,10 +69,10 @@ def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"placements": [["7.0"]] * 16}, "placements.0: has to name instances that are usable"),
+        ({"placements": [["7.0"]] * 16}, "placements.0: must name usable instances only"),
         ({"placements": [[]] * 16}, "placements.0"),
         ({"placements": [["0.0", "0.0"]] * 16}, "on different workers"),
-        ({"placements": [["0.0"]] * 16}, "has to name 2 instances"),
+        ({"placements": [["0.0"]] * 16}, "must name 2 instances"),
         ({"usable": ["0.0", "9.0"]}, "no instance 9.0"),
         ({"usable": ["0.0", "0.0"]}, "twice"),
         ({"size": {"workers": 0, "instancesPerWorker": 1}}, "size.workers"),
@@ -95,7 +95,7 @@ def test_a_plan_of_another_job_or_shape_is_refused() -> None:
     with pytest.raises(Refusal, match="begins with 2 workers"):
         plan_file.check_begin(plan(), FOUR)
     with pytest.raises(Refusal, match="all are drained"):
-        plan_file.made(present(drains=(0, 1)), TWO, Handover())
+        plan_file.make(present(drains=(0, 1)), TWO, Handover())
 
 
 def test_what_is_no_plan_in_an_annotation_is_none() -> None:

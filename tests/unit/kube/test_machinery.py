@@ -323,7 +323,7 @@ def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[st
     assert [(r[0], r[1]) for r in requests] == [("PUT", "/desired"), ("POST", "/stop"), ("GET", "/desired")]
     assert {r[2] for r in requests} == {f"Bearer {derived('s', 'control')}"}
     assert json.loads(requests[0][3])["token"] == 9
-    with pytest.raises(BadAnswer, match="answers something else: job: Field required"):
+    with pytest.raises(BadAnswer, match="has a wrong form: job: Field required"):
         link.status(url, "s")
     codes[0] = 409
     with pytest.raises(PlacementRefused, match="refuses plan 3 with 409: <html>"):
