@@ -1,4 +1,4 @@
-"""A job on this machine: `ferry run`, the supervisor that keeps its processes, and what other terminals ask of it.
+"""A job on this machine: `ferry run`, the supervisor of its processes, and the endpoint for other terminals.
 
-It decides nothing that `control` decides, and must never import Kubernetes.
+Decisions are in `control`. The room must never import Kubernetes.
 """

@@ -1,6 +1,6 @@
-"""The autoscaler of a run of this machine: it asks `control.autoscaling`, and remembers what that has to be told again.
+"""The autoscaler of a run on this machine: it calls `control.autoscaling`, and keeps the history between two calls.
 
-Workers here are processes that share the machine: tasks have the cores of the job, however many workers there are.
+Workers here are processes that share the machine: the number of workers does not change the cores for tasks.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from ferry_operator.job.models_autoscale import AutoscaleReport
 
 
 class LocalAutoscaler:
-    """The autoscaler of one run; `policy` None: it has none."""
+    """The autoscaler of one run. `policy`: None: the run has no autoscaling."""
 
     def __init__(self, policy: ScalingPolicy | None) -> None:
         self._policy = policy
         self._history: autoscaling.History | None = None
         self.report: AutoscaleReport | None = None
-        """The last decision."""
+        """the last decision"""
 
     @property
     def on(self) -> bool:
-        """Whether the load decides at all."""
+        """Whether the run has autoscaling."""
         return self._policy is not None
 
     def due(self, observed: Observed, now: float, note: Callable[[str], None]) -> list[Command]:
-        """What is to be done, as if somebody had asked for it; `now`: seconds of a clock that never goes back.
+        """The commands of one look, like commands of a user. `now`: seconds of a monotonic clock.
 
-        `note`: takes what is worth a line in the timeline.
+        `note`: writes a line of the timeline.
         """
         if self._policy is None:
             return []

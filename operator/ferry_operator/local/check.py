@@ -1,4 +1,4 @@
-"""Builds the pipeline of a job in a process of its own, which starts nothing: for `ferry validate`, and before a run."""
+"""Builds the pipeline of a job in a separate process that starts no query: for `ferry validate`, and before a run."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.local import environment
 
 BUILD_SECONDS = 120.0
-"""For the functions of a program, which may read schemas from afar; Spark starts in 5 s, where a program needs it."""
+"""Time for sources() and pipeline(), which may read remote schemas. Spark, if the program needs it, starts in 5 s."""
 
 FIRST_SECONDS = 10.0
-"""For the same before a run, whose driver builds the pipeline again."""
-
+"""The same time before a run, whose driver builds the pipeline again."""
 
 ABORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A pipeline that was built: `plan` as `ferry.spark.described` says it; or why it is refused."""
+    """The result of a build: `plan`, a value of `ferry.spark.described`; or the reason of a refusal."""
 
     plan: dict[str, Any] | None = None
     refused: str = ""
 
 
 def pipeline(job: StreamJob, job_file: Path) -> Checked:
-    """Build the pipeline of a job that was read from `job_file`. Raises Refusal where PySpark is not installed."""
+    """Build the pipeline of a job that was read from `job_file`. Raises Refusal if PySpark is not installed."""
     if find_spec("pyspark") is None:
-        raise Refusal("PySpark is not installed: pipelines are built where ferry-stream is: pip install ferry-stream")
-    file, one = spec.pipeline_file(job, job_file), job.spec
-    program = (one.pipeline.module, None if file is None else str(file.absolute()), None)
+        raise Refusal("PySpark is not installed, and a pipeline is built with it: pip install ferry-stream")
+    file, pipeline_spec = spec.pipeline_file(job, job_file), job.spec.pipeline
+    program = (pipeline_spec.module, None if file is None else str(file.absolute()), None)
     with suppress(Refusal):  # A program that needs no Spark needs no Java.
         environment.require_java()
     try:
-        code, words, checked = _built(program, [dict(one.pipeline.args), None, one.events], True, BUILD_SECONDS)
+        code, words, checked = _built(program, [dict(pipeline_spec.args), None, job.spec.events], True, BUILD_SECONDS)
     except subprocess.TimeoutExpired as late:
         place = user_code.place_in((late.stderr or b"").decode("utf-8", "replace"))
         return Checked(
@@ -61,7 +60,7 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
 
 
 def refusal(settings: RunSettings) -> str:
-    """Why the pipeline of a run is refused. Empty: it is not, or that takes Spark or a while to tell: its driver will."""
+    """Why the pipeline of a run is refused; empty: no refusal, or the check needs Spark or longer, so the driver does it."""
     arguments = [settings.pipeline_args, settings.output, settings.events]
     try:
         checked = _built(settings.pipeline, arguments, False, FIRST_SECONDS)[2]
@@ -73,13 +72,13 @@ def refusal(settings: RunSettings) -> str:
 def _built(
     program: tuple[str | None, str | None, str | None], arguments: list[Any], spark: bool, seconds: float
 ) -> tuple[int, str, Checked | None]:
-    """How the process has ended that builds a pipeline, its last words, and its answer. Raises TimeoutExpired."""
-    asked = {"pipeline": program, "arguments": arguments, "spark": spark}
+    """Build a pipeline in a process: its exit code, its last error, its answer. Raises TimeoutExpired."""
+    request = {"pipeline": program, "arguments": arguments, "spark": spark}
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-        # With the handler Python prints its stack when a signal ends it: after a crash, or when it took too long.
-        command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(asked), str(answer)]
-        # A user's json.py is no module of Python's; where there is no copy, modules are found in the working directory.
+        # With faulthandler Python prints its stack when a signal ends it, after a crash or a timeout.
+        command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(request), str(answer)]
+        # A user's json.py must not replace Python's module; without a copy, modules are imported from the working directory.
         safe = {"PYTHONSAFEPATH": "1"} if program[2] is not None else {}
         with errors.open("wb") as log:
             with subprocess.Popen(
@@ -94,12 +93,12 @@ def _built(
                 except BaseException:
                     process.kill()
                     raise
-        words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it says nothing"
+        words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it printed nothing"
         return code, words, Checked(**json.loads(answer.read_text("utf-8"))) if answer.is_file() else None
 
 
 def _aborted(process: subprocess.Popen[bytes]) -> None:
-    """End it, so that it says where it is, if it can."""
+    """End a process; SIGABRT first, so that Python prints its stack."""
     with suppress(subprocess.TimeoutExpired):
         process.send_signal(signal.SIGABRT)
         process.wait(ABORT_SECONDS)

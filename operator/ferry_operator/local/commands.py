@@ -1,4 +1,4 @@
-"""Commands of a run of this machine: changes of size, moves, drains, and kills; from users, a schedule or the autoscaler."""
+"""Commands of a run on this machine: scale, move, drain and kill, from users, the schedule or the autoscaler."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections.abc import Callable, Sequence
 
 from ferry.contract.errors import Refusal
 from ferry_operator.control.commands import Command, Schedule
-from ferry_operator.local.asked import Asked
 from ferry_operator.local.cluster.local import LocalCluster
 from ferry_operator.local.driver import StatusWatch
+from ferry_operator.local.requested import RequestedState
 
 
 class Commands:
-    """`note` writes to the timeline; `is_ending`: the job takes no command any more."""
+    """Checks and executes commands.
+
+    `note`: writes a line of the timeline. `is_ending`: whether the job refuses commands because it ends.
+    """
 
     def __init__(
         self,
-        asked: Asked,
+        requested: RequestedState,
         schedule: Schedule,
         cluster: LocalCluster,
         watch: StatusWatch,
         note: Callable[[str], None],
         is_ending: Callable[[], bool],
     ) -> None:
-        self._asked = asked
+        self._requested = requested
         self._schedule = schedule
         self._cluster = cluster
         self._watch = watch
@@ -35,16 +38,16 @@ class Commands:
         if commands and self._is_ending():
             raise Refusal("the job is ending")
         for command in commands:
-            self._asked.check(command, self._watch.latest(self._cluster.driver_pid()))
+            self._requested.check(command, self._watch.latest(self._cluster.driver_pid()))
 
     def perform(self, commands: Sequence[Command]) -> None:
-        """Perform all commands, or, if one is impossible, none. Raises Refusal."""
+        """Execute all commands, or none if one of them is impossible. Raises Refusal."""
         self.check(commands)
         for command in commands:
             self._perform(command)
 
     def reach(self, epoch: int, stage: str) -> list[str]:
-        """Perform the scheduled commands of a stage of an epoch. Returns a warning for each refused command."""
+        """Execute the scheduled commands of a stage of an epoch. Returns a warning for each refused command."""
         warnings = []
         for command in self._schedule.due(epoch, stage):
             try:
@@ -56,8 +59,8 @@ class Commands:
 
     def _perform(self, command: Command) -> None:
         self.check([command])
-        self._note(str(command))  # before it is done: a recovery is timed from here
-        if self._asked.take(command):
+        self._note(str(command))  # before the command: the time of a recovery begins here
+        if self._requested.apply(command):
             return
         match command.kind:
             case "kill-worker":

@@ -1,6 +1,6 @@
-"""The driver of a run of this machine: where it listens, its status, a placement, requests.
+"""The driver of a run on this machine: its address, its status, placements and requests.
 
-A driver that does not answer is no error here but None or False: whether that matters is decided elsewhere.
+A driver that does not answer gives None or False here, not an error: the caller decides whether that matters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ferry_operator.control.driver_client import BadAnswer, DriverClient
 
 
 class LocalDriver:
-    """The driver of one run, whichever process it is at the moment."""
+    """The driver of one run. Each call names the process, because a run may have several drivers in turn."""
 
     def __init__(self, directory: Path, secret: str) -> None:
         self._file = directory / DRIVER
@@ -34,7 +34,7 @@ class LocalDriver:
             return None
 
     def submit(self, pid: int, action: SubmitDesired) -> bool:
-        """Hand over a desired placement; True when the driver has taken it."""
+        """Submit a placement; True if the driver has accepted it."""
         url = self._url(pid)
         if url is None:
             return False
@@ -45,13 +45,13 @@ class LocalDriver:
         return True
 
     def limit_copies(self, pid: int, bandwidth: int) -> None:
-        """Tell it what copies may use; its status says when it has heard that."""
+        """Set the bandwidth of copies; the status of the driver confirms it."""
         if (url := self._url(pid)) is not None:
             with contextlib.suppress(Fault):
                 self._client.limit_copies(url, self._secret, bandwidth)
 
     def stop(self, pid: int) -> bool:
-        """Ask for the end after the epoch under way; True when the driver has heard it."""
+        """Ask for the end of the run after the current epoch; True if the driver has accepted the request."""
         url = self._url(pid)
         return url is not None and self._client.stop(url, self._secret)
 
@@ -59,11 +59,11 @@ class LocalDriver:
         """Ask for a durable checkpoint; its number. Raises DriverRefuses, Unreachable."""
         url = self._url(pid)
         if url is None:
-            raise Unreachable("the driver does not serve yet")
+            raise Unreachable("the driver does not answer yet: it is starting")
         return self._client.checkpoint(url, self._secret, name)
 
     def suspend(self, pid: int) -> bool:
-        """Ask for a last checkpoint and the end after it; True when the driver has heard it. Raises DriverRefuses."""
+        """Ask for a last checkpoint and the end of the run; True if the driver accepts. Raises DriverRefuses."""
         url = self._url(pid)
         if url is None:
             return False
@@ -78,20 +78,20 @@ class LocalDriver:
         self._client.close()
 
     def _url(self, pid: int) -> str | None:
-        """Where the endpoint is, if it is this process that wrote it."""
+        """The URL of the endpoint, if this process has written it."""
         try:
-            one = DriverAddress.load(self._file.read_text())
-            return one.url if one.pid == pid else None
+            address = DriverAddress.load(self._file.read_text())
+            return address.url if address.pid == pid else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 class StatusWatch:
-    """Asks for the status again and again in a thread, so that a slow driver never holds up the supervisor."""
+    """Polls the status in a thread, so that a slow driver never delays the supervisor."""
 
     PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 1.5
     FRESH_SECONDS = 5.0
-    """An older answer counts as none. The longest pause and the longest call take less."""
+    """Greatest age of a valid answer. The longest pause and the longest call are shorter."""
 
     def __init__(self, directory: Path, secret: str) -> None:
         self._client = LocalDriver(directory, secret)
@@ -114,12 +114,12 @@ class StatusWatch:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since this driver has answered; None: it has not yet."""
+        """Seconds since the last answer of this driver; None: it has not answered yet."""
         with self._lock:
             return None if self._answered is None else time.monotonic() - self._answered
 
     def forget(self) -> None:
-        """Drop the last answer: what was done since may have changed it."""
+        """Drop the last answer, because an action may have made it stale."""
         with self._lock:
             self._latest = None
 

@@ -1,19 +1,19 @@
-"""The supervisor's HTTP endpoint: what other terminals and the driver ask of a running job.
+"""The supervisor's HTTP endpoint, for other terminals and for the driver of the run.
 
 It translates between HTTP and `requests`, and decides nothing. Every request carries a bearer token, which is derived
-from the run's secret.
+from the secret of the run.
 
 | request | answer |
 |---|---|
-| GET /job | the job as `view.describe` has it |
-| PATCH /spec {workers?, instancesPerWorker?, handover?, balance?} | scales; how plans are cut, and whether load moves |
-| POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
-| POST /plan {plan} · DELETE /plan | takes a plan; takes the last one back |
-| POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
-| POST /suspend | the run ends after a last one |
-| POST /stage {epoch, stage} | from the driver: runs what is due there, then answers |
+| GET /job | the job, by `view.describe` |
+| PATCH /spec {workers?, instancesPerWorker?, handover?, balance?} | scales; sets the policies of handovers and balancing |
+| POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | executes the command |
+| POST /plan {plan} · DELETE /plan | submits a plan; withdraws it |
+| POST /checkpoint {name} | begins a durable checkpoint; its {"number"} |
+| POST /suspend | ends the run after a last checkpoint |
+| POST /stage {epoch, stage} | from the driver: executes the commands that are due, then answers |
 
-409 with {"reason"} is a refusal: nothing changed.
+409 with {"reason"} is a refusal: the job is unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Body(BaseModel):
 
 
 class SpecPatch(_Body):
-    """What may change; None changes nothing. Of `handover`, what holds for the next plan."""
+    """Live fields of the spec; None changes nothing. `handover` applies to the next plan."""
 
     workers: int | None = None
     instancesPerWorker: int | None = None
@@ -72,39 +72,39 @@ class Drain(_Body):
 
 
 class Kill(_Body):
-    """End without warning: 'driver', a worker 'K' or an instance 'K.I'."""
+    """Kill 'driver', a worker 'K' or an instance 'K.I'."""
 
     what: str
 
 
 class SubmittedPlan(_Body):
-    """A plan as its file has it."""
+    """The text of a plan file."""
 
     plan: str
 
 
 class CheckpointBody(_Body):
-    """A durable checkpoint, with a name or without."""
+    """A durable checkpoint; None: without a name."""
 
     name: str | None = None
 
 
 class StageReached(_Body):
-    """Where the driver waits."""
+    """The epoch and stage at which the driver waits."""
 
     epoch: int
     stage: str
 
 
-def kill_command(what: str) -> Command:
-    """The action for what `ferry kill` names."""
-    if what == "driver":
+def kill_command(target: str) -> Command:
+    """The command that kills a target of `ferry kill`."""
+    if target == "driver":
         return parse_command("kill-driver")
-    return parse_command(f"kill-instance={what}" if "." in what else f"kill-worker={what}")
+    return parse_command(f"kill-instance={target}" if "." in target else f"kill-worker={target}")
 
 
 def application(ask: Ask, token: str) -> Application:
-    """The routes; `ask` is called from threads of the endpoint."""
+    """The routes; threads of the endpoint call `ask`."""
 
     app = FastAPI(openapi_url=None)
 

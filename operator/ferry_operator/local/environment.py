@@ -1,6 +1,6 @@
-"""Where things are on this machine: `ferry.env` of the installation, and the directory in which runs live.
+"""Places on this machine: `ferry.env` of the installation, the home of Java, and the directory of runs.
 
-The only place that reads the environment for settings of its own; everything else gets values.
+The only place that reads settings from the environment; all other modules get values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JAVAS = "Java 17 or 21"
 
 
 def read_ferry_env(file: Path | None = None) -> None:
-    """Put what `make setup` found (JAVA_HOME) into the environment; what is set there wins."""
+    """Set the environment variables that `make setup` has written (JAVA_HOME), unless they are set already."""
     try:
         text = (file or Path(sys.prefix) / "ferry.env").read_text()
     except OSError:
@@ -29,16 +29,16 @@ def read_ferry_env(file: Path | None = None) -> None:
 
 
 def require_java() -> None:
-    """Put the home of a Java that Spark takes into JAVA_HOME. Raises SpecRefused when there is none."""
+    """Set JAVA_HOME to a Java that Spark supports. Raises SpecRefused if there is none."""
     if named := os.environ.get("JAVA_HOME"):
         if problem := _unfit(Path(named)):
-            raise SpecRefused(f"JAVA_HOME is {named}: {problem}; Spark takes {JAVAS}")
+            raise SpecRefused(f"JAVA_HOME is {named}: {problem}; Spark needs {JAVAS}")
         return
     on_path = shutil.which("java")
     homes = [Path(on_path).resolve().parents[1]] if on_path else []
-    for found in [*homes, *sorted(Path("/usr/lib/jvm").glob("*"))]:
-        if not _unfit(found):
-            os.environ["JAVA_HOME"] = str(found)
+    for folder in [*homes, *sorted(Path("/usr/lib/jvm").glob("*"))]:
+        if not _unfit(folder):
+            os.environ["JAVA_HOME"] = str(folder)
             return
     raise SpecRefused(f"Spark needs {JAVAS}: install it (Debian, Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME")
 
@@ -60,10 +60,10 @@ def _unfit(home: Path) -> str:
 
 
 def home() -> Path:
-    """`$FERRY_HOME`, or .ferry in the user's directory; holds `runs` and `registry`. Raises SpecRefused without either."""
+    """`$FERRY_HOME`, or .ferry in the user's home; holds `runs` and `registry`. Raises SpecRefused if there is neither."""
     try:
         return Path(os.environ.get("FERRY_HOME") or Path.home() / ".ferry").absolute()
-    except (RuntimeError, FileNotFoundError) as error:  # no directory of the user, or none in which this process is
+    except (RuntimeError, FileNotFoundError) as error:  # the user has no home, or the working directory is deleted
         raise SpecRefused(
             f"no directory for runs: {error}; set FERRY_HOME to the absolute path of a folder of yours"
         ) from None

@@ -1,4 +1,4 @@
-"""A pipeline as text, and the places of a picture: what each operator and sink reads, by the plan of `check`."""
+"""A pipeline as text and as a layout of boxes and arrows, by the plan of `check`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def span(milliseconds: int) -> str:
 
 
 def lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """(what it is, what is said of it), from the sources to the sinks, and the epoch mode."""
+    """(label, description) of each source, operator and sink, and of the epoch mode."""
     for source in plan["sources"]:
         yield f"source {source['name']}", f"{source['kind']}: {_columns(source['columns'])}"
     for operator in plan["operators"]:
-        yield f"operator {operator['name']}", _what(operator)
+        yield f"operator {operator['name']}", _operator(operator)
         yield from (("  reads", _read(read)) for read in operator["reads"])
         yield "  gives", _columns(operator["columns"])
     for output in plan["outputs"]:
@@ -38,7 +38,7 @@ def lines(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def mode(plan: Plan) -> str:
-    """The epoch mode, and why."""
+    """The epoch mode, with its reason."""
     return f"micro-batch: {plan['planned']}" if plan["planned"] else "continuous: no epoch is planned by Spark"
 
 
@@ -46,14 +46,14 @@ def _columns(columns: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _what(operator: Plan) -> str:
+def _operator(operator: Plan) -> str:
     computes = f" {', '.join(operator['computes'])}" if operator["computes"] else ""
     by = f" by {', '.join(operator['key'])}" if operator["key"] else ", of all records together"
     return f"{operator['kind']}{computes}{by}{_when(operator)}"
 
 
 def _when(operator: Plan) -> str:
-    """Its window, and when it emits."""
+    """The window of an operator, and the time of its output."""
     window = operator["window"]
     rows = ", after each epoch the rows that changed" if operator["emit"] == "changes" else ""
     if window is None:
@@ -71,9 +71,9 @@ def _read(read: Plan) -> str:
 
 
 def laid_out(plan: Plan) -> tuple[dict[str, tuple[int, int]], list[tuple[tuple[str, str], str]]]:
-    """The place of each box, in columns and rows; and the arrows, with what is said at them."""
-    columns: dict[str, int] = {f"source {one['name']}": 0 for one in plan["sources"]}
-    named = {one["name"]: f"source {one['name']}" for one in plan["sources"]}
+    """The place (column, row) of each box, and the arrows with their labels."""
+    columns: dict[str, int] = {f"source {source['name']}": 0 for source in plan["sources"]}
+    named = {source["name"]: f"source {source['name']}" for source in plan["sources"]}
     edges = []
 
     def place(box: str, reads: Sequence[Plan]) -> None:

@@ -1,6 +1,6 @@
-"""Counts requests of the terminal to end: Ctrl-C, TERM, and the terminal being closed. Decides nothing.
+"""Counts interrupts: Ctrl-C, SIGTERM, and a closed terminal. Decides nothing.
 
-The end of a process wakes the supervisor, too: nobody is to wait for its next look.
+The end of a child process also wakes the supervisor, so that it does not wait for its next round.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class Interrupts:
-    """A context in which interrupts are counted instead of raised; only in the main thread."""
+    """A context that counts interrupts instead of raising them; only in the main thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called from the signal handler."""
+        """The signal handler calls `wake`."""
         self.count = 0
         self._wake = wake
         self._before: dict[signal.Signals, Any] = {}
@@ -23,7 +23,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)  # a job that was started with nohup outlives its terminal
+            numbers.append(signal.SIGHUP)  # a job under nohup outlives its terminal
         self._before = {number: signal.signal(number, self._interrupted) for number in numbers}
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: self._wake())
         return self

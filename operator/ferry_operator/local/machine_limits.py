@@ -1,6 +1,6 @@
-"""The open files, processes and threads that this machine allows a run. Too few are said before a process is started.
+"""Limits of this machine on open files, processes and threads. A run with too low limits is refused before it starts.
 
-Java and native libraries end with other words when they meet such a limit, or with none.
+Without this check, Java and native libraries end with a misleading error, or with no error.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import psutil
 from ferry.contract.errors import SpecRefused
 
 FILES_WANTED, FILES_MIN = 65_536, 1024
-"""Open files of one process: what is asked for, and with fewer than what nothing is started."""
+"""Open files of one process: the wanted limit, and the least limit with which a run starts."""
 
 THREADS_MIN, THREADS_OF_INSTANCE = 250, 50
-"""Of a run without instances, and of each of them; about half of that when nothing goes on."""
+"""Threads of a run without instances, and of each instance; an idle run has about half of these."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def require(instances: int) -> None:
-    """Take what the limits allow, for this process and all that it starts. Raises SpecRefused when that is too little."""
+    """Raise the limits of this process and its children as far as allowed. Raises SpecRefused if they are too low."""
     files = _raised(resource.RLIMIT_NOFILE, FILES_WANTED)
     if files is not None and files < FILES_MIN:
         raise SpecRefused(
-            f"a process may have {files:,} open files here, and Ferry needs {FILES_MIN:,} at least: run `ulimit -n 4096` "
-            "in this shell first (as root, or in /etc/security/limits.conf, where that is refused)"
+            f"a process may have {files:,} open files here, but Ferry needs at least {FILES_MIN:,}: run `ulimit -n 4096` "
+            "in this shell first (as root, or in /etc/security/limits.conf, if the shell refuses it)"
         )
     wanted = THREADS_MIN + THREADS_OF_INSTANCE * instances
     if (limit := _raised(resource.RLIMIT_NPROC, None)) is not None and os.geteuid() != 0:
         _require_threads(limit, _threads_of_user(), wanted, "ulimit -u")
-    with suppress(OSError, ValueError):  # there is none, or it is "max"
+    with suppress(OSError, ValueError):  # there is no limit, or it is "max"
         limit, running = (int((CGROUP / name).read_text()) for name in ("pids.max", "pids.current"))
         _require_threads(limit, running, wanted, "the pids limit of this container")
 
@@ -42,13 +42,13 @@ def require(instances: int) -> None:
 def _require_threads(limit: int, running: int, wanted: int, where: str) -> None:
     if limit - running < wanted:
         raise SpecRefused(
-            f"{limit:,} processes and threads are allowed here ({where}), {running:,} are there, and this job needs about "
-            f"{wanted:,} more: raise that limit to {running + 2 * wanted:,}, or take fewer workers"
+            f"{limit:,} processes and threads are allowed here ({where}), {running:,} are running, and this job needs "
+            f"about {wanted:,} more: raise that limit to {running + 2 * wanted:,}, or use fewer workers"
         )
 
 
 def _raised(which: int, wanted: int | None) -> int | None:
-    """The limit, which becomes `wanted`, or as much as it may; None: there is none."""
+    """Raise a limit to `wanted`, or as far as allowed. Returns the limit; None: there is none."""
     soft, hard = resource.getrlimit(which)
     if soft != resource.RLIM_INFINITY and (wanted is None or soft < wanted):
         most = hard if wanted is None else wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -59,9 +59,9 @@ def _raised(which: int, wanted: int | None) -> int | None:
 
 
 def _threads_of_user() -> int:
-    found, mine = 0, os.getuid()
+    threads, user = 0, os.getuid()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().real == mine:
-                found += process.num_threads()
-    return found
+            if process.uids().real == user:
+                threads += process.num_threads()
+    return threads

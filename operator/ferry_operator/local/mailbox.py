@@ -1,6 +1,6 @@
-"""Requests from other threads, answered one after another in the thread that owns the state: no lock is needed there.
+"""Requests from other threads. The thread that owns the state answers them in order, so that it needs no lock.
 
-It knows nothing of the contents of requests.
+It does not know the contents of requests.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
 ASK_SECONDS = 30.0
-"""A request that was not answered by then is given up."""
+"""Time after which a request without an answer fails."""
 
 
 class Mailbox(Generic[RequestT, AnswerT]):
-    """Where other threads hand in their requests; `answer` runs in the thread that calls `serve`."""
+    """The queue of requests; `answer` runs in the thread that calls `serve`."""
 
     def __init__(self, answer: Callable[[RequestT], AnswerT]) -> None:
         self._answer = answer
@@ -30,7 +30,7 @@ class Mailbox(Generic[RequestT, AnswerT]):
         self._closed = False
 
     def ask(self, request: RequestT) -> AnswerT:
-        """Return or raise what `answer` does with this request; raises Exhausted when nobody serves."""
+        """Return or raise the result of `answer` for this request. Raises Exhausted if no thread serves it."""
         future: Future[AnswerT] = Future()
         if self._closed:
             raise Exhausted("the run is ending")
@@ -42,7 +42,7 @@ class Mailbox(Generic[RequestT, AnswerT]):
             raise Exhausted(f"the supervisor did not answer within {ASK_SECONDS:g} s") from None
 
     def close(self) -> None:
-        """Answer the requests that wait, and refuse later ones."""
+        """Answer the waiting requests, and refuse later requests."""
         self._closed = True
         self.serve(0.0)
 
@@ -51,7 +51,7 @@ class Mailbox(Generic[RequestT, AnswerT]):
         self._waiting.put(None)
 
     def serve(self, seconds: float) -> None:
-        """Answer requests; returns after those that wait, or when `seconds` have passed without any."""
+        """Wait up to `seconds` for a request, then answer all waiting requests."""
         with suppress(queue.Empty):
             self._run(self._waiting.get(timeout=max(0.0, seconds)))
             while True:

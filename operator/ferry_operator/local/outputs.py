@@ -1,6 +1,4 @@
-"""The output folder of a run of this machine, before anything is started. The driver, which has the last word, looks only
-when Spark is there.
-"""
+"""Checks the output folder of a run on this machine before processes start. The driver checks again, once Spark runs."""
 
 from __future__ import annotations
 
@@ -14,28 +12,28 @@ from ferry.contract.settings import RunSettings
 
 
 def require(settings: RunSettings, restores: bool) -> None:
-    """Raises SpecRefused for a folder that a new run cannot write to.
+    """Raise SpecRefused for a folder that a new run cannot write to.
 
-    A run that `restores` takes it over from another run, and waits for it where it is away.
+    A run that `restores` takes the folder over from another run, and waits for an unreachable folder.
     """
     if settings.output is None or restores:
         return
     output = Path(settings.output)
-    with suppress(OSError):  # which the driver waits for
-        there = next(one for one in (output, *output.parents) if one.exists())
-        if not there.is_dir():
-            raise SpecRefused(f"output {output}: {there} is a file; make it a folder, or choose another --output")
+    with suppress(OSError):  # the driver waits for an unreachable folder
+        existing = next(path for path in (output, *output.parents) if path.exists())
+        if not existing.is_dir():
+            raise SpecRefused(f"output {output}: {existing} is a file; make it a folder, or choose another --output")
         for file in sorted(output.glob(f"*/{LIFE}")):
             run = _run_of(file, settings.job)
             if run not in ("", settings.run) and any(file.parent.glob("epoch=*")):
                 raise SpecRefused(
                     f"output {output}: {file.parent} is written by run {run}; choose another --output, or delete that "
-                    "directory if nobody needs it any more"
+                    "directory if you do not need it any more"
                 )
 
 
 def _run_of(file: Path, job: str) -> str:
-    """The run of this job that has claimed the folder; empty: none has."""
+    """The run of this job that has claimed the folder; empty: unclaimed."""
     try:
         mark = json.loads(file.read_text())
         return str(mark["run"]) if mark["job"] == job else ""

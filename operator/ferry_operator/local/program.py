@@ -1,7 +1,7 @@
-"""ProgramCopy the program of a run into its directory: the pipeline, and the user's modules that it imports.
+"""Copies the program of a run into its directory: the pipeline, and the user's modules that it imports.
 
-What is edited later is for the next run. Installed packages are not copied, nor what a program reads otherwise, and modules
-that are imported by a name that is computed are not found.
+So a later edit affects only the next run. Installed packages and data files are not copied. Modules whose names are
+computed at run time are not found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ferry.contract.errors import Exhausted, SpecRefused
 from ferry.system.user_module import CopiedFile, ProgramCopy
 
 PROGRAM = "program"
-"""Name of the folder in the directory of a run."""
+"""Folder of the copy in the directory of a run."""
 
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -29,28 +29,28 @@ OURS = ("ferry", "ferry_operator", "ferry_workloads")
 
 
 def copy(module: str | None, file: str | None, directory: Path) -> str:
-    """The folder with the copy, which takes the place of one that is there. Raises SpecRefused for a file that is not."""
-    found = _Program(None if file is None else Path(file).absolute().parent)
+    """Copy a program, in place of an earlier copy. Returns the folder. Raises SpecRefused if the file is not readable."""
+    program = _Program(None if file is None else Path(file).absolute().parent)
     if file is not None:
         try:
             text = Path(file).read_bytes()
         except OSError as error:
             raise SpecRefused(f"spec.pipeline.file: {file}: {error.strerror}") from None
-        found.take(None, Path(file), text, package=False)
+        program.take(None, Path(file), text, package=False)
     elif module is not None:
-        found.follow(module)
+        program.follow(module)
     folder = directory / PROGRAM
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        ProgramCopy.write(folder, found.texts)
+        ProgramCopy.write(folder, program.texts)
     except OSError as error:
         raise Exhausted(f"{folder}: the program cannot be copied there: {error.strerror}") from None
     return str(folder)
 
 
 class _Program:
-    """The files of a program, as far as its imports tell."""
+    """The files of a program: the pipeline and its imports."""
 
     def __init__(self, beside: Path | None) -> None:
         """`beside`: the folder of the pipeline's file."""
@@ -60,15 +60,15 @@ class _Program:
         self._path = [os.getcwd(), *sys.path[1:], *([str(beside)] if beside is not None else [])]
 
     def take(self, module: str | None, path: Path, text: bytes, package: bool) -> None:
-        """A file, and all that it imports."""
+        """Add a file and its imports."""
         name = hashlib.sha256(str(path).encode() + b"\0" + text).hexdigest()
         self.texts.append((CopiedFile(module, str(path.absolute()), f"{name}.py", package), text))
-        with suppress(SyntaxError, ValueError):  # which the driver tells
-            for one in _imports(ast.parse(text), module, package):
-                self.follow(one)
+        with suppress(SyntaxError, ValueError):  # the driver reports the error
+            for imported in _imports(ast.parse(text), module, package):
+                self.follow(imported)
 
     def follow(self, module: str) -> ModuleSpec | None:
-        """A module, the packages around it, and all that they import; None: it is nobody's, or not the user's."""
+        """Add a module, its parent packages, and their imports. Returns its spec; None: not found, or not followed."""
         if module in self._seen or module.split(".")[0] in (*OURS, *sys.stdlib_module_names):
             return self._seen.get(module)
         self._seen[module] = None
@@ -92,11 +92,11 @@ def _is_users(origin: str | None) -> bool:
         return False
     path = os.path.realpath(origin)
     library = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
-    return not path.startswith(library) and not any(one in path for one in INSTALLED)
+    return not path.startswith(library) and not any(folder in path for folder in INSTALLED)
 
 
 def _imports(tree: ast.Module, module: str | None, package: bool) -> Iterator[str]:
-    """Names of modules that a file imports, wherever in it; of `from a import b` also a.b, which may be one."""
+    """Names of modules that a file imports anywhere; for `from a import b` also a.b, which may be a module."""
     around = (module or "").split(".")
     around = around if package else around[:-1]
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
-"""The runs that live on this machine, one small file each, so that other terminals find them.
+"""The live runs of this machine, one small file per run, so that other terminals find them.
 
-A file holds what gives power over the run (its token), so it is readable by its owner alone. Files of runs whose
-supervisor is gone are removed by whoever sees them.
+A file holds the token of the run, so only its owner may read it. A reader removes the file of a run whose supervisor is
+gone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ferry.contract.timeline import TIMELINE
 from ferry.system import files
 
 RUNS = "runs"
-"""Folder of $FERRY_HOME for the directories of runs, and for links to those that jobs name themselves."""
+"""Folder of $FERRY_HOME for the directories of runs, and for links to directories that job files name."""
 
 LAST_RECORDS = 20
-"""Records at the end of a timeline in which the end of the run is looked for."""
+"""Records at the end of a timeline that are searched for the end of the run."""
 
 
 class NoSuchJob(SpecRefused):
@@ -36,22 +36,22 @@ class RegisteredRun:
     """One live run."""
 
     name: str
-    """of the job"""
+    """name of the job"""
     run: str
     url: str
     token: str
     pid: int
     born: float
-    """When the supervisor's process was created, see `born`: a later process may get its id."""
+    """creation time of the supervisor's process (`born`), because a later process may get its id"""
     directory: str
     started: float
     """seconds since 1970"""
     authority: str | None = None
-    """what the certificate of its endpoint is checked against; None: there is none"""
+    """certificate authority of its endpoint; None: the endpoint has no TLS"""
 
     @staticmethod
     def of_this_process(settings: RunSettings, url: str, token: str, authority: str | None) -> RegisteredRun:
-        """The run that this process is about to supervise."""
+        """The entry of a run that this process supervises."""
         here = os.getpid()
         return RegisteredRun(
             settings.job, settings.run, url, token, here, born(here), settings.directory, time.time(), authority
@@ -60,20 +60,20 @@ class RegisteredRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A run that has ended, and whose directory is still there."""
+    """An ended run whose directory still exists."""
 
     name: str
-    """of the job"""
+    """name of the job"""
     run: str
     directory: Path
     ended: float
     """seconds since 1970"""
     how: str
-    """such as "crashed: no file orders.json\""""
+    """outcome and reason, such as "crashed: no file orders.json\""""
 
 
 class Registry:
-    """The registry below $FERRY_HOME, and the directories of runs beside it."""
+    """The registry in $FERRY_HOME, and the directories of runs next to it."""
 
     def __init__(self, home: Path) -> None:
         self._directory = home / "registry"
@@ -81,7 +81,7 @@ class Registry:
         self._locks = home / "locks"
 
     def add(self, entry: RegisteredRun) -> Path:
-        """Make a run known; readers never see half a file."""
+        """Add the file of a run; the file is replaced atomically."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._directory / f"{entry.run}-{entry.pid}.json"
         with files.replacing(file, private=True) as new:
@@ -90,21 +90,21 @@ class Registry:
 
     @contextmanager
     def only(self, name: str) -> Iterator[None]:
-        """While this lasts no other run of a job of this name begins. Raises SpecRefused when one runs, with its process."""
+        """A context in which no other run of a job of this name can begin. Raises SpecRefused if a run exists."""
         try:
             self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise SpecRefused(
-                f"{self._locks}: cannot be used for the runs of this machine: {error.strerror}; set FERRY_HOME to a folder "
-                "of yours"
+                f"{self._locks}: cannot be used for the runs of this machine: {error.strerror}; set FERRY_HOME to a "
+                "folder of yours"
             ) from None
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
-                raise _runs(name, pid or "that just begins") from None
+                raise _runs(name, pid or "that is starting") from None
             for entry in self.entries():
                 if entry.name == name:
                     raise _runs(name, str(entry.pid))
@@ -113,11 +113,11 @@ class Registry:
                 os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
-            os.close(lock)  # which gives it back, as the end of the process does
+            os.close(lock)  # releases the lock; the end of the process would, too
 
     def entries(self) -> list[RegisteredRun]:
-        """Live runs by name; removes what is left of others."""
-        found = []
+        """Live runs, sorted by name; removes the files of dead runs."""
+        live = []
         for file in sorted(self._directory.glob("*.json")):
             try:
                 entry = RegisteredRun(**json.loads(file.read_text()))
@@ -127,13 +127,13 @@ class Registry:
                 file.unlink(missing_ok=True)
                 continue
             if _alive(entry):
-                found.append(entry)
+                live.append(entry)
             else:
                 file.unlink(missing_ok=True)
-        return sorted(found, key=lambda e: (e.name, e.started))
+        return sorted(live, key=lambda e: (e.name, e.started))
 
     def find(self, name: str) -> RegisteredRun:
-        """The live run of a job's name or a run's name; raises NoSuchJob, or SpecRefused when several fit."""
+        """The live run with this job name or run name. Raises NoSuchJob, or SpecRefused if several runs match."""
         entries = self.entries()
         fits = [e for e in entries if e.run == name] or [e for e in entries if e.name == name]
         if not fits:
@@ -146,16 +146,16 @@ class Registry:
         return fits[0]
 
     def begun(self, name: str) -> float:
-        """When the last run of a job's name has begun, in seconds since 1970; 0: none has, or it is no name of a job."""
+        """Start time of the last run of a job, in seconds since 1970; 0: no run has begun, or no job has this name."""
         try:
             return (self._locks / f"{name}.lock").stat().st_mtime
         except OSError:
             return 0.0
 
     def kept(self, name: str) -> KeptRun | None:
-        """The last run of a job's name, or of this run's name, that has ended and left its directory."""
-        found = [one for file in self._runs.glob("*/run.json") if (one := _kept(file)) and name in (one.name, one.run)]
-        return max(found, key=lambda one: one.ended, default=None)
+        """The last ended run with this job name or run name whose directory still exists."""
+        runs = [run for file in self._runs.glob("*/run.json") if (run := _kept(file)) and name in (run.name, run.run)]
+        return max(runs, key=lambda run: run.ended, default=None)
 
 
 def _runs(name: str, pid: str) -> SpecRefused:
@@ -165,11 +165,11 @@ def _runs(name: str, pid: str) -> SpecRefused:
 
 
 def _kept(file: Path) -> KeptRun | None:
-    """None: it says not whose it is, or the run has not come to its end."""
+    """The ended run of a directory; None if its files cannot be read."""
     try:
         settings = json.loads(file.read_text())
         lines = (file.parent / TIMELINE).read_bytes().splitlines()[-LAST_RECORDS:]
-        ends = [one for one in map(json.loads, lines) if one["kind"] == "ended" and "outcome" in one]
+        ends = [record for record in map(json.loads, lines) if record["kind"] == "ended" and "outcome" in record]
         how = ": ".join(filter(None, (ends[-1]["outcome"], ends[-1]["text"]))) if ends else "ended with its supervisor"
         at = ends[-1]["t"] if ends else file.stat().st_mtime
         return KeptRun(settings["job"], settings["run"], file.parent.resolve(), at, how)
@@ -178,7 +178,7 @@ def _kept(file: Path) -> KeptRun | None:
 
 
 def born(pid: int) -> float:
-    """When a process was created, in ticks since the machine has started, for clocks step; 0: it is gone."""
+    """Creation time of a process in ticks since boot, which no clock change affects; 0: the process is gone."""
     try:
         fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:

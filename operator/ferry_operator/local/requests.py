@@ -1,4 +1,4 @@
-"""The requests to a running job: the endpoint reads them from HTTP, and the supervisor answers them. Values only."""
+"""Requests to a running job: the endpoint reads them from HTTP, and the supervisor answers them. Values only."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ferry_operator.job.models_handover import Handover
 
 @dataclass(frozen=True, slots=True)
 class DescribeJob:
-    """Answer with the job as plain values."""
+    """Describe the job as plain values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeJob:
-    """Apply live fields of the spec, then perform commands. When a command names what is not there, nothing changes."""
+    """Set live fields of the spec, then execute commands. If a command is impossible, nothing changes."""
 
     commands: tuple[Command, ...] = ()
     handover: Handover | None = None
-    """how plans are cut from now on; fields that are not set stay"""
+    """policy of later plans; unset fields keep their values"""
     balance: BalanceSpec | None = None
-    """whether load moves by itself from now on; fields that are not set stay"""
+    """policy of balancing; unset fields keep their values"""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitPlan:
-    """Give the job the size and the placements of this plan."""
+    """Request the size and the placements of this plan."""
 
     plan: PlanFile
 
 
 @dataclass(frozen=True, slots=True)
 class CancelPlan:
-    """Take the submitted plan back."""
+    """Withdraw the submitted plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReachStage:
-    """Perform the commands that are due at this stage of this epoch. The driver waits for the answer."""
+    """Execute the commands that are due at this stage of this epoch. The driver waits for the answer."""
 
     epoch: int
     stage: str
@@ -68,7 +68,7 @@ class StopRun:
 Request = DescribeJob | ChangeJob | SubmitPlan | CancelPlan | ReachStage | BeginCheckpoint | SuspendRun | StopRun
 
 Answer = dict[str, Any]
-"""Plain values, as the endpoint sends them."""
+"""Plain values; the endpoint sends them as JSON."""
 
 Ask = Callable[[Request], Answer]
-"""Has a request answered in the supervisor's thread. Raises Refusal, Exhausted, Unreachable."""
+"""Passes a request to the supervisor's thread and returns its answer. Raises Refusal, Exhausted, Unreachable."""

@@ -1,6 +1,6 @@
 """`ferry run`: from a job file and options to a supervised run, its summary and its exit code.
 
-It composes spec, run directory, schedule and supervisor; everything is checked before anything is started.
+It composes spec, run directory, schedule and supervisor. All checks come before the first process.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ferry_operator.local.timeline.show import INDENT, ProgressView, summary_tab
 
 
 def run(command: RunCommand, programs: Programs | None = None) -> int:
-    """Run a job to its end; returns the exit code. Raises SpecRefused before anything was started."""
+    """Run a job to its end. Returns the exit code. Raises SpecRefused before any process has started."""
     if programs is None:
         environment.require_java()
     job = spec.load(command.job_file, command.sets)
-    one = job.spec
-    command = replace(command, options=command.options.over(one.output, one.events))
-    schedule = Schedule(parse_all(command.at, one.size, one.state.virtual_nodes))
-    if one.suspended:
+    fields = job.spec
+    command = replace(command, options=command.options.over(fields.output, fields.events))
+    schedule = Schedule(parse_all(command.at, fields.size, fields.state.virtual_nodes))
+    if fields.suspended:
         raise SpecRefused(
-            f"spec.{'suspend' if one.suspend else 'workers'}: only on Kubernetes is a job kept without processes; here: "
-            "`ferry suspend JOB`, and later `ferry run JOB.yaml --set restoreFrom=latest`"
+            f"spec.{'suspend' if fields.suspend else 'workers'}: a job without processes exists only on Kubernetes; here "
+            "use `ferry suspend JOB`, and later `ferry run JOB.yaml --set restoreFrom=latest`"
         )
     file = spec.pipeline_file(job, command.job_file)
     if file is not None and not file.is_file():
@@ -58,32 +58,31 @@ def run(command: RunCommand, programs: Programs | None = None) -> int:
     progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
         progress.say(f"warning: {warning}", "yellow", INDENT)
-    machine_limits.require(one.workers * one.instances_per_worker)
+    machine_limits.require(fields.workers * fields.instances_per_worker)
     with Registry(environment.home()).only(job.metadata.name):
         return _run(command, programs or Programs(), job, schedule, progress)
 
 
 def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
-    """Run a checked job. No other run has its name."""
-    one = job.spec
+    """Run a checked job. The caller holds the lock of its name."""
+    fields = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
-    remove = not directory.given  # as long as nothing was started
+    remove = not directory.named  # until a process starts
     try:
-        settings = replace(settings_for(job, command.job_file, directory, command.options), lasting=directory.given)
+        settings = replace(settings_for(job, command.job_file, directory, command.options), lasting=directory.named)
         if not directory.resumed:
-            undecided = (
-                one.restore_from is None and one.state.checkpoint.location is not None
-            )  # which the driver refuses
-            outputs.require(settings, restores=undecided or one.restore_from not in (None, NOTHING))
+            # The driver refuses a run that has a location of checkpoints and does not say whether to restore.
+            undecided = fields.restore_from is None and fields.state.checkpoint.location is not None
+            outputs.require(settings, restores=undecided or fields.restore_from not in (None, NOTHING))
         copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
         settings = replace(settings, program=copied)
         wanted = Wanted(
-            one.size,
-            one.state.replicas,
-            handovers.policy_of(one.handover),
-            balancing.policy_of(one.balance),
-            handovers.bandwidth_of(one.handover),
+            fields.size,
+            fields.state.replicas,
+            handovers.policy_of(fields.handover),
+            balancing.policy_of(fields.balance),
+            handovers.bandwidth_of(fields.handover),
         )
         scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
@@ -97,9 +96,9 @@ def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Sche
             append_record(directory.path, ended)
         letters = refused is not None and settings.dead_letter is None
         well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
-        remove = ((well and not command.options.keep) or bool(refusal)) and not directory.given
+        remove = ((well and not command.options.keep) or bool(refusal)) and not directory.named
         kept = None if remove else directory.path
-        _report(command, outcome, job.metadata.name, records, kept, directory.given, progress)
+        _report(command, outcome, job.metadata.name, records, kept, directory.named, progress)
         if refused is not None and any(record.get("malformed") for record in records):
             progress.say(f"malformed records were set aside in {refused}", "yellow", INDENT)
         for left in schedule.left() if outcome.ok else []:
@@ -112,8 +111,8 @@ def _run(command: RunCommand, programs: Programs, job: StreamJob, schedule: Sche
 
 
 def _last_output(records: list[timeline.Record]) -> str:
-    """The directories of sinks; empty: there is none, or no driver has come so far."""
-    return next((str(one.get("text", "")) for one in reversed(records) if one["kind"] == "output"), "")
+    """The directories of sinks; empty: no sink has a directory, or no driver has reported them."""
+    return next((str(record.get("text", "")) for record in reversed(records) if record["kind"] == "output"), "")
 
 
 def _report(
@@ -122,10 +121,13 @@ def _report(
     job: str,
     records: list[timeline.Record],
     kept: Path | None,
-    given: bool,
+    named: bool,
     progress: PlainConsole,
 ) -> None:
-    """Summary to standard output, picture to its file, reasons to standard error."""
+    """Write the summary to standard output, the picture to its file, and reasons to standard error.
+
+    `named`: the job file names the directory, so that the next run continues in it.
+    """
     summary = timeline.summarize(records)
     if command.as_json:
         document = {
@@ -151,8 +153,8 @@ def _report(
     elif outcome.kind == "stopped" and command.options.events is not None:
         progress.say(f"{job}: stopped before its {command.options.events:,} events were read", "yellow", INDENT)
     elif outcome.kind == "suspended":
-        again = f"ferry run {command.job_file}" + ("" if given else " --set restoreFrom=latest")
-        progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
+        again = f"ferry run {command.job_file}" + ("" if named else " --set restoreFrom=latest")
+        progress.say(f"{job}: suspended; continue it with `{again}`", "yellow", INDENT)
     if (output := _last_output(records)) and not command.quiet:
         progress.say(f"output: {output}", "dim", INDENT)
     if kept is not None and (not command.quiet or not outcome.ok):
@@ -161,9 +163,9 @@ def _report(
 
 
 def dead_letters(settings: RunSettings) -> str | None:
-    """The folder with the malformed records that the run has set aside; None: there are none."""
+    """The folder with the malformed records of the run; None: there are none."""
     folder = Path(settings.dead_letter) if settings.dead_letter is not None else settings.path / DEAD_LETTER
     try:
-        return str(folder) if any(one.is_file() for one in folder.rglob("*")) else None
+        return str(folder) if any(file.is_file() for file in folder.rglob("*")) else None
     except OSError:
         return None

@@ -1,6 +1,6 @@
 """The command line of `ferry run`, and the exit codes of `ferry`.
 
-Must never import what runs a job: commands about clusters need these words on machines that have no Spark.
+Must never import the modules that run a job: commands for clusters also work on machines without Spark.
 """
 
 from __future__ import annotations

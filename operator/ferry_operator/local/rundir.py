@@ -1,6 +1,7 @@
-"""The directory of a run: made or found again, locked while the run lives, removed at its end.
+"""The directory of a run: created or continued, locked while the run lives, removed at its end.
 
-It starts nothing. A directory that the job names (`spec.state.directory`) is continued when a run has been in it before.
+It starts no process. A run continues in a directory that the job file names (`spec.state.directory`) if an earlier run of
+the job has used it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class RunDirectory:
     """One run's directory, locked until `close`."""
 
     def __init__(self, job: StreamJob, home: Path) -> None:
-        """Make or find the directory, and lock it; raises SpecRefused when another run is in it, or of another job."""
-        self.given = job.spec.state.directory is not None
+        """Create or open the directory, and lock it. Raises SpecRefused if another run or another job uses it."""
+        self.named = job.spec.state.directory is not None
         name = job.metadata.name
         run = f"{name}-{secrets.token_hex(3)}"
         self.run = run
@@ -59,28 +60,28 @@ class RunDirectory:
             raise
 
     def _before(self) -> RunSettings | None:
-        """Settings of the run that was here before."""
+        """Settings of the earlier run in this directory; None: there was none."""
         file = self.path / "run.json"
         if not file.exists():
             return None
         try:
             return RunSettings.read(file)
         except (OSError, ValueError, TypeError, KeyError, json.JSONDecodeError) as error:
-            raise SpecRefused(f"{file}: is not the file of a run that could be continued: {error}") from None
+            raise SpecRefused(f"{file}: is not the file of a run that can be continued: {error}") from None
 
     def close(self, remove: bool) -> None:
-        """Give the lock back; `remove` takes the directory away as well. One that may be continued is on the disk."""
+        """Release the lock. `remove`: delete the directory; else sync it to the disk if a run may continue in it."""
         try:
             if remove:
                 shutil.rmtree(self.path, ignore_errors=True)
-            elif self.given:
+            elif self.named:
                 self._link()
                 self._sync()
         finally:
             os.close(self._lock)
 
     def _link(self) -> None:
-        """Have the directory of a job's own found where those of other runs are."""
+        """Link a directory that the job file names into the folder of all runs."""
         with suppress(OSError):
             self._runs.mkdir(parents=True, exist_ok=True, mode=0o700)
             link = self._runs / self.run
@@ -88,7 +89,7 @@ class RunDirectory:
             link.symlink_to(self.path)
 
     def _sync(self) -> None:
-        """Have on the disk what a run needs to be found again; what an instance has it syncs itself."""
+        """Sync the files that the next run needs; instances sync their own files."""
         for path in (self.path / name for name in ("run.json", "redis", "checkpoint", "program")):
             if path.is_dir():
                 files.sync_below(path)
@@ -105,14 +106,14 @@ def _same_job(before: RunSettings, job: StreamJob, path: Path) -> None:
     if before.virtual_nodes != job.spec.state.virtual_nodes:
         raise SpecRefused(
             f"{path}: holds {before.virtual_nodes} virtual nodes; spec.state.virtualNodes cannot change to "
-            f"{job.spec.state.virtual_nodes}: make a new job, or name another directory"
+            f"{job.spec.state.virtual_nodes}: create a new job, or name another directory"
         )
 
 
 def _no_state(job: StreamJob, path: Path) -> None:
-    """A checkpoint is for a job without state: what is here would be lost, or the checkpoint be passed over."""
+    """Raise SpecRefused for a restore into a directory with state: either the state or the checkpoint would be lost."""
     if job.spec.restore_from is not None and any((path / "checkpoint" / "commits").glob("[0-9]*")):
         raise SpecRefused(
-            f"spec.restoreFrom: {path} has state already. Take restoreFrom away to go on with it; to begin from "
+            f"spec.restoreFrom: {path} has state already. Remove restoreFrom to continue with this state; to restore "
             f"{job.spec.restore_from!r} name another state.directory"
         )

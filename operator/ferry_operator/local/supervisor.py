@@ -1,7 +1,7 @@
 """Runs one job on this machine: observe, decide, act, every 100 ms, until the job has ended and no process is left.
 
-Composition only: what should be done is decided in `decide` and `restarts`, how it is done is in `cluster.local`. One
-thread, the caller's, owns all state here, and answers the requests of the endpoint between two looks.
+Composition only: `decide` and `restarts` choose the actions, `cluster.local` executes them. The caller's thread owns all
+state here, and answers the requests of the endpoint between two rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.settings import with_addresses
-from ferry_operator.local.asked import Asked
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster import reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
@@ -40,10 +39,11 @@ from ferry_operator.local.cluster.processes import Processes
 from ferry_operator.local.commands import Commands
 from ferry_operator.local.driver import LocalDriver, StatusWatch
 from ferry_operator.local.endpoint import application
-from ferry_operator.local.ends import ProcessEnds
+from ferry_operator.local.exits import ProcessExits
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry
+from ferry_operator.local.requested import RequestedState
 from ferry_operator.local.requests import (
     Answer,
     BeginCheckpoint,
@@ -62,7 +62,7 @@ from ferry_operator.local.view import Record, RunView, describe
 
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
-"""How long a driver may take to finish its epoch after a request to stop."""
+"""Time that a driver has to finish its epoch after a request to stop."""
 
 
 class Supervisor:
@@ -78,24 +78,24 @@ class Supervisor:
         programs: Programs,
         autoscaler: LocalAutoscaler,
     ) -> None:
-        """`settings` lack the addresses, which are known once Redis and the endpoint are there."""
+        """`settings` lack the addresses, which are known once Redis and the endpoint run."""
         self.settings = settings
         self.directory = directory
         self.schedule = schedule
-        self.asked = Asked(wanted, settings.virtual_nodes)
+        self.requested = RequestedState(wanted, settings.virtual_nodes)
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
-        """since when the job is ending"""
+        """time since when the job is ending"""
         self.suspending = False
-        """the run ends as soon as the driver has taken a last checkpoint"""
+        """the run ends once the driver has taken a last checkpoint"""
         self._home = home
         self._programs = programs
         self._autoscaler = autoscaler
         self._submitted: Submitted | None = None
         self._timers = LookTimers()
         self._stop_requested = False
-        self._suspend_asked: int | None = None
-        """process id of the driver that was asked for a last checkpoint"""
+        self._suspending_pid: int | None = None
+        """process id of the driver that has accepted the request to suspend"""
         self._warnings: list[str] = []
         self._slow = ""
         self._unread = self._finished = False
@@ -105,12 +105,12 @@ class Supervisor:
 
     @property
     def went_well(self) -> bool:
-        """Whether no process of the run has ended badly."""
-        return not self._ends.last
+        """Whether no process of the run has failed."""
+        return not self._exits.last
 
     # ---- the loop
     def run(self, show: Callable[[RunView], None]) -> Outcome:
-        """Run the job; returns how it ended, with nothing left running. Call it in the main thread."""
+        """Run the job; returns its outcome once all processes have ended. Call it in the main thread."""
         with ExitStack() as stack:
             stack.enter_context(self._interrupts)
             self._begin(stack)
@@ -123,7 +123,7 @@ class Supervisor:
         return self.outcome
 
     def _show(self, show: Callable[[RunView], None], view: RunView) -> None:
-        """Where nobody reads any more, the terminal is closed: that is an interrupt, and nothing else is shown."""
+        """Show a view. An error of the output means a closed terminal: it stops the run, and later views are not shown."""
         if not self._unread:
             try:
                 show(view)
@@ -133,7 +133,9 @@ class Supervisor:
 
     def _begin(self, stack: ExitStack) -> None:
         left = reaper.tagged(f"{self.settings.run}-")
-        reaper.end_tagged(f"{self.settings.run}-")  # the directory is this run's: nobody looks after them any more
+        reaper.end_tagged(
+            f"{self.settings.run}-"
+        )  # this run has locked the directory, so these processes have no supervisor any more
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
@@ -146,13 +148,13 @@ class Supervisor:
         self.settings.write()
         self._cluster = LocalCluster(self.settings, processes, redis, self._programs)
         stack.callback(self._cluster.close)
-        self._ends = ProcessEnds(self._cluster, self._note)
+        self._exits = ProcessExits(self._cluster, self._note)
         self._client = LocalDriver(self.directory.path, self.settings.secret)
         stack.callback(self._client.close)
         self._watch = StatusWatch(self.directory.path, self.settings.secret)
         stack.callback(self._watch.close)
         self._commands = Commands(
-            self.asked, self.schedule, self._cluster, self._watch, self._note, lambda: self.stopping is not None
+            self.requested, self.schedule, self._cluster, self._watch, self._note, lambda: self.stopping is not None
         )
         redis.start()
         redis.wait()
@@ -162,8 +164,8 @@ class Supervisor:
         stack.callback(file.unlink, missing_ok=True)
         if left:
             pids = ", ".join(map(str, left))
-            self._note(f"ended {len(left)} processes of the run before, whose supervisor was killed (pids {pids})")
-        self._note("go on with what is in the directory" if self.directory.resumed else "start")
+            self._note(f"ended {len(left)} processes of the previous run, whose supervisor was killed (pids {pids})")
+        self._note("continue with the state in the directory" if self.directory.resumed else "start")
 
     def _look(self) -> RunView:
         """One round of observe, decide, act."""
@@ -172,16 +174,16 @@ class Supervisor:
         view = self._view(status, workers)
         if self._interrupts.count:
             self._stop()
-        self.outcome = self.outcome or self._ends.driver(self.stopping is not None) or self._ends.workers(workers)
+        self.outcome = self.outcome or self._exits.driver(self.stopping is not None) or self._exits.workers(workers)
         if self.outcome is None and self.stopping is not None:
             self._stop_driver()
         elif self.outcome is None and self.suspending:
             self._suspend_driver()
         if self.outcome is None:
             if (why := self._cluster.keep_redis()) is not None:
-                self._ends.bad("redis", why)
+                self._exits.failed("redis", why)
                 self._note(f"restart redis: {why}")
-            if self.settings.driver_standby and self._ends.worked and status is not None and self.stopping is None:
+            if self.settings.driver_standby and self._exits.worked and status is not None and self.stopping is None:
                 self._cluster.keep_standby()
             observed = self._observed(workers, status)
             for action in d.decide(observed):
@@ -194,13 +196,13 @@ class Supervisor:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
-                self._ends.epoch_finished()
+                self._exits.epoch_finished()
             elif record.get("kind") == "finished":
                 self._finished = True
             elif record.get("kind") == "halt":
-                self._ends.halt = str(record.get("text", ""))
+                self._exits.halt = str(record.get("text", ""))
             elif record.get("kind") == "ended":
-                self._ends.bad(str(record.get("process", "")), str(record.get("text", "")))
+                self._exits.failed(str(record.get("process", "")), str(record.get("text", "")))
         reason = status.transport.reason if status is not None else self._slow
         if reason not in ("", self._slow):
             self._warnings.append(f"links are not RDMA although it is expected: {reason}")
@@ -210,23 +212,23 @@ class Supervisor:
 
     def _seen(self, status: Status | None, workers: tuple[Worker, ...]) -> RunView:
         ending = self._finished or self.stopping is not None or self.outcome is not None
-        view = RunView(self.settings, status, workers, self.asked.wanted, [], ends=self._ends.last)
+        view = RunView(self.settings, status, workers, self.requested.wanted, [], ends=self._exits.last)
         return replace(view, silent=self._watch.silent, ending=ending)
 
     # ---- observe
     def _observed(self, workers: tuple[Worker, ...], status: Status | None) -> Observed:
         now, driver = time.monotonic(), self._cluster.driver()
         observed = Observed(
-            wanted=self.asked.about_to_rest() if self.suspending else self.asked.wanted,
+            wanted=self.requested.while_suspending() if self.suspending else self.requested.wanted,
             workers=workers,
             driver=driver.running,
-            driver_may_start=self.stopping is None and self._ends.driver_may_start(),
+            driver_may_start=self.stopping is None and self._exits.driver_may_start(),
             status=status,
             submitted=self._submitted,
-            drains=tuple(self.asked.drains),
-            pins=tuple(sorted(self.asked.pins.items())),
-            at_window=tuple(v for v, waits in sorted(self.asked.at_window.items()) if waits),
-            plan_file=self.asked.plan,
+            drains=tuple(self.requested.drains),
+            pins=tuple(sorted(self.requested.pins.items())),
+            at_window=tuple(v for v, waits in sorted(self.requested.at_window.items()) if waits),
+            plan_file=self.requested.plan,
         )
         return self._timers.timed(observed, now)
 
@@ -234,7 +236,7 @@ class Supervisor:
     def _act(self, action: d.Action) -> None:
         match action:
             case d.StartWorker(index, instances):
-                self._ends.worker(index)
+                self._exits.worker(index)
                 self._cluster.start_worker(index, instances)
             case d.StopWorker(index):
                 self._note(f"release worker {index}")
@@ -258,29 +260,29 @@ class Supervisor:
                 assert_never(action)
 
     def _stop_driver(self) -> None:
-        """Ask the driver to end, and end it when it does not."""
+        """Ask the driver to end, and kill it if it does not end in time."""
         assert self.stopping is not None
         pid = self._cluster.driver_pid()
         if pid is None:
-            self.outcome = self._ends.as_stopped()
+            self.outcome = self._exits.as_stopped()
         elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
             self._cluster.end_driver()
-            self.outcome = self._ends.as_stopped()
+            self.outcome = self._exits.as_stopped()
         elif not self._stop_requested:
             self._stop_requested = self._client.stop(pid)
             if not self._stop_requested and self._watch.latest(pid) is None:
-                # It does not serve yet, so no epoch is under way that would be worth waiting for.
+                # The driver does not answer yet, so there is no current epoch to wait for.
                 self._cluster.end_driver()
-                self.outcome = self._ends.as_stopped()
+                self.outcome = self._exits.as_stopped()
 
     def _suspend_driver(self) -> None:
-        """Ask each driver once: should it crash, another one follows. What keeps it from its checkpoint is in its status."""
+        """Send the request to suspend once to each driver, also after a crash. Its status reports problems."""
         pid = self._cluster.driver_pid()
-        if pid is None or pid == self._suspend_asked:
+        if pid is None or pid == self._suspending_pid:
             return
         try:
             if self._client.suspend(pid):
-                self._suspend_asked = pid
+                self._suspending_pid = pid
         except DriverRefuses as error:
             self._warnings.append(f"the job is not suspended: {error}")
             self.suspending = False
@@ -299,7 +301,7 @@ class Supervisor:
             case SubmitPlan(plan):
                 self._submit(plan)
             case CancelPlan():
-                self._note(f"cancel {self.asked.cancel().words()}")
+                self._note(f"cancel {self.requested.cancel().words()}")
             case ReachStage(epoch, stage):
                 self._warnings += self._commands.reach(epoch, stage)
             case BeginCheckpoint(name):
@@ -316,7 +318,7 @@ class Supervisor:
         status = self._watch.latest(self._cluster.driver_pid())
         view = replace(self._seen(status, self._cluster.workers()), advice=self._timers.balance)
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
-        return {**describe(view, phase, self.asked, self._autoscaler.report), "autoscaled": self._autoscaler.on}
+        return {**describe(view, phase, self.requested, self._autoscaler.report), "autoscaled": self._autoscaler.on}
 
     def _checkpoint(self, name: str | None) -> int:
         self._may_take_checkpoints()
@@ -337,30 +339,28 @@ class Supervisor:
 
     def _may_take_checkpoints(self) -> None:
         if self.settings.checkpoint is None:
-            raise Refusal(
-                "it has no durable checkpoints: the job file says where they go, in state.checkpoint.location"
-            )
+            raise Refusal("the job has no durable checkpoints: set state.checkpoint.location in the job file")
         if self.stopping is not None:
             raise Refusal("the job is ending")
 
     def _submit(self, plan: PlanFile) -> None:
         if self.stopping is not None:
             raise Refusal("the job is ending")
-        self.asked.submit(plan, self.settings.job)
+        self.requested.submit(plan, self.settings.job)
         self._note(f"submit {plan.words()}")
 
     def _change(self, commands: Sequence[Command], handover: Handover | None, balance: BalanceSpec | None) -> None:
-        """Change all or, when one of the commands names what is not there, nothing."""
+        """Execute all changes, or none if one of the commands is impossible."""
         self._commands.check(commands)
         if handover is not None:
-            self._note(f"handover {self.asked.handover(handover)}")
+            self._note(f"handover {self.requested.handover(handover)}")
         if balance is not None:
-            self._note(f"balance {self.asked.balance(balance)}")
+            self._note(f"balance {self.requested.balance(balance)}")
         self._commands.perform(commands)
 
     def _stop(self) -> None:
         if self.stopping is None:
             status = self._watch.latest(self._cluster.driver_pid())
-            self._ends.stopped(status.problems if status is not None else (), status is not None)
+            self._exits.stopped(status.problems if status is not None else (), status is not None)
             self._note("stop")
             self.stopping = time.monotonic()

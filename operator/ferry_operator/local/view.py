@@ -1,4 +1,4 @@
-"""What a supervisor shows of a run: to the terminal it runs in (`RunView`), and to other ones (`describe`). Values only."""
+"""The view of a run: `RunView` for the supervisor's terminal, `describe` for other terminals. Values only."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from ferry.contract.status import Status
 from ferry_operator.control.balancing import Advice
 from ferry_operator.control.observed import Wanted, Worker
 from ferry_operator.job.models_autoscale import AutoscaleReport
-from ferry_operator.local.asked import Asked
+from ferry_operator.local.requested import RequestedState
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class RunView:
-    """One look at the run."""
+    """One look at a run."""
 
     settings: RunSettings
     status: Status | None
     workers: tuple[Worker, ...]
     wanted: Wanted
     records: list[Record]
-    """new ones of the timeline"""
+    """new records of the timeline"""
     warnings: list[str] = field(default_factory=list)
-    """new ones"""
+    """new warnings"""
     advice: Advice | None = None
-    """what would be more even"""
+    """advice for balance"""
     ends: Mapping[str, tuple[float, str]] = field(default_factory=dict)
-    """by process: when it ended badly at last (seconds since 1970), and why"""
+    """by process: time of its last failure (seconds since 1970), and the reason"""
     silent: float | None = None
-    """seconds since the driver has answered; None: this one has not yet"""
+    """seconds since the last answer of this driver; None: it has not answered yet"""
     ending: bool = False
-    """all input is read, or the run is being stopped"""
+    """all input is read, or the run is stopping"""
 
 
-def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport | None) -> Record:
-    """The job as `GET /job` answers it."""
+def describe(view: RunView, phase: str, requested: RequestedState, autoscale: AutoscaleReport | None) -> Record:
+    """The answer of `GET /job`."""
     how = view.wanted.handover
     return {
         "job": view.settings.job,
@@ -65,9 +65,9 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         },
         "events": view.settings.events,
         "checkpoints": view.settings.checkpoint.location if view.settings.checkpoint is not None else None,
-        "drains": list(asked.drains),
-        "pins": {str(vnode): instance for vnode, instance in sorted(asked.pins.items())},
-        "plan": asked.described(view.settings.job),
+        "drains": list(requested.drains),
+        "pins": {str(vnode): instance for vnode, instance in sorted(requested.pins.items())},
+        "plan": requested.described(view.settings.job),
         "autoscale": autoscale.to_wire() if autoscale is not None else None,
         "balance": _balance(view),
         "silent": view.silent,
@@ -79,7 +79,7 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
 
 
 def _balance(view: RunView) -> Record:
-    """How uneven the load is, and what is thought of that."""
+    """The mode of balancing, and the imbalance of the load."""
     advice = view.advice
     known = {} if advice is None else {name: getattr(advice, name) for name in ("before", "after", "worth", "reason")}
     return {"mode": view.wanted.balance.mode, **known}

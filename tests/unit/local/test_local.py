@@ -34,7 +34,7 @@ from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis, server_program
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.driver import StatusWatch
-from ferry_operator.local.ends import ProcessEnds
+from ferry_operator.local.exits import ProcessExits
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from ferry_operator.local.run import run
@@ -264,7 +264,7 @@ def test_a_checkpoint_is_for_a_directory_without_state(tmp_path: Path) -> None:
     RunDirectory(restores, tmp_path).close(remove=False)  # it did not come so far
     (tmp_path / "s" / "checkpoint" / "commits").mkdir(parents=True)
     (tmp_path / "s" / "checkpoint" / "commits" / "7").write_text("v1")
-    with pytest.raises(SpecRefused, match="Take restoreFrom away"):
+    with pytest.raises(SpecRefused, match="Remove restoreFrom"):
         RunDirectory(restores, tmp_path)
     RunDirectory(spec.load(JOB, [here]), tmp_path).close(remove=False)
 
@@ -490,16 +490,16 @@ def test_a_server_comes_with_the_installation(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_that_is_stopped_before_it_worked_has_failed_of_what_ended_badly() -> None:
-    ends = ProcessEnds(cast(LocalCluster, SimpleNamespace()), lambda text: None)
-    ends.stopped((), True)
-    assert ends.as_stopped().reason == ""
-    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
-    ends.stopped((), True)
-    assert ends.as_stopped().reason == "Exhausted: only 1892352 bytes are free"
-    ends.epoch_finished()
-    ends.bad("instance 0.0", "Exhausted: only 1892352 bytes are free")
-    ends.stopped((), True)
-    assert ends.as_stopped().reason == "", "others have gone on"
+    exits = ProcessExits(cast(LocalCluster, SimpleNamespace()), lambda text: None)
+    exits.stopped((), True)
+    assert exits.as_stopped().reason == ""
+    exits.failed("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    exits.stopped((), True)
+    assert exits.as_stopped().reason == "Exhausted: only 1892352 bytes are free"
+    exits.epoch_finished()
+    exits.failed("instance 0.0", "Exhausted: only 1892352 bytes are free")
+    exits.stopped((), True)
+    assert exits.as_stopped().reason == "", "others have gone on"
 
 
 @pytest.mark.parametrize("took", [0.01, 0.9, 2.9])

@@ -213,7 +213,7 @@ def test_a_checkpoint_that_is_late_or_has_no_location(ferry: Ferry) -> None:
     run = ferry.start("run", "job.yaml", "--quiet")
     ferry.wait_for(settles)
     for command in ("checkpoint", "suspend"):
-        assert "in state.checkpoint.location" in ferry(command, "counts", code=2)[1]
+        assert "set state.checkpoint.location" in ferry(command, "counts", code=2)[1]
     ferry("stop", "counts")
     assert run.wait(20) == 0
 
@@ -232,7 +232,7 @@ def test_a_suspended_run_ends_with_a_last_checkpoint(ferry: Ferry, lost: bool) -
         assert ferry("suspend", "counts")[0] == "counts: suspended\n"
     out, err = run.communicate(timeout=20)
     assert run.returncode == 0 and json.loads(out)["outcome"] == "suspended"
-    assert "it goes on with `ferry run job.yaml --set restoreFrom=latest`" in err
+    assert "continue it with `ferry run job.yaml --set restoreFrom=latest`" in err
     assert list((ferry.home / "ferry" / "runs").iterdir()) == []
 
 
@@ -320,7 +320,7 @@ def test_nothing_is_left_when_the_supervisor_and_its_reaper_are_killed_at_once(f
     assert living(still) == []
     out, err = ferry("run", "job.yaml", "--set", f"state.directory={directory}", "--events", "99999", "--json")
     assert json.loads(out)["outcome"] == "finished"
-    assert re.search(r"ended \d+ processes of the run before, whose supervisor was killed \(pids \d+", err)
+    assert re.search(r"ended \d+ processes of the previous run, whose supervisor was killed \(pids \d+", err)
     assert living(still) == [] and living([p for p in started if p.is_running()]) == []
 
 

@@ -272,7 +272,7 @@ def test_what_waits_for_windows_is_told_in_a_line() -> None:
     told = status_of(GROUPS, ALIVE, boundaries=(*waits, Boundary(1, "0.0", "1.0", None)))
     assert show.boundary_texts(Status.from_wire(json.loads(json.dumps(told.to_wire())))) == [
         "5 7: 0.0 until 2026-07-14 12:01:00.000, 2.1 from then",
-        "1: 0.0 until what it has is over, 1.0 from then",
+        "1: 0.0 until its windows end, 1.0 from then",
     ]
     assert show.boundary_texts(status_of(GROUPS, ALIVE)) == []
 

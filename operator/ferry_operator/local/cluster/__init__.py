@@ -1,4 +1,4 @@
-"""The port through which a supervisor sees and changes a cluster, and processes of this machine behind it.
+"""The processes of a run on this machine: the supervisor observes, starts and ends them through this package.
 
-Adapters observe and act; they must never decide.
+It must never decide.
 """

@@ -1,8 +1,8 @@
-"""A cluster of processes on this machine: a worker is a sidecar with its instances, the driver a process beside them.
+"""A cluster of processes on this machine: a worker is a sidecar with its instances, the driver is a separate process.
 
-A method that looks has no side effect, and one that acts is idempotent: starting what runs and stopping what is gone is no
-error. It decides nothing. State of worker K is in `workers/K` of the run's directory; the number of its instances is in
-`workers/K/instances`, which the sidecar reads again and again.
+A method that observes has no side effect, and a method that acts is idempotent: to start a running process, or to stop an
+ended one, is no error. It decides nothing. The state of worker K is in `workers/K` of the run's directory; the number of
+its instances is in `workers/K/instances`, which the sidecar polls.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
 
 YOUNG_SECONDS = 10.0
-"""A worker that ends by itself sooner than this after its start has failed; the next start waits longer."""
+"""A worker that exits sooner than this after its start has failed; the next start waits longer."""
 
 END_SECONDS = 4.0
-"""A sidecar that was told to end is killed after this, unless an instance of it waits for the disk."""
+"""A sidecar that does not end after SIGTERM is killed after this time, unless one of its instances syncs to the disk."""
 
 STANDBY_SECONDS = 10.0
-"""Between two starts of a standby that ends by itself."""
+"""Least time between two starts of a standby that exits."""
 
 REDIS_SECONDS = 1.0
-"""Between two starts of Redis."""
+"""Least time between two starts of Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class DriverSeen:
 
     running: bool
     code: int | None = None
-    """exit code of the last one that ended (negative: the signal); None when none has ended yet"""
+    """exit code of the last driver (negative: the signal); None: it has not ended"""
     starts: int = 0
-    """how many have been started"""
+    """number of started drivers"""
 
 
 class LocalCluster:
     """The processes of one run."""
 
     def __init__(self, settings: RunSettings, processes: Processes, redis: PrivateRedis, programs: Programs) -> None:
-        """`settings` are written already; Redis may still be starting."""
+        """`settings` are already written to run.json; Redis may still be starting."""
         self._settings = settings
         self._processes = processes
         self._redis = redis
@@ -76,9 +76,9 @@ class LocalCluster:
 
     # ---- observe
     def workers(self) -> tuple[Worker, ...]:
-        """Workers that run, and ones that do not and still have state; by index."""
-        found = {int(path.name) for path in (self._settings.path / WORKERS).glob("[0-9]*") if path.name.isdigit()}
-        return tuple(self._seen(index) for index in sorted(found | set(self._workers)))
+        """Workers that run, and workers that are down and still have state; by index."""
+        indexes = {int(path.name) for path in (self._settings.path / WORKERS).glob("[0-9]*") if path.name.isdigit()}
+        return tuple(self._seen(index) for index in sorted(indexes | set(self._workers)))
 
     def _seen(self, index: int) -> Worker:
         process, now = self._workers.get(index), time.monotonic()
@@ -105,15 +105,15 @@ class LocalCluster:
         return self._driver.pid if self._driver is not None and self._driver.code is None else None
 
     def driver_was_killed(self) -> bool:
-        """Whether the last driver was ended on purpose."""
+        """Whether the last driver was killed on purpose."""
         return self._driver is not None and self._driver.killed
 
     def why_driver_ended(self) -> str:
-        """The last words of the last driver; '' when it runs, or was ended on purpose."""
+        """Why the last driver ended; empty if it runs, or was killed on purpose."""
         return _why(self._driver)
 
     def why_worker_ended(self, index: int) -> str:
-        """The same of a worker."""
+        """Why a worker ended; empty if it runs, or was killed on purpose."""
         return _why(self._workers.get(index))
 
     def was_started(self, index: int) -> bool:
@@ -125,7 +125,7 @@ class LocalCluster:
         return self._processes.log(_role(index))
 
     def without_transport(self, index: int) -> str | None:
-        """Why a worker ended that found no transport it may use; None for every other one."""
+        """The error of a worker that ended because no allowed transport works; None for other ends."""
         process = self._workers.get(index)
         if process is None or process.code != ExitCode.NO_TRANSPORT:
             return None
@@ -134,21 +134,21 @@ class LocalCluster:
 
     # ---- act
     def start_worker(self, index: int, instances: int) -> None:
-        """Start a worker, with its old state if there is any."""
+        """Start a worker, with its earlier state if there is any."""
         seen = self._seen(index)
         if seen.running:
             return
         self._failures[index] = seen.failures
         old = self._workers.get(index)
         if old is not None:
-            self._processes.kill(old)  # what a dead sidecar has left behind must not hold its files
-        self._tell(index, instances)
+            self._processes.kill(old)  # children of the dead sidecar must not keep its files open
+        self._write_instances(index, instances)
         arguments = (self._run_json, "--worker", str(index), "--instances", str(instances))
         self._workers[index] = self._processes.start(_role(index), (*self._programs.sidecar, *arguments))
 
     def set_instances(self, index: int, instances: int) -> None:
-        """Tell a worker how many instances it should have."""
-        self._tell(index, instances)
+        """Set the number of instances of a worker."""
+        self._write_instances(index, instances)
 
     def stop_worker(self, index: int) -> None:
         """End a worker for good, and remove its state."""
@@ -167,25 +167,25 @@ class LocalCluster:
         self._driver_starts += 1
         self._driver = self._promoted_standby()
         if old is not None:
-            self._processes.kill(old)  # what it has left behind: nothing that a standby would have to wait for
+            self._processes.kill(old)  # its children; a standby does not have to wait for them
         if self._driver is None:
             self._driver = self._processes.start("driver", (*self._programs.driver, self._run_json))
 
     def _promoted_standby(self) -> ChildProcess | None:
-        """The standby, which takes over from now on; None if there is none."""
-        one, self._standby = self._standby, None
-        if one is None or one.code is not None:
+        """Make the standby the driver; None if there is no standby."""
+        standby, self._standby = self._standby, None
+        if standby is None or standby.code is not None:
             return None
-        assert one.popen.stdin is not None
+        assert standby.popen.stdin is not None
         try:
-            one.popen.stdin.write(b"go\n")
-            one.popen.stdin.flush()
+            standby.popen.stdin.write(b"go\n")
+            standby.popen.stdin.flush()
         except OSError:
             return None
-        return one
+        return standby
 
     def keep_standby(self) -> None:
-        """Start a second driver that waits for the end of the first one, if there is none."""
+        """Start a second driver that waits for the end of the first, unless there is one."""
         old = self._standby
         if old is not None:
             if old.code is None or time.monotonic() - old.started < STANDBY_SECONDS:
@@ -196,14 +196,14 @@ class LocalCluster:
         self._standby = self._processes.start(role, command, "driver", {variables.STANDBY: "yes"})
 
     def kill_worker(self, index: int) -> None:
-        """End all processes of a worker at once, without warning; raises Refusal when it is not running."""
+        """Kill all processes of a worker. Raises Refusal if the worker is not running."""
         process = self._workers.get(index)
         if process is None or process.code is not None:
             raise Refusal(f"worker {index} is not running")
         self._processes.kill(process)
 
     def kill_instance(self, index: int, instance: int) -> None:
-        """End one instance without warning; raises Refusal when it is not running."""
+        """Kill one instance. Raises Refusal if it is not running."""
         try:
             pid = int((self._settings.worker_path(index) / str(instance) / "pid").read_text())
         except (OSError, ValueError):
@@ -214,18 +214,18 @@ class LocalCluster:
             os.kill(pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
-        """End the driver and all that it started, without warning; raises Refusal when it is not running."""
+        """Kill the driver and its children. Raises Refusal if the driver is not running."""
         if self._driver is None or self._driver.code is not None:
             raise Refusal("the driver is not running")
         self._processes.strike(self._driver)
 
     def end_driver(self) -> None:
-        """End the driver if it runs; it may have ended by itself just now."""
+        """Kill the driver and its children; the driver may have ended already."""
         if self._driver is not None:
             self._processes.kill(self._driver)
 
     def keep_redis(self) -> str | None:
-        """Start Redis again if it has died; why it had, or None."""
+        """Start Redis again if it has ended. Returns why it ended, or None."""
         if self._redis.running or time.monotonic() - self._redis.started < REDIS_SECONDS:
             return None
         why = self._redis.why_ended
@@ -233,7 +233,7 @@ class LocalCluster:
         return why
 
     def close(self) -> None:
-        """End everything; return when nothing is left: the driver first, for it is the one that talks to all others."""
+        """End all processes, the driver first, because it uses all others. Returns when no process is left."""
         if self._standby is not None:
             self._processes.kill(self._standby)
         self.end_driver()
@@ -241,16 +241,16 @@ class LocalCluster:
             if process.code is None:
                 process.killed = True
                 process.popen.terminate()
-        asked = time.monotonic()
+        began = time.monotonic()
         for index, process in self._workers.items():
-            while process.code is None and time.monotonic() - asked < self._patience(index):
+            while process.code is None and time.monotonic() - began < self._patience(index):
                 time.sleep(0.02)
             self._processes.kill(process)
         self._redis.close()
         self._processes.close()
 
     def _patience(self, index: int) -> float:
-        """Seconds that a worker has to end: more while an instance of it waits for the disk."""
+        """Seconds that a worker has to end: more while one of its instances syncs to the disk."""
         syncing = any(self._settings.worker_path(index).glob(f"*/{SYNCING}"))
         return END_SECONDS + limits.SYNC_SECONDS if syncing else END_SECONDS
 
@@ -260,7 +260,7 @@ class LocalCluster:
         except (OSError, ValueError):
             return 0
 
-    def _tell(self, index: int, instances: int) -> None:
+    def _write_instances(self, index: int, instances: int) -> None:
         directory = self._settings.worker_path(index)
         directory.mkdir(parents=True, exist_ok=True)
         with files.replacing(directory / INSTANCES) as new:

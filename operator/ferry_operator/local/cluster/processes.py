@@ -1,7 +1,7 @@
-"""Starts processes of a run, each the leader of a session of its own, and ends them with all that they started.
+"""Starts the processes of a run, each as the leader of its own session, and ends them with their children.
 
-It knows neither workers nor drivers. What it starts writes to a log file, carries the run's tag, and is known to the
-run's reaper (`reaper`), so that nothing is left when the supervisor is killed.
+It does not know workers or drivers. Each process writes to a log file, carries the tag of the run, and is registered with
+the run's reaper (`reaper`), so that no process is left when the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from ferry_operator.control.restarts import SILENT, why_ended
 from ferry_operator.local.cluster import reaper
 
 TAIL_BYTES = 1 << 18
-"""Bytes at the end of a log in which last words are looked for: a stack of Java's is long."""
+"""Bytes at the end of a log that are searched for the last error: a Java stack is long."""
 
 LINES_MAX = 2000
 
 FULL_BYTES = 1 << 20
-"""A disk with less room than this takes no log any more."""
-
+"""A disk with less free space than this counts as full."""
 
 NAMES_BYTES = 62
-"""Of a folder for sockets, and of a socket, below the folder for temporary files."""
+"""Greatest length of the path of a socket below the folder for temporary files."""
 
 OTHER_TEMPORARY = "/var/tmp"
-"""Where that of the environment has a path that no socket may have."""
+"""Used if the path of the environment's temporary folder is too long for sockets."""
 
 
 class ChildProcess:
-    """One started process: its Popen, its log, when it started and, once seen, when it ended."""
+    """One started process: its Popen, its log, its start and, once observed, its end."""
 
     def __init__(self, popen: subprocess.Popen[bytes], role: str, log: Path, log_begins: int) -> None:
-        """`log_begins`: size of the log when the process was started."""
+        """`log_begins`: size of the log at the start of the process."""
         self.popen = popen
         self.role = role
         self._log = log
@@ -51,16 +50,16 @@ class ChildProcess:
         self.started = time.monotonic()
         self.ended: float | None = None
         self.killed = False
-        """It was ended on purpose."""
+        """the process was killed on purpose"""
 
     @property
     def pid(self) -> int:
-        """Process id; of its session and process group, too."""
+        """Process id, which is also the id of its session and process group."""
         return self.popen.pid
 
     @property
     def code(self) -> int | None:
-        """Exit code, or None while it runs; looks, and remembers when the end was first seen."""
+        """Exit code, or None while it runs; notes the time at which the end is first observed."""
         code = self.popen.poll()
         if code is not None and self.ended is None:
             self.ended = time.monotonic()
@@ -68,7 +67,7 @@ class ChildProcess:
 
     @property
     def why_ended(self) -> str:
-        """The last words of a process that has ended, or how it ended."""
+        """Why the process ended: the last error in its log, else its exit code or signal."""
         assert self.code is not None
         why = why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
         with contextlib.suppress(OSError):
@@ -81,12 +80,12 @@ class Processes:
     """The processes of one run."""
 
     def __init__(self, run: str, logs: Path) -> None:
-        """`run` has to be unique on this machine: it is the tag."""
+        """`run`: the tag, unique on this machine."""
         self.run = run
         self.logs = logs
         self.temporary = _temporary_folder()
-        """For temporary files of all processes; its path is short enough for sockets."""
-        # A file of the user's, as json.py, must not take the place of a module of Python's in every process.
+        """folder for temporary files of all processes, with a path that is short enough for sockets"""
+        # A user's file such as json.py must not replace a module of Python in any process.
         self.environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONSAFEPATH": "1"}
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
@@ -94,9 +93,9 @@ class Processes:
     def start(
         self, role: str, command: Sequence[str], log: str | None = None, more: Mapping[str, str] | None = None
     ) -> ChildProcess:
-        """Start `command`; its output is appended to the log of `role`, or of `log`. Raises OSError when it cannot start.
+        """Start `command`, with its output in the log of `role`, or of `log`. Raises OSError if it cannot start.
 
-        `more` is added to its environment; with it, it has a standard input.
+        `more`: further environment variables; a process with them also has a standard input.
         """
         if self._reaper.poll() is not None:
             self._reaper = self._start_reaper()
@@ -119,24 +118,24 @@ class Processes:
         return ChildProcess(popen, role, path, begins)
 
     def log(self, role: str) -> Path:
-        """Where `role` prints to."""
+        """The log file of `role`."""
         return self.logs / f"{role}.log"
 
     def strike(self, process: ChildProcess) -> None:
-        """End a process and most of what it started, without warning, and wait for nothing; `kill` ends the rest."""
+        """Kill a process and its process group, and do not wait; `kill` ends the rest."""
         process.killed = True
         if process.code is None:
             reaper.end_group(process.pid)
 
     def kill(self, process: ChildProcess) -> None:
-        """End a process and all that it started, without warning; returns when they are gone."""
-        self.strike(process)  # one system call for most of the tree, then those that left the group
+        """Kill a process and all its children. Returns when they are gone."""
+        self.strike(process)  # one system call for most of the tree, then the processes outside the group
         reaper.end_tagged(self._tag(process.role) + "\0")
         process.popen.wait()
         assert process.code is not None
 
     def end(self, process: ChildProcess, patience: float) -> None:
-        """Ask a process to end, and kill what is left after `patience` seconds."""
+        """Ask a process to end, and kill the rest after `patience` seconds."""
         process.killed = True
         if process.code is None:
             with contextlib.suppress(ProcessLookupError):
@@ -146,11 +145,11 @@ class Processes:
         self.kill(process)
 
     def belongs(self, pid: int, role: str) -> bool:
-        """Whether a process id is one that `role` has started."""
+        """Whether `role` has started this process."""
         return pid in reaper.tagged(self._tag(role) + "\0")
 
     def close(self) -> None:
-        """Kill all that is left of the run."""
+        """Kill all processes of the run."""
         reaper.end_tagged(f"{self.run}/")
         with contextlib.suppress(OSError):
             self._reaper.communicate(timeout=5)
@@ -170,9 +169,9 @@ class Processes:
 
 
 def _temporary_folder() -> Path:
-    """A new folder; not below that of the environment, when sockets there would have a path that does not fit.
+    """A new folder in the environment's temporary folder, or in OTHER_TEMPORARY if that path is too long for sockets.
 
-    Raises SpecRefused when there is no place for one.
+    Raises SpecRefused if no folder can be created.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="ferry-"))
@@ -181,13 +180,13 @@ def _temporary_folder() -> Path:
             folder = Path(tempfile.mkdtemp(prefix="ferry-", dir=OTHER_TEMPORARY))
     except OSError as error:
         raise SpecRefused(
-            f"no folder for temporary files: {error}; set TMPDIR to a short path of plain letters"
+            f"no folder for temporary files: {error}; set TMPDIR to a short path of ASCII letters"
         ) from None
     return folder
 
 
 def last_lines(log: Path, count: int = 20, begin: int = 0) -> list[str]:
-    """The last lines of a log that say anything, of those behind its first `begin` bytes."""
+    """The last `count` lines of a log that are not blank, without its first `begin` bytes."""
     try:
         with open(log, "rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,9 +1,9 @@
-"""Ends every process of a run, also when the supervisor was killed: no process outlives its supervisor.
+"""Ends every process of a run, so that no process outlives its supervisor, even a killed one.
 
-Processes carry a tag in their environment (`FERRY_PROCESS_TAG=RUN/ROLE`), which their children inherit, whatever session or
-process group they move to. As a program, it waits for the end of its standard input, which the supervisor holds open,
-and then kills all that is tagged; standard input may name process ids (one a line) of leaders of sessions that hide
-their environment. Standard library only, and no import of ours: it runs as a script and has to start at once.
+Processes carry a tag in their environment (`FERRY_PROCESS_TAG=RUN/ROLE`). Their children inherit it in every session and
+process group. As a program, the reaper waits for the end of its standard input, which the supervisor holds open, and then
+kills all tagged processes. Standard input may list process ids, one a line, of session leaders that hide their
+environment. Standard library only, without imports of Ferry: the reaper runs as a script and must start at once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ TAG = "FERRY_PROCESS_TAG"
 
 
 def tagged(prefix: str) -> list[int]:
-    """Process ids whose tag begins with `prefix`; end it with '/' or NUL to mean a whole name. Never this process."""
-    wanted, found = f"\0{TAG}={prefix}".encode(), []
+    """Processes whose tag begins with `prefix`, which '/' or NUL at its end makes a whole name. Never this process."""
+    wanted, pids = f"\0{TAG}={prefix}".encode(), []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in b"\0" + file.read():
-                    found.append(int(name))
-    return found
+                    pids.append(int(name))
+    return pids
 
 
 def born(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot: tells two processes of one id apart. None when it is gone."""
+    """Start time of a process in ticks since boot, which differs for a later process with its id. None: it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()
@@ -42,25 +42,25 @@ def born(pid: int) -> str | None:
 
 
 def end_group(pid: int) -> None:
-    """Kill the process group of this leader at once."""
+    """Kill the process group of this leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def end_tagged(prefix: str) -> None:
-    """Kill all that is tagged, until two looks find nothing: a killed process cannot fork, so this ends."""
+    """Kill all tagged processes, until two looks find none: a killed process cannot fork, so this ends."""
     looks = 0
-    while looks < 2:  # what is just being executed has no environment for a moment
+    while looks < 2:  # a process has no environment for a moment during exec
         pids = tagged(prefix)
         looks = 0 if pids else looks + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)  # a killed process is still listed until the kernel has taken it down
+        time.sleep(0.005)  # the kernel lists a killed process for a moment
 
 
 def main(prefix: str, temporary: str) -> None:
-    """Wait for the supervisor's end, then end the rest, and remove its folder for temporary files."""
+    """Wait for the supervisor's end, then kill the processes of the run, and remove the folder for temporary files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leaders: dict[int, str | None] = {}

@@ -1,4 +1,4 @@
-"""What happened in a run and when: read from its timeline, summed up, printed and drawn.
+"""The timeline of a run: read, summarised, printed and drawn.
 
-It must never change anything.
+The package must never change a run.
 """

@@ -1,4 +1,4 @@
-"""A terminal that shows text of others as it is: no markup, no escape sequences, nothing that moves the cursor.
+"""A console that prints foreign text safely: without markup, escape sequences or moves of the cursor.
 
 Errors, names and reasons come from users' programs, sinks, brokers and clusters.
 """
@@ -23,23 +23,23 @@ def _wrapped(line: str, width: int, indent: int) -> list[str]:
 
 
 class PlainConsole(Console):
-    """Console of rich; colours and tables are Ferry's own."""
+    """A console of rich without automatic markup, emoji and highlighting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        """Lines, of which a terminal shows all: what does not fit stands below, as far in as `indent`."""
+        """Print lines. On a terminal long lines are wrapped, and indented by `indent`."""
         lines = [one_line(line) for line in text.split("\n")]
         if self.is_terminal:
             lines = ["\n".join(_wrapped(line, self.width, indent)) for line in lines]
         self.print(Text("\n".join(lines), style=style), soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
-        """See Console, which would end the process, whatever it has to put away."""
+        """Raise the error; rich would exit the process, without its cleanup."""
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """See Console: control characters are shown as Python writes them in a string."""
+        """Render with control characters as escapes of a Python string."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)

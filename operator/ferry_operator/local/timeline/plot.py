@@ -1,6 +1,6 @@
-"""Pictures: of a pipeline, and of a run's timeline, with epoch time, latency, throughput, moves and failures.
+"""Pictures of a pipeline, and of a run's timeline with epoch time, latency, throughput, moves and failures.
 
-The only importer of matplotlib. It draws records and computes nothing that `timeline` does not.
+The only importer of matplotlib. It draws records; `timeline` computes their numbers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ferry_operator.local.timeline import timeline
 LINE, FAST, MOVE, FAILURE, ACTION = "#1f5fa8", "#2a7f62", "#f2b544", "#c0392b", "#6b4fa0"
 
 LABELS_MAX = 24
-"""More actions than this get their lines, and no labels: nobody could read them."""
+"""With more actions than this only their lines are drawn: the labels would be unreadable."""
 
 BOX_LETTERS = 28
-"""Longer names of a pipeline's sinks are cut."""
+"""Longer names in boxes of a pipeline are cut."""
 
 LEAST_SECONDS = 1e-4
-"""The least latency that is drawn: the scale is logarithmic."""
+"""Least latency in the picture, because the scale is logarithmic."""
 
 STYLE = {
     "font.size": 9,
@@ -43,7 +43,7 @@ Record = dict[str, Any]
 
 
 def draw_pipeline(plan: graph.Plan, file: Path, job: str) -> None:
-    """Write the picture (PNG, SVG or PDF by the ending of the file's name): sources left, sinks right."""
+    """Write the picture of a pipeline, sources left, sinks right; PNG, SVG or PDF by the suffix of the file."""
     boxes, edges = graph.laid_out(plan)
     width, height = 1 + max(x for x, _ in boxes.values()), 1 + max(y for _, y in boxes.values())
     figure = Figure(figsize=(3.2 * width, 0.6 + 1.1 * height), dpi=130, layout="constrained")
@@ -69,12 +69,12 @@ def draw_pipeline(plan: graph.Plan, file: Path, job: str) -> None:
 
 
 def draw(records: Sequence[Record], file: Path, job: str) -> None:
-    """Write the picture (PNG, SVG or PDF by the file's ending; PNG without one); needs at least one epoch.
+    """Write the picture of a timeline with at least one epoch; PNG, SVG or PDF by the suffix of the file, else PNG.
 
-    Three panels share the time since the first epoch began: the time between the ends of epochs, the time from the
-    begin of an epoch to the end of its sink, records per second; and a fourth, where sources say when records were
-    created: how long these took to the sinks, on a scale that is as fine for milliseconds as for seconds. Shaded: moves;
-    lines: failures and other actions.
+    The panels share the time since the begin of the first epoch. They show the time between the ends of epochs, the time
+    from the begin of an epoch to the end of its sink, and records per second. If sources give the creation time of
+    records, a fourth panel shows the latency from creation to the sinks on a logarithmic scale. Moves are shaded; lines
+    mark failures and other actions.
     """
     epochs = timeline.epochs_of(records)
     assert epochs, "nothing to draw"
@@ -109,21 +109,21 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
     rates = [r.get("rows", 0) / max(gap, 1e-6) for r, gap in zip(epochs, gaps)]
     latencies = [r["end"] - r["begin"] for r in epochs]
     labels = ("epoch time (s)", "output latency (s)", "records/s")
-    # An epoch is as wide as it took, so that a pause shows as a block and not as a slope.
+    # The width of an epoch is its duration, so that a pause is a block and not a slope.
     for axis, label, values, color in zip(axes, labels, (gaps, latencies, rates), (LINE, LINE, FAST)):
         axis.stairs(values, [0.0, *times], color=color, linewidth=1.2, baseline=None, zorder=3)
         axis.stairs(values, [0.0, *times], color=color, alpha=0.13, fill=True, zorder=2)
         axis.set_ylabel(label)
-    if len(epochs) < timeline.FEW_EPOCHS:  # of which each is worth a look
+    if len(epochs) < timeline.FEW_EPOCHS:  # few enough to mark each epoch
         for axis, values, color in zip(axes, (gaps, latencies, rates), (LINE, LINE, FAST)):
             axis.plot(times, values, "o", color=color, markersize=4, clip_on=False, zorder=3)
-    # Nothing was waited for before the first epoch: its rate says nothing of the others, and would make them flat.
+    # The rate of the first epoch has no preceding wait; on its scale the other rates would look flat.
     axes[2].set_ylim(top=1.08 * (max(rates[1:], default=0.0) or rates[0]) or 1.0)
     axes[2].yaxis.set_major_formatter(EngFormatter(sep=" "))
 
 
 def _quantiles(axis: Any, latencies: Sequence[Record], begin: float) -> None:
-    """The 50th, 90th, 99th and 100th percentile of the latency in each line of the timeline."""
+    """The 50th, 90th, 99th and 100th percentile of each latency record of the timeline."""
     times = [r["t"] - begin for r in latencies]
     for name, color in (("max", "#b9c2ca"), ("p99", FAILURE), ("p90", MOVE), ("p50", LINE)):
         axis.plot(
@@ -134,7 +134,7 @@ def _quantiles(axis: Any, latencies: Sequence[Record], begin: float) -> None:
 
 
 def _by_powers(axis: Any, latencies: Sequence[Record]) -> None:
-    """A scale on which nothing has no place, so that it needs bounds of its own."""
+    """A logarithmic scale, which has no zero and so needs explicit bounds."""
     axis.set_yscale("log")
     shown = [max(r[name], LEAST_SECONDS) for r in latencies for name in ("p50", "max")]
     axis.set_ylim(min(shown) / 2, max(shown) * 3)
@@ -149,7 +149,7 @@ def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[floa
         axis.spines[side].set_visible(False)
     for move in moves:
         axis.axvspan(move.begin - begin, move.end - begin, color=MOVE, alpha=0.35, linewidth=0, zorder=1)
-        # A move of some milliseconds would be thinner than a pixel.
+        # The area of a move of some milliseconds would be thinner than a pixel.
         axis.axvline(move.begin - begin, color=MOVE, linewidth=1.0, alpha=0.8, zorder=1)
     for at, _, failure in marks:
         axis.axvline(
@@ -158,7 +158,7 @@ def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[floa
 
 
 def _marks(records: Sequence[Record], begin: float, last: float) -> list[tuple[float, str, bool]]:
-    """(seconds, text, is a failure) of actions and losses; what happened before the first epoch is left out."""
+    """(seconds, text, is a failure) of actions and losses since the first epoch."""
     marks: list[tuple[float, str, bool]] = []
     for record in records:
         if record["kind"] not in ("action", "halt", "degraded") or not 0 <= record["t"] - begin <= last + 1:
@@ -170,7 +170,7 @@ def _marks(records: Sequence[Record], begin: float, last: float) -> list[tuple[f
 
 
 def _labels(axis: Any, marks: Sequence[tuple[float, str, bool]], last: float) -> None:
-    """Texts beside the lines of the first panel, above it where they would hide the curve, in rows that do not overlap."""
+    """Labels of the lines above the first panel, in rows without overlaps."""
     if len(marks) > LABELS_MAX:
         return
     free: list[float] = []
@@ -202,10 +202,10 @@ def _title(job: str, summary: timeline.Summary) -> str:
 
 
 def _legend(figure: Any, summary: timeline.Summary, marks: Sequence[tuple[float, str, bool]]) -> None:
-    """Only what is in the picture."""
+    """A legend of the elements in the picture."""
     entries: list[Any] = []
     if summary.moves:
-        entries.append(Patch(color=MOVE, alpha=0.5, label="move under way"))
+        entries.append(Patch(color=MOVE, alpha=0.5, label="move in progress"))
     if any(failure for *_, failure in marks):
         entries.append(Line2D([], [], color=FAILURE, linestyle="--", label="failure"))
     if any(not failure for *_, failure in marks):

@@ -1,6 +1,6 @@
-"""What `ferry run`, `status` and `top` print: progress while a job runs, tables of its state, the summary at the end.
+"""The output of `ferry run`, `status` and `top`: progress while a job runs, tables of its state, the summary at the end.
 
-It formats values that it is given; it asks nobody and decides nothing.
+It only formats values: it sends no request and decides nothing.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ STYLES = {
 """Colors of events, by the kind of their record."""
 
 LIVE_SECONDS = 3600.0
-"""Event time that is further behind the clock is that of old input."""
+"""Event time that is further behind the clock belongs to old input."""
 
 RECENT_SECONDS = 300.0
-"""So long after it a process has ended, and another one has taken its place, `status` says why it did."""
+"""`status` shows the reason of a process's end for this time, after a new process has replaced it."""
 
 AGAIN_SECONDS = {"malformed": math.inf, "output": math.inf, "ended": 60.0}
-"""By kind of record: for so long the same text is shown once."""
+"""By kind of record: time in which the same text is shown only once."""
 
 INDENT = 10
-"""Indent of the second line of an event: as wide as the time before the first one."""
+"""Indent of the second line of an event: the width of the time in its first line."""
 
 MOVES_SHOWN = 10
-"""A plan of a step for each virtual node has as many moves."""
+"""Moves in a summary; a plan with one step per virtual node has one move per virtual node."""
 
 NUMBERS = re.compile(r"\w*\d\w*")
 
@@ -59,10 +59,10 @@ LINE_SECONDS = 1.0
 
 
 class ProgressView:
-    """Shows views as they come; use as a context."""
+    """Shows views during a run; use it as a context."""
 
     def __init__(self, console: PlainConsole, quiet: bool, rows: PlainConsole | None = None) -> None:
-        """`rows`: where those of console sinks go."""
+        """`rows`: the console for rows of console sinks."""
         self._console = console
         self._rows = rows or console
         self._quiet = quiet
@@ -71,14 +71,14 @@ class ProgressView:
         )
         self._last_event = "starting"
         self._shown_at: dict[str, float] = {}
-        """events that are not shown each time, and when each was last"""
+        """by event that is not always shown: when it was shown last"""
         self._printed = 0.0
         self._shown: tuple[object, ...] = ()
-        """what the last line of progress was about"""
+        """values of the last line of progress"""
         self._causes: set[str] = set()
         """texts of problems; a halt with one of these texts is not printed again"""
         self._problems: frozenset[str] = frozenset()
-        """what is degraded, as far as a line has said it"""
+        """problems that a line has shown"""
 
     def __enter__(self) -> ProgressView:
         if self._live is not None:
@@ -87,7 +87,7 @@ class ProgressView:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            with suppress(OSError):  # of a terminal that is closed
+            with suppress(OSError):  # the terminal is closed
                 self._live.stop()
 
     def __call__(self, view: RunView) -> None:
@@ -96,7 +96,7 @@ class ProgressView:
             self._console.say(f"warning: {one_line(warning)}", "yellow", INDENT)
         for record in view.records:
             if record["kind"] == "printed":
-                on_terminal = self._live is not None and self._rows.is_terminal  # then above the panel
+                on_terminal = self._live is not None and self._rows.is_terminal  # rich prints them above the panel
                 (self._console if on_terminal else self._rows).print(Text(record["text"]), soft_wrap=True)
         if self._quiet:
             return
@@ -115,24 +115,24 @@ class ProgressView:
                 self._live.update(self._panel(view), refresh=True)
         elif now - self._printed >= LINE_SECONDS:
             status, problems = view.status, self._problems
-            what: tuple[object, ...] = (
+            values: tuple[object, ...] = (
                 view.silent is None,
                 view.ending,
                 sum(worker.running for worker in view.workers),
             )
             if status is not None:
                 waits = status.epoch < 0 and status.phase == "idle"
-                problems = frozenset(_words(one.text) for one in status.problems)
-                rests = status.settled or status.epoch < 0  # which the line does not say before the first epoch
-                what = status.epoch, waits, rests, problems, len(view.workers)
-            over = status is None and view.ending  # which the events have said
-            if what != self._shown and not over:  # the lag alone changes all the time
-                self._printed, self._shown = now, what
+                problems = frozenset(_words(problem.text) for problem in status.problems)
+                rests = status.settled or status.epoch < 0  # the line does not show it before the first epoch
+                values = status.epoch, waits, rests, problems, len(view.workers)
+            over = status is None and view.ending  # events have shown the end
+            if values != self._shown and not over:  # a new lag alone is no reason for a line
+                self._printed, self._shown = now, values
                 self._console.print(Text(progress_line(view, self._problems)), soft_wrap=True)
                 self._problems = problems
 
     def _is_news(self, event: str, record: Record) -> bool:
-        """Not what comes again and again: of malformed records the first, of an instance that cannot begin one a minute."""
+        """Whether to show an event: repeated texts are rare, such as one a minute for an instance that cannot start."""
         if record["kind"] == "halt" and record.get("text") in self._causes:
             return False
         again = AGAIN_SECONDS.get(record["kind"])
@@ -154,17 +154,17 @@ class ProgressView:
 
 
 def progress_line(view: RunView, known: Container[str] = ()) -> str:
-    """One line: epoch, speed, lag or progress, watermark, workers, moves under way. `known`: what needs no second text."""
+    """One line: epoch, speed, lag or progress, watermark, workers, moves. `known`: problems whose text was shown before."""
     status = view.status
     running = sum(worker.running for worker in view.workers)
     workers = f"workers {running}/{view.wanted.size.workers}"
     if status is None:
         return f"{no_answer(view.silent, view.ending) or 'starting Spark ...'}  {workers}"
-    degraded = ["degraded" if _words(one.text) in known else f"degraded: {one.text}" for one in status.problems]
+    degraded = ["degraded" if _words(p.text) in known else f"degraded: {p.text}" for p in status.problems]
     if status.epoch < 0 and not status.progress.rows:
         first = "first epoch: loads the kernels, and compiles them once on a machine"
         if status.phase == "idle":
-            waits = any(one.reason == "SinkFailing" for one in status.problems)
+            waits = any(problem.reason == "SinkFailing" for problem in status.problems)
             first = "waiting for a sink" if waits else "waiting for records"
         return "  ".join([first, workers, *degraded])
     parts = [
@@ -190,23 +190,23 @@ def progress_line(view: RunView, known: Container[str] = ()) -> str:
 
 
 def no_answer(silent: float | None, ending: bool) -> str:
-    """Why a driver that has answered before does not; empty: it never has."""
+    """The text for a driver that does not answer any more; empty: it has never answered."""
     if ending:
         return "ending"
     return "" if silent is None else f"driver does not answer (last answer {silent:,.0f} s ago)"
 
 
 def _words(text: str) -> str:
-    """Without numbers: how often, and for how long, is no news."""
+    """The text without numbers: a new count or duration is no news."""
     return NUMBERS.sub("", text)
 
 
 def boundary_texts(status: Status) -> list[str]:
-    """Which virtual nodes wait for the end of windows: '5: 0.0 until 12:01:00, 2.1 from then'."""
+    """The virtual nodes that wait for the end of windows: '5: 0.0 until 12:01:00, 2.1 from then'."""
     alike: dict[tuple[str, str, int | None], list[str]] = {}
-    for one in status.moves.boundaries:
-        alike.setdefault((one.origin, one.target, one.begins), []).append(str(one.vnode))
-    until = {at: watermark_text(at) if at is not None else "what it has is over" for _, _, at in alike}
+    for wait in status.moves.boundaries:
+        alike.setdefault((wait.origin, wait.target, wait.begins), []).append(str(wait.vnode))
+    until = {at: watermark_text(at) if at is not None else "its windows end" for _, _, at in alike}
     return [
         f"{' '.join(vnodes)}: {origin} until {until[at]}, {target} from then"
         for (origin, target, at), vnodes in alike.items()
@@ -214,9 +214,9 @@ def boundary_texts(status: Status) -> list[str]:
 
 
 def lag_text(status: Status, events: int | None, now: float) -> str:
-    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is.
+    """The progress of a bounded job, or the lag of an unbounded job: the distance of its watermark from the clock.
 
-    No share of the events: a job reads those of its streams alone, and nobody knows how many these are.
+    Progress is no share of the events: a job reads only the events of its streams, and their number is not known.
     """
     if events:
         return f"{status.progress.rows:,} rows read (the input ends after {events:,} events)"
@@ -229,7 +229,7 @@ def lag_text(status: Status, events: int | None, now: float) -> str:
 
 
 def watermark_text(watermark: int | None) -> str:
-    """Event time of a watermark; '-' before any input, 'end' after all of it."""
+    """A watermark as event time; '-' before any input, 'end' after the last input."""
     if watermark is None or watermark < -(1 << 60):
         return "-"
     if watermark > 1 << 60:
@@ -241,13 +241,13 @@ def watermark_text(watermark: int | None) -> str:
 
 
 def event_text(record: Record) -> str | None:
-    """A record of the timeline as a line for people; None for what happens all the time."""
+    """A record of the timeline as a line for users; None for records of frequent events."""
     match record["kind"]:
         case "groups":
             counts = Counter(change[1] for change in record["changes"])
             targets = sorted({str(change[2]) for change in record["changes"]})
             names = ", ".join(targets[:6]) + (", ..." if len(targets) > 6 else "")
-            return "groups: " + ", ".join(f"{n} {what}" for what, n in counts.items()) + f" ({names})"
+            return "groups: " + ", ".join(f"{n} {change}" for change, n in counts.items()) + f" ({names})"
         case "action":
             return str(record.get("text", ""))
         case "ready":
@@ -267,7 +267,7 @@ def _style(record: Record) -> str:
 
 
 def summary_table(summary: Summary, job: str) -> Table:
-    """The numbers of a run for people."""
+    """The summary of a run as a table."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(job, style="bold"), "")
     table.add_row("epochs", f"{summary.epochs:,} in {summary.seconds:.1f} s")
@@ -299,7 +299,7 @@ def summary_table(summary: Summary, job: str) -> Table:
 
 
 def epoch_text(summary: Summary) -> str:
-    """How long epochs took. Quantiles of a few epochs would say how long the first took, and be read as something else."""
+    """Times of epochs. Without quantiles for a few epochs, because the first epoch would dominate them."""
     if summary.epochs >= FEW_EPOCHS:
         return (
             f"median {_seconds(summary.epoch_median)}, p90 {_seconds(summary.epoch_p90)}, "
@@ -309,10 +309,10 @@ def epoch_text(summary: Summary) -> str:
     return first if summary.epochs < 2 else f"{first}; median {_seconds(summary.epoch_median)}"
 
 
-def latency_text(one: LatencyQuantiles) -> str:
-    """Quantiles of the time from records' creation to the sinks."""
-    words = [f"{name} {_seconds(getattr(one, name))}" for name in ("p50", "p90", "p99", "p999", "max")]
-    return f"{', '.join(words)} ({one.records:,} records)"
+def latency_text(latency: LatencyQuantiles) -> str:
+    """Quantiles of the time from the creation of records to the sinks."""
+    words = [f"{name} {_seconds(getattr(latency, name))}" for name in ("p50", "p90", "p99", "p999", "max")]
+    return f"{', '.join(words)} ({latency.records:,} records)"
 
 
 def _seconds(value: float) -> str:
@@ -320,15 +320,15 @@ def _seconds(value: float) -> str:
 
 
 def job_table(document: Record) -> Table:
-    """A job as `GET /job` describes it, for people."""
+    """The answer of `GET /job` as a table."""
     spec, wire = document["spec"], document["status"]
     status = Status.from_wire(wire) if wire else None
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), f"{document['run']}, {document['phase']}")
     if status is not None:
         for kind, problems in (("degraded", status.problems), ("warning", status.notices)):
-            for one in problems:
-                table.add_row(kind, one_line(one.text))
+            for problem in problems:
+                table.add_row(kind, one_line(problem.text))
         mode = f", {status.progress.epoch_mode}" if status.progress.epoch_mode else ""
         table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
         speed = f"{status.load.rows_per_second:,.0f} rows/s, epoch {_seconds(status.load.epoch_seconds)}"
@@ -349,8 +349,8 @@ def job_table(document: Record) -> Table:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
         why = no_answer(document.get("silent"), document.get("ending", False)).removeprefix("driver ")
-        table.add_row("driver", why or "starts, and does not answer yet")
-    for process, end in sorted(document.get("ends", {}).items(), key=lambda one: -one[1]["at"]):
+        table.add_row("driver", why or "is starting, and does not answer yet")
+    for process, end in sorted(document.get("ends", {}).items(), key=lambda item: -item[1]["at"]):
         if (status is None and process == "driver") or time.time() - end["at"] < RECENT_SECONDS:
             at = time.strftime("%H:%M:%S", time.localtime(end["at"]))
             table.add_row("last end", f"{process}, at {at}: {one_line(end['why'])}")
@@ -373,13 +373,14 @@ def _state_text(status: Status) -> str:
     return text + ("" if status.journal_up else ", journal down")
 
 
-def _checkpoint_text(one: CheckpointStatus, now: float) -> str:
-    under_way = ", another one is under way" if one.under_way else ""
-    if one.number is None:
+def _checkpoint_text(checkpoint: CheckpointStatus, now: float) -> str:
+    under_way = ", another is in progress" if checkpoint.under_way else ""
+    if checkpoint.number is None:
         return f"none yet{under_way}"
-    name = f" ({one.name})" if one.name else ""
-    age = f", {max(0.0, now - one.at):,.0f} s ago" if one.at is not None else ""
-    return f"{one.number}{name} as of epoch {one.epoch}{age}, {one.total_bytes / 1e6:,.1f} MB{under_way}"
+    name = f" ({checkpoint.name})" if checkpoint.name else ""
+    age = f", {max(0.0, now - checkpoint.at):,.0f} s ago" if checkpoint.at is not None else ""
+    size = f"{checkpoint.total_bytes / 1e6:,.1f} MB"
+    return f"{checkpoint.number}{name} as of epoch {checkpoint.epoch}{age}, {size}{under_way}"
 
 
 def _worker_text(worker: Record, drains: list[int], status: Status | None) -> str:

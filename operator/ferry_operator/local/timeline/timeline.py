@@ -1,10 +1,10 @@
-"""What a run's timeline says: epochs, throughput, the pause of each move, the time of each recovery.
+"""The numbers of a run's timeline: epochs, throughput, the pause of each move, the time of each recovery.
 
-The numbers are pure functions of the records; only `read` and `TimelineTail` touch the file. Times are seconds since 1970,
-lengths are seconds. A *gap* is the time between the ends of two epochs that follow each other: what a reader of the
-output has to wait for. The *pause* of a move is the longest gap while it was under way, without the time before and after
-it in which no epoch ran, for there was nothing to read. (Megaphone, section 5, measures
-the latency of single records, offered at a fixed rate: that is `latency` here, where sources say when theirs were made.)
+The numbers are pure functions of the records; only `read` and `TimelineTail` read the file. Times are seconds since 1970,
+lengths are seconds. A *gap* is the time between the ends of two consecutive epochs: the wait of a reader of the output.
+The *pause* of a move is the longest gap during the move, without idle time before and after it, in which no epoch ran
+because there was no input. (Megaphone, section 5, measures the latency of single records at a fixed rate. Here this is
+`latency`, if sources give the creation time of records.)
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from ferry.contract.timeline import TIMELINE_BEFORE
 Record = dict[str, Any]
 
 FOLLOW_UP_SECONDS = 5.0
-"""A switchover or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
+"""A switchover or clean-up of a virtual node within this time after the move belongs to the same move."""
 
 HEAD_BYTES = 256
-"""Bytes of a part of the timeline that tell it from another part: its first record begins with the time."""
+"""First bytes of a part of the timeline, which identify the part: its first record begins with the time."""
 
 FEW_EPOCHS = 10
-"""Of fewer, quantiles say nothing, and the first epoch, which loads kernels, hides the others."""
+"""With fewer epochs quantiles are meaningless, because the first epoch, which loads kernels, dominates."""
 
 FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 """Actions that a recovery follows."""
 
 
 def read(file: Path) -> list[Record]:
-    """All records of a timeline; a last line that is still being written is left out."""
+    """All records of a timeline, without an incomplete last line."""
     return TimelineTail(file).read()
 
 
 class TimelineTail:
-    """Reads what was added to a timeline since the last look, across the end of its part."""
+    """Reads the new records of a timeline since the last look, also across a rotation of the file."""
 
     def __init__(self, file: Path, from_end: bool = False) -> None:
         self._file = file
         self._head = b""
         self._at = 0
-        """How the part begins that was read last: no other part begins with the same record."""
+        """position in the part that was read last; `_head`, its first bytes, identifies the part"""
         if from_end and file.exists():
             with open(file, "rb") as part:
                 self._head = part.read(HEAD_BYTES)
                 self._at = part.seek(0, os.SEEK_END)
 
     def read(self) -> list[Record]:
-        """New records, in order; none while the file does not exist."""
+        """New records, in order; empty while the file does not exist."""
         records: list[Record] = []
         try:
             with open(self._file, "rb") as file:
@@ -64,17 +64,17 @@ class TimelineTail:
                     records, self._at = self._rest(), 0
                 self._head = head
                 file.seek(self._at)
-                found, size = _records(file.read())
+                new, size = _records(file.read())
         except FileNotFoundError:
             return []
         self._at += size
-        return records + found
+        return records + new
 
     def _known(self, head: bytes) -> bool:
         return bool(self._head) and head.startswith(self._head)
 
     def _rest(self) -> list[Record]:
-        """The unread records of the part before; all of its records, if it is not the part that was read."""
+        """The unread records of the previous part; all its records if it is not the part that was read last."""
         try:
             with open(self._file.with_name(TIMELINE_BEFORE), "rb") as file:
                 file.seek(self._at if self._known(file.read(HEAD_BYTES)) else 0)
@@ -84,14 +84,14 @@ class TimelineTail:
 
 
 def _records(data: bytes) -> tuple[list[Record], int]:
-    """The records of the whole lines, and the bytes of these."""
+    """The records of the complete lines, and the number of their bytes."""
     whole = data[: data.rfind(b"\n") + 1]
     records = []
     for line in whole.splitlines():
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # a process that was killed while it wrote
+            continue  # the process was killed during the write
         if isinstance(record, dict) and "kind" in record:
             records.append(record)
     return records, len(whole)
@@ -99,28 +99,28 @@ def _records(data: bytes) -> tuple[list[Record], int]:
 
 @dataclass(slots=True)
 class Move:
-    """Virtual nodes that changed their members together: from the first that joined to the last switched or cleaned."""
+    """Virtual nodes that changed their members together, from the first join to the last switchover or clean-up."""
 
     begin: float
     end: float
     vnodes: list[int] = field(default_factory=list)
     switchovers: int = 0
-    """vnodes that got a new leader"""
+    """virtual nodes that got a new leader"""
     joined: int = 0
-    """copies that were warmed"""
+    """new copies"""
     aborted: int = 0
     pause: float | None = None
-    """longest gap between finished epochs while it was under way; None when fewer than two epochs touch it"""
+    """longest gap between finished epochs during the move; None if fewer than two epochs touch it"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One failure and the first epoch that finished after it."""
+    """One failure, and the time to the next finished epoch."""
 
     at: float
     text: str
     seconds: float | None
-    """None: no epoch finished any more"""
+    """None: no epoch has finished since"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Summary:
     malformed: int
     fired: int
     epoch_first: float
-    """in which kernels are loaded or compiled, and all that lay there is read: it says little of the others"""
+    """time of the first epoch, which loads kernels and reads the existing input: not typical of later epochs"""
     epoch_median: float
     epoch_p90: float
     epoch_p99: float
@@ -147,7 +147,7 @@ class Summary:
     degraded: tuple[str, ...]
     warnings: tuple[str, ...]
     latency: LatencyQuantiles | None = None
-    """of records, from their creation to the sinks; None: no source says when they were created"""
+    """latency of records from their creation to the sinks; None: no source gives the creation time"""
 
     def to_wire(self) -> Record:
         """Plain values."""
@@ -155,13 +155,13 @@ class Summary:
 
 
 def epochs_of(records: Sequence[Record]) -> list[Record]:
-    """Records of finished epochs by number; of one that was run again, the last."""
-    found = {int(r["epoch"]): r for r in records if r["kind"] == "epoch"}
-    return [found[number] for number in sorted(found)]
+    """Records of finished epochs by number; the last record of an epoch that was run again."""
+    epochs = {int(r["epoch"]): r for r in records if r["kind"] == "epoch"}
+    return [epochs[number] for number in sorted(epochs)]
 
 
 def summarize(records: Sequence[Record]) -> Summary:
-    """The numbers of these records."""
+    """The summary of these records."""
     epochs = epochs_of(records)
     lengths = [r["end"] - r["begin"] for r in epochs]
     ends = [r["end"] for r in epochs]
@@ -194,12 +194,12 @@ def _texts(records: Sequence[Record], kind: str) -> tuple[str, ...]:
 
 
 def latency_of(records: Sequence[Record]) -> LatencyQuantiles | None:
-    """Of all records of these lines together: quantiles of several lines cannot be added, counts can."""
-    made = LatencyHistogram()
+    """Quantiles of all latency records together, by their counts: quantiles themselves cannot be added."""
+    histogram = LatencyHistogram()
     for record in records:
         if record["kind"] == "latency":
-            made.merge(dict(record["counts"]))
-    return made.quantiles()
+            histogram.merge(dict(record["counts"]))
+    return histogram.quantiles()
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -211,7 +211,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def gaps(ends: Sequence[float]) -> list[float]:
-    """Times between ends of epochs that follow each other."""
+    """Times between the ends of consecutive epochs."""
     return [after - before for before, after in pairwise(ends)]
 
 
@@ -225,20 +225,20 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
         if record["kind"] != "groups":
             continue
         changes = sorted(record["changes"], key=lambda c: c[1] != "joined")
-        for vnode, what, instance in changes:
-            if what in ("joined", "switched") or (what in ("in-sync", "aborted") and (vnode, instance) in warming):
-                move = _open_move(moves, bool(warming), vnode, record["t"], what)
+        for vnode, change, instance in changes:
+            if change in ("joined", "switched") or (change in ("in-sync", "aborted") and (vnode, instance) in warming):
+                move = _open_move(moves, bool(warming), vnode, record["t"], change)
                 move.end = max(move.end, record["t"])
                 if vnode not in move.vnodes:
                     move.vnodes.append(vnode)
-                move.switchovers += what == "switched"
-                move.joined += what == "joined"
-                move.aborted += what == "aborted"
-            elif what == "cleaned" and moves and vnode in moves[-1].vnodes:
+                move.switchovers += change == "switched"
+                move.joined += change == "joined"
+                move.aborted += change == "aborted"
+            elif change == "cleaned" and moves and vnode in moves[-1].vnodes:
                 moves[-1].end = max(moves[-1].end, record["t"])
-            if what == "joined":
+            if change == "joined":
                 warming[vnode, instance] = True
-            elif what in ("in-sync", "aborted", "removed"):
+            elif change in ("in-sync", "aborted", "removed"):
                 warming.pop((vnode, instance), None)
     epochs = epochs_of(records)
     for move in moves:
@@ -246,11 +246,11 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
     return moves
 
 
-def _open_move(moves: list[Move], warming: bool, vnode: int, now: float, what: str) -> Move:
-    """The move a change belongs to: the last one if it is under way or this is its follow-up, else a new one."""
+def _open_move(moves: list[Move], warming: bool, vnode: int, now: float, change: str) -> Move:
+    """The move of a change: the last move if it is in progress or the change is its follow-up, else a new move."""
     if moves:
         last = moves[-1]
-        follows = what != "joined" and vnode in last.vnodes and now - last.end <= FOLLOW_UP_SECONDS
+        follows = change != "joined" and vnode in last.vnodes and now - last.end <= FOLLOW_UP_SECONDS
         if warming or follows or last.end == now:
             return last
     moves.append(Move(now, now))
@@ -258,7 +258,7 @@ def _open_move(moves: list[Move], warming: bool, vnode: int, now: float, what: s
 
 
 def pause(epochs: Sequence[Record], begin: float, end: float) -> float | None:
-    """The longest gap that touches [begin, end], without what was idle of it outside; None when there is none."""
+    """The longest gap that touches [begin, end], without its idle time outside; None if there is none."""
     touching = [
         after["end"] - before["end"] - _idle(before["end"], after["begin"], begin, end)
         for before, after in pairwise(epochs)
@@ -268,24 +268,24 @@ def pause(epochs: Sequence[Record], begin: float, end: float) -> float | None:
 
 
 def _idle(since: float, until: float, begin: float, end: float) -> float:
-    """How much of the time from `since` to `until` is outside [begin, end]."""
+    """The length of the part of [since, until] outside [begin, end]."""
     return max(0.0, min(until, begin) - since) + max(0.0, until - max(since, end))
 
 
 def recoveries_of(records: Sequence[Record]) -> list[Recovery]:
-    """Each failure that was caused or noticed by the supervisor, with the time to the next finished epoch."""
+    """Failures that the supervisor caused or noticed, each with the time to the next finished epoch."""
     epochs = [r for r in records if r["kind"] == "epoch"]
-    found = []
+    recoveries = []
     for record in records:
         text = str(record.get("text", ""))
         if record["kind"] == "action" and text.startswith(FAILURES) and " refused" not in text:
-            after = next((seconds for one in epochs if (seconds := _seconds(record, one)) > 0), None)
-            found.append(Recovery(record["t"], text, after))
-    return found
+            after = next((seconds for epoch in epochs if (seconds := _seconds(record, epoch)) > 0), None)
+            recoveries.append(Recovery(record["t"], text, after))
+    return recoveries
 
 
 def _seconds(record: Record, epoch: Record) -> float:
-    """From a record to the end of an epoch, by the clock that is never set, where both say it."""
+    """Seconds from a record to the end of an epoch, by the monotonic clock if both records have it."""
     if "up" in record and "up" in epoch:
         return float(epoch["up"] - record["up"])
     return float(epoch["end"] - record["t"])

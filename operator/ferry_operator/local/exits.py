@@ -1,6 +1,6 @@
-"""How the processes of a run ended: what that means for the run, and why, as other terminals are told.
+"""The ends of the processes of a run: their consequences for the run, and the reasons that other terminals show.
 
-The meaning of a driver's end is decided in `control.restarts`; what a process said at last is found by `cluster`.
+`control.restarts` decides the consequence of a driver's end; `cluster` reads the last words of a process.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ferry_operator.control.restarts import SILENT, Outcome, RestartPolicy, mean
 from ferry_operator.local.cluster.local import LocalCluster
 
 FAILURES_MAX = 4
-"""Starts in a row of a worker that may fail before the first epoch."""
+"""Consecutive failed starts of a worker before the first epoch, after which the job fails."""
 
 OF_USERS = ("UserCode", "PoisonRecord")
-"""Problems that do not pass by themselves: a run that is stopped with one has failed."""
+"""Problems that only a change of the program solves: a run that is stopped with such a problem has failed."""
 
 LASTING_SECONDS = 5.0
-"""A run that is stopped with any problem that is older than this has failed, too."""
+"""A run that is stopped with an older problem of any kind has failed, too."""
 
 
-class ProcessEnds:
-    """The ends of processes of one run. `note` takes a line for the timeline."""
+class ProcessExits:
+    """The ends of the processes of one run. `note`: writes a line of the timeline."""
 
     def __init__(self, cluster: LocalCluster, note: Callable[[str], None]) -> None:
         self.last: dict[str, tuple[float, str]] = {}
-        """By process: when it ended badly at last (seconds since 1970), and why."""
+        """by process: time of its last failure (seconds since 1970), and the reason"""
         self.worked = False
-        """an epoch was finished"""
+        """whether the run has finished an epoch"""
         self.halt = ""
-        """what the last driver that halted wrote into the timeline"""
+        """text of the last halt in the timeline"""
         self._cluster = cluster
         self._note = note
         self._restarts = RestartPolicy()
@@ -40,7 +40,7 @@ class ProcessEnds:
         self._failing = ""
 
     def epoch_finished(self) -> None:
-        """The driver works: its earlier ends do not count any more."""
+        """Forget earlier ends of the driver: it works."""
         self.worked, self._failing = True, ""
         self._restarts.epoch_finished()
 
@@ -49,31 +49,31 @@ class ProcessEnds:
         return self._restarts.may_start(time.monotonic())
 
     def stopped(self, problems: Iterable[ReportedProblem], up: bool) -> None:
-        """The run is about to be stopped, and these are the problems that it has; `up`: its driver answers.
+        """Note a request to stop, with the present problems. `up`: the driver answers.
 
-        A job that has worked before, and whose driver came back from a single end, needs no epoch to prove it: there may be
-        nothing to read. One that has finished no epoch, and a process of which ended badly, has failed.
+        The run has not failed if it finished an epoch before and its driver is back from a single crash: a further epoch
+        is no condition, because there may be no input. A run without a finished epoch has failed if a process failed.
         """
         if up and self.worked and self._restarts.crashes <= 1:
             self._failing = ""
         if not self.worked and self.last:
             self._failing = max(self.last.values())[1]
         lasting = time.time() - LASTING_SECONDS
-        if failing := [one.text for one in problems if one.reason in OF_USERS or one.since < lasting]:
+        if failing := [p.text for p in problems if p.reason in OF_USERS or p.since < lasting]:
             self._failing = failing[0]
 
     def as_stopped(self) -> Outcome:
-        """Of a run that was stopped: with the reason, if it had failed and no epoch was finished since."""
+        """The outcome of a stopped run, with the reason if the run had failed and has finished no epoch since."""
         return Outcome("stopped", self._failing)
 
-    def bad(self, process: str, why: str) -> None:
-        """A process ended badly."""
+    def failed(self, process: str, why: str) -> None:
+        """Note the failure of a process."""
         self.last[process] = time.time(), why
         if process == "driver":
             self._failing = why
 
     def driver(self, stopping: bool) -> Outcome | None:
-        """The end of the run, if the driver has ended since the last call and that means it."""
+        """The outcome of the run, if the driver has ended since the last call and this ends the run; else None."""
         seen = self._cluster.driver()
         if seen.running or seen.code is None or self._seen == seen.starts:
             return None
@@ -82,13 +82,13 @@ class ProcessEnds:
         why, self.halt = self.halt if self.halt and SILENT in why else why, ""
         if stopping and meaning(seen.code) in ("finished", "crashed"):
             if seen.code and not expected:
-                self.bad("driver", why)
+                self.failed("driver", why)
             return self.as_stopped()
         outcome = self._restarts.ended(seen.code, expected, time.monotonic(), why)
         if outcome is not None and outcome.ok:
             return outcome
         if not expected:
-            self.bad("driver", why)
+            self.failed("driver", why)
         if outcome is None:
             if not expected:
                 self._note(f"restart driver: {why}")
@@ -96,16 +96,16 @@ class ProcessEnds:
         return outcome
 
     def worker(self, index: int) -> None:
-        """A worker is about to be started, perhaps again."""
+        """Note the start of a worker; if it is a restart, with the reason."""
         if not self._cluster.was_started(index):
             return
         why = self._cluster.why_worker_ended(index)
         if why:
-            self.bad(f"worker {index}", why)
+            self.failed(f"worker {index}", why)
         self._note(f"restart worker {index}: {why}" if why else f"restart worker {index}")
 
     def workers(self, workers: tuple[Worker, ...]) -> Outcome | None:
-        """The end of a job whose workers never came up; later failures are for the driver to survive."""
+        """The outcome of a run whose workers never started; the driver handles later failures of workers."""
         if self.worked:
             return None
         if words := [text for w in workers if (text := self._cluster.without_transport(w.index)) is not None]:
@@ -113,5 +113,5 @@ class ProcessEnds:
         if failing := [w for w in workers if w.failures >= FAILURES_MAX]:
             index, times = failing[0].index, failing[0].failures
             why = self._cluster.why_worker_ended(index)
-            return Outcome("failed", f"{why} (worker {index} failed {times} times, and no epoch was finished)")
+            return Outcome("failed", f"{why} (worker {index} failed {times} times before the first epoch was finished)")
         return None
