@@ -124,5 +124,5 @@ def test_a_plan_is_made_edited_handed_in_and_taken_back(tmp_path: Path) -> None:
     before = next(r["end"] for r in result.kinds("epoch") if r["epoch"] == found["due"] - 1)
     joined = [r["t"] for r in result.kinds("groups") if any(what == "joined" for _, what, _ in r["changes"])]
     assert joined and before < min(joined), "it was due later"
-    assert [row["state"] for row in found["plans"]][-1] == "handed in"
+    assert [row["state"] for row in found["plans"]][-1] == "submitted"
     assert found["plans"][0]["steps"].split("/")[0] == found["plans"][0]["steps"].split("/")[1]

@@ -191,7 +191,7 @@ def test_checkpoint_suspend_restore_and_resume(plugin: Plugin, operators: Operat
     assert kubectl.get("sj", "a")["spec"]["restoreSink"] == "keep" and len(kubectl.items("pods")) == 3
     plugin.run("suspend", "a")
     plugin.run("watch", "a", "--timeout", "60")
-    assert "goes on from its latest" in plugin.run("resume", "a")
+    assert "continues from its latest" in plugin.run("resume", "a")
     plugin.run("watch", "a", "--timeout", "60")
 
 
@@ -231,7 +231,7 @@ def test_a_plan_is_handed_in_and_taken_back(plugin: Plugin, running: Running, tm
     running.wait_settled(2)
     assert running.driver.groups == document["placements"]
     journaled(running)
-    assert "handed in" in plugin.run("plans", "a")
+    assert "submitted" in plugin.run("plans", "a")
     plugin.run("cancel", "a")
     running.wait_settled(3)
     plugin.run("cancel", "a", wanted=2)

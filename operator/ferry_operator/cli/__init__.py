@@ -1,6 +1,6 @@
-"""The `ferry` command and `kubectl streamjob`: arguments in, calls, tables out. Nothing here decides.
+"""The `ferry` command and `kubectl streamjob`: they read arguments, make calls and print tables. Nothing here decides.
 
-The client of Kubernetes is imported when a cluster is meant, and not before.
+The client of Kubernetes is imported only for a command on a cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _show = sys.excepthook
 
 
 def _shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An interrupt while the rest is imported, which takes a second, has no traceback that helps."""
+    """Hide the traceback of an interrupt during the imports, which take a second."""
     if not issubclass(kind, KeyboardInterrupt):
         _show(kind, error, trace)
 

@@ -1,4 +1,4 @@
-"""`python -m ferry_operator.cli` is `ferry`, where nothing is installed."""
+"""`python -m ferry_operator.cli` is `ferry` without an installation."""
 
 from __future__ import annotations
 

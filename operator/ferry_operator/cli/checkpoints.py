@@ -1,6 +1,6 @@
-"""Commands about durable checkpoints, which runs of this machine and jobs on a cluster have alike; see `main`.
+"""Commands for durable checkpoints of runs on this machine and of jobs on a cluster; see `main`.
 
-It reads arguments, calls what does the work, and prints.
+It reads arguments, calls other rooms, and prints.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from ferry_operator.local.run_command import FAILED, RunCommand
 
 app = typer.Typer()
 
-Wait = Annotated[float, typer.Option(help="Seconds to wait for it.")]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the checkpoint.")]
 
 WAIT_SECONDS = 600.0
-"""A first checkpoint has all of the state in it."""
+"""Long enough for a first checkpoint, which holds the whole state."""
 
 LOOK_SECONDS = 0.1
 
 FILES = ".yaml", ".yml"
-"""Suffixes of a job file, where a command takes a file or a name."""
+"""Suffixes that tell a job file from the name of a job."""
 
 
 @app.command()
 def checkpoint(
     ctx: typer.Context,
     job: Job,
-    name: Annotated[str | None, typer.Option(help="What it is called: it stays until it is deleted.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the checkpoint. A named checkpoint stays until it is deleted.")
+    ] = None,
     wait: Wait = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -48,39 +50,44 @@ def checkpoint(
         raise Refusal(
             f"--name {name!r}: a name has small letters, digits, '.' and '-'; it is no number, and not 'latest' or 'none'"
         )
-    found = targets.find(ctx.obj, job).checkpoint(name, wait)
+    record = targets.find(ctx.obj, job).checkpoint(name, wait)
     if as_json:
-        show_json({"job": job, "name": name, **found})
+        show_json({"job": job, "name": name, **record})
         return
-    later = f", after {found['asked']}" if found["number"] != found["asked"] else f" ({name})" if name else ""
-    print(f"{job}: checkpoint {found['number']}{later}, as of epoch {found['epoch']}, {found['bytes']:,} bytes written")
+    later = f", after {record['asked']}" if record["number"] != record["asked"] else f" ({name})" if name else ""
+    print(
+        f"{job}: checkpoint {record['number']}{later}, as of epoch {record['epoch']}, {record['bytes']:,} bytes written"
+    )
 
 
 @app.command()
 def checkpoints(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, which may be gone; or its job file.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, also of a deleted job; or its job file.")],
     location: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="state.checkpoint.location of the job; not needed while it is there."),
+        typer.Option(metavar="URL", help="state.checkpoint.location of the job; not needed while the job exists."),
     ] = None,
-    delete: Annotated[int | None, typer.Option(metavar="NUMBER", help="Delete this one.")] = None,
+    delete: Annotated[int | None, typer.Option(metavar="NUMBER", help="Delete this checkpoint.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the durable checkpoints of a job, as this process finds them at their location, or delete one."""
-    # Stores of objects are known to Arrow, which is large.
+    """List the durable checkpoints at the location of a job, or delete one of them.
+
+    This process reads the location with its own rights; the job need not exist.
+    """
+    # Arrow reads the location; it is large, so only this command imports it.
     from ferry_operator.cli import shelf
 
     job, where = _where(ctx.obj, job, location)
     if delete is not None:
         shelf.remove(where, job, delete)
-        done(job, as_json, f"checkpoint {delete} is deleted; its files go with the next one that the job takes")
+        done(job, as_json, f"checkpoint {delete} is deleted; the next checkpoint of the job deletes its files")
         return
-    found = shelf.listed(where, job)
+    records = shelf.listed(where, job)
     if as_json:
-        show_json({"job": job, "location": where, "checkpoints": found})
-    elif found:
-        show(shelf.table(found, time.time()))
+        show_json({"job": job, "location": where, "checkpoints": records})
+    elif records:
+        show(shelf.table(records, time.time()))
     else:
         say(f"{job}: there are no checkpoints at {where}")
 
@@ -96,22 +103,23 @@ def restore(
     ],
     sink: Annotated[
         Literal["truncate", "keep"] | None,
-        typer.Option(help="What sinks have from later epochs: truncate it, or keep it."),
+        typer.Option(help="Output of later epochs in the sinks: truncate it, or keep it."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="With so many workers.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field; on this machine only.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the spec; on this machine only."),
     ] = None,
-    events: Annotated[int | None, typer.Option(min=1, help="As for `ferry run`.")] = None,
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="As for `ferry run`.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="See `ferry run`.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="See `ferry run`.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin from a durable checkpoint: runs a job on this machine, or has a suspended job on a cluster go on."""
+    """Restore a durable checkpoint: run a job on this machine, or resume a suspended job on a cluster."""
     if ctx.obj.cluster or not job.endswith(FILES):
         if job.endswith(FILES) or sets or events is not None or output is not None:
             raise Refusal(
-                "on a cluster name the job; what else is to be changed: `kubectl edit`, while it is suspended"
+                "on a cluster use the name of the job; change other fields by `kubectl edit` while it is suspended"
             )
         done(job, as_json, targets.on_cluster(ctx.obj, job).restore(origin, sink, workers))
         return
@@ -124,35 +132,35 @@ def restore(
 
 @app.command()
 def suspend(ctx: typer.Context, job: Job, wait: Wait = WAIT_SECONDS, as_json: AsJson = False) -> None:
-    """Take a last durable checkpoint, and let all processes or pods go; `resume`, or `ferry run`, goes on from it."""
-    one = targets.find(ctx.obj, job)
-    text = one.suspend()
-    if not isinstance(one, Local):
+    """Take a last durable checkpoint, then end all processes or pods. `resume`, or `ferry run`, continues from it."""
+    target = targets.find(ctx.obj, job)
+    text = target.suspend()
+    if not isinstance(target, Local):
         done(job, as_json, text)
         return
     deadline = time.monotonic() + wait
-    while one.there():
+    while target.exists():
         if time.monotonic() > deadline:
-            say(f"{job}: still without its last checkpoint after {wait:g} s: `ferry status {job}` says what is wrong")
+            say(f"{job}: still without its last checkpoint after {wait:g} s: see `ferry status {job}`")
             raise typer.Exit(FAILED)
         time.sleep(LOOK_SECONDS)
     done(job, as_json, "suspended")
 
 
 def _where(target: Target, job: str, location: str | None) -> tuple[str, str]:
-    """Name of the job, and where its checkpoints are."""
+    """The name of the job, and the location of its checkpoints."""
     if job.endswith(FILES):
-        one = spec.load(Path(job))
-        job, found = one.metadata.name, location or one.spec.state.checkpoint.location
+        document = spec.load(Path(job))
+        job, where = document.metadata.name, location or document.spec.state.checkpoint.location
     elif location is not None:
-        found = location
+        where = location
     else:
-        there = targets.find(target, job)
-        found = there.location()
-        if found is not None and "://" not in found and not isinstance(there, Local):
+        running = targets.find(target, job)
+        where = running.location()
+        if where is not None and "://" not in where and not isinstance(running, Local):
             raise Refusal(
-                f"{job}: its checkpoints are at {found}, a directory of its pods: where it is here, say by --location"
+                f"{job}: its checkpoints are at {where}, a directory of its pods; give its path here by --location"
             )
-    if found is None:
-        raise Refusal(f"{job}: it has no durable checkpoints; of a job that had some: --location")
-    return job, found
+    if where is None:
+        raise Refusal(f"{job}: the job has no durable checkpoints; if it had some before, use --location")
+    return job, where

@@ -1,6 +1,6 @@
-"""Commands for jobs on a cluster, which the `ferry` command has beside its own; see `main`.
+"""Commands of `ferry` that are mostly for jobs on a cluster; see `main`.
 
-It reads arguments, calls what does the work, and prints.
+It reads arguments, calls other rooms, and prints.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ferry_operator.local.run_command import FAILED, OK, REFUSED
 app = typer.Typer()
 
 AnyJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run on this machine.")]
-Worker = Annotated[int, typer.Argument(help="Worker.")]
+Worker = Annotated[int, typer.Argument(help="Index of the worker.")]
 
-WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as for kubectl, anywhere on the line."
+WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as in kubectl, anywhere in the command line."
 
 
 @app.command(epilog=WHERE)
 def watch(
     ctx: typer.Context,
     job: ClusterJob,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds after which it fails; 0: never.")] = 0.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds after which the command fails; 0: never.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a handover until the job is at rest. Ends with 0 then, 1 if it fails or is paused, 2 if it was refused."""
+    """Follow a handover until the job is at rest. Exit code: 0 at rest, 1 failed or paused, 2 refused."""
     from ferry_operator.cli.remote.follow import FollowState, follow
 
     ends = {FollowState.REST: OK, FollowState.FINISHED: OK, FollowState.REFUSED: REFUSED}
@@ -53,30 +53,32 @@ def watch(
 def logs(
     ctx: typer.Context,
     job: AnyJob,
-    worker: Annotated[int | None, typer.Option(min=0, help="Of this worker: its sidecar and its executor.")] = None,
-    driver: Annotated[bool, typer.Option("--driver", help="Of the driver (the default).")] = False,
-    operator: Annotated[bool, typer.Option("--operator", help="Of the operator.")] = False,
-    container: Annotated[str | None, typer.Option("--container", "-c", help="'sidecar' or 'executor'.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
+    worker: Annotated[
+        int | None, typer.Option(min=0, help="Logs of this worker: its sidecar and its executor.")
+    ] = None,
+    driver: Annotated[bool, typer.Option("--driver", help="Log of the driver (the default).")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="Logs of the operator.")] = False,
+    container: Annotated[
+        str | None, typer.Option("--container", "-c", help="Container of the worker: 'sidecar' or 'executor'.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")] = False,
     previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the container before it was restarted.")
+        bool, typer.Option("--previous", "-p", help="Log of the container before its restart.")
     ] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Lines from the end.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Number of lines from the end.")] = None,
 ) -> None:
-    """Print the log of the driver, of a worker or of the operator; of a run of this machine also after its end."""
+    """Print the log of the driver, a worker or the operator; for a run on this machine also after its end."""
     if (worker is not None) + driver + operator > 1:
-        raise Refusal("say one of --worker K, --driver and --operator")
+        raise Refusal("use only one of --worker K, --driver and --operator")
     here = targets.directory(ctx.obj, job)
     if here is None:
-        found = targets.on_cluster(ctx.obj, job).logs(worker, operator, container, follow, previous, tail)
+        lines = targets.on_cluster(ctx.obj, job).logs(worker, operator, container, follow, previous, tail)
     elif operator or container or previous:
-        raise Refusal(
-            f"{job} is a run of this machine: --driver or --worker K, and a log has every life of its process"
-        )
+        raise Refusal(f"{job} is a run on this machine: use --driver or --worker K; a log has all lives of its process")
     else:
         directory, lives = here
-        found = local_logs.lines(directory, worker, tail, lives if follow else None)
-    for line in found:
+        lines = local_logs.lines(directory, worker, tail, lives if follow else None)
+    for line in lines:
         sys.stdout.buffer.write(printable(line.decode("utf-8", "replace")).encode())
         if follow:
             sys.stdout.buffer.flush()
@@ -87,11 +89,11 @@ def logs(
 def diagnose(
     ctx: typer.Context,
     job: ClusterJob,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="File of the archive.")] = None,
 ) -> None:
-    """Collect all about a job in one archive: objects, events, pods, logs, the operator. Secrets are left out.
+    """Collect the data of a job in one archive: objects, events, pods, logs, the operator. Secrets are left out.
 
-    Secret objects are never read; what looks like a secret in documents and logs is redacted.
+    Secret objects are never read. Texts in documents and logs that look like secrets are redacted.
     """
     from ferry_operator.cli.remote import bundle
 
@@ -100,16 +102,16 @@ def diagnose(
     file = output or Path(f"{stamp}.tar.gz")
     if not file.absolute().parent.is_dir():
         raise Refusal(f"--output {file}: {file.absolute().parent} is no directory")
-    found = bundle.collect(remote, say)
-    bundle.write(found, file, stamp, time.time())
-    for missing in found.missing:
+    collected = bundle.collect(remote, say)
+    bundle.write(collected, file, stamp, time.time())
+    for missing in collected.missing:
         say(f"not in it: {missing}")
     print(file)
 
 
 @app.command(epilog=WHERE)
 def undrain(ctx: typer.Context, job: ClusterJob, worker: Worker, as_json: AsJson = False) -> None:
-    """Let a worker that was drained hold state again."""
+    """Undo `drain`: let a worker hold state again."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).undrain(worker))
 
 
@@ -117,16 +119,16 @@ def undrain(ctx: typer.Context, job: ClusterJob, worker: Worker, as_json: AsJson
 def unpin(
     ctx: typer.Context,
     job: ClusterJob,
-    vnode: Annotated[int, typer.Argument(help="Virtual node.")],
+    vnode: Annotated[int, typer.Argument(help="Number of the virtual node.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a virtual node that was moved by hand be where the planner wants it."""
+    """Undo `move`: let the planner place a virtual node again."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).unpin(vnode))
 
 
 @app.command(epilog=WHERE)
 def pause(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
-    """Have the operator change nothing: epochs go on, copies take over, but what is lost is not made again."""
+    """Stop reconciling. The job keeps running and fails over, but lost pods are not recreated."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).pause())
 
 
@@ -134,14 +136,14 @@ def pause(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
 def resume(
     ctx: typer.Context,
     job: ClusterJob,
-    workers: Annotated[int | None, typer.Option(min=1, help="Of a job that was suspended: with so many.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers of a suspended job.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have changes followed again; a job that was suspended goes on from its latest checkpoint."""
+    """Undo `pause` and `suspend`: reconcile again; a suspended job continues from its latest checkpoint."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).resume(workers))
 
 
 @app.command(epilog=WHERE)
 def restart(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
-    """Restart the driver; it goes on from the state that the workers hold."""
+    """Restart the driver. It continues with the state in the workers."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).restart())

@@ -1,6 +1,6 @@
-"""`ferry explain`: what the pipeline of a job file is, or why a job has the size that it has; see `main`.
+"""`ferry explain`: the pipeline of a job file, or the reason of a job's size; see `main`.
 
-It reads arguments, calls what does the work, and prints.
+It reads arguments, calls other rooms, and prints.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def explain(
         str, typer.Argument(metavar="JOB", help="A job file (JOB.yaml), or the name of a job or of its run.")
     ],
     sets: Sets = None,
-    plot: Annotated[Path | None, typer.Option(help="Of a job file: draw its pipeline (PNG, SVG or PDF).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the pipeline of a job file (PNG, SVG or PDF).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Of a job file: show its pipeline, what reads what, and how epochs are planned. Nothing is started.
+    """Show the pipeline of a job file, with its inputs and its epoch mode. Nothing is started.
 
-    Of a job that runs: show the last decision about the number of workers, with all it was made from.
+    For a running job, show the last decision of the autoscaler with its inputs.
     """
     if Path(job).suffix in (".yaml", ".yml"):
         return _pipeline(Path(job), tuple(sets or ()), plot, as_json)
     if sets or plot is not None:
-        raise Refusal(f"--set and --plot are for a job file, as {job}.yaml")
+        raise Refusal(f"--set and --plot need a job file, such as {job}.yaml")
     document = targets.find(ctx.obj, job).describe()
-    found = (document["status"] or {}).get("autoscale") or document.get("autoscale")
-    if not found:
+    report = (document["status"] or {}).get("autoscale") or document.get("autoscale")
+    if not report:
         raise Refusal(f"{job}: {_why_nothing(document)}")
     if as_json:
-        show_json({"job": document["job"], **found})
+        show_json({"job": document["job"], **report})
     else:
-        show(decision_table(document, found))
+        show(decision_table(document, report))
 
 
 def _pipeline(file: Path, sets: tuple[str, ...], plot: Path | None, as_json: bool) -> None:
@@ -62,9 +62,9 @@ def _pipeline(file: Path, sets: tuple[str, ...], plot: Path | None, as_json: boo
     if checked.plan is None:
         raise spec.JobRefused([checked.refused])
     if job.spec.epoch.mode == "micro-batch":
-        checked.plan["planned"] = checked.plan["planned"] or "spec.epoch.mode says so"
+        checked.plan["planned"] = checked.plan["planned"] or "spec.epoch.mode is micro-batch"
     if plot is not None:
-        from ferry_operator.local.timeline.plot import draw_pipeline  # Matplotlib is large and only pictures need it.
+        from ferry_operator.local.timeline.plot import draw_pipeline  # Matplotlib is large, and only pictures need it.
 
         draw_pipeline(checked.plan, plot, job.metadata.name)
     if as_json:
@@ -80,39 +80,40 @@ def _why_nothing(document: Record) -> str:
     if not document.get("autoscaled"):
         return "only users change its size: spec.autoscale.max is not set"
     if document.get("suspended"):
-        return "nothing is decided while it is suspended"
-    return "nothing is decided yet: ask again in a few seconds"
+        return "nothing is decided while the job is suspended"
+    return "nothing is decided yet: try again in a few seconds"
 
 
-def decision_table(document: Record, found: Record) -> Table:
-    """The decision, and its inputs."""
+def decision_table(document: Record, report: Record) -> Table:
+    """A decision with its inputs."""
     table = Table.grid(padding=(0, 2))
-    reason = Text(found["reason"], style=STYLES.get(found["reason"], "green"))
-    table.add_row(Text(document["job"], style="bold"), reason.append(f" ({found['mode']})", style="dim"))
-    for title, line in _lines(document["spec"], found):
+    reason = Text(report["reason"], style=STYLES.get(report["reason"], "green"))
+    table.add_row(Text(document["job"], style="bold"), reason.append(f" ({report['mode']})", style="dim"))
+    for title, line in _lines(document["spec"], report):
         table.add_row(title, Text(line))
     return table
 
 
-def _lines(spec: Record, found: Record) -> Iterator[tuple[str, str]]:
-    yield "decision", found.get("message", "")
-    asked = f"{spec['workers']} x {spec['instancesPerWorker']}"
-    wanted = f"{found['workers']} x {found['instancesPerWorker']}"
-    yield "workers", f"asked for {asked}, wanted {wanted} instances; from {found['min']} to {found['max']} workers"
-    if found.get("arrivingPerSecond") is not None:
-        backlog = (
-            f", {found['backlog']:,} wait" if found.get("backlog") is not None else ", it is not known how many wait"
-        )
-        speeds = f"{found['arrivingPerSecond']:,.0f}/s arrive, {found['recordsPerSecond']:,.0f}/s are read"
-        yield "records", f"{speeds}{backlog}; over {found['measuredSeconds']:,.1f} s"
-        busy = f"{found['busyTasks']:.2f} tasks and {found['busyInstances']:.2f} instances with records, on average"
-        yield "busy", f"{busy}; {found['busyEpochs']:.2f} with epochs as such"
-    if found.get("trueRate") is not None:
-        yield "true rate", f"{found['trueRate']:,.0f} records/s, if a worker did nothing else"
-    if found.get("used") is not None:
-        yield "needed", f"{found['used']:.0%} of the workers' time; it may be {found['target']:.0%}"
-    cooldown = f"{found['cooldownSeconds']:,.0f} s"
+def _lines(spec: Record, report: Record) -> Iterator[tuple[str, str]]:
+    yield "decision", report.get("message", "")
+    requested = f"{spec['workers']} x {spec['instancesPerWorker']}"
+    wanted = f"{report['workers']} x {report['instancesPerWorker']}"
+    yield (
+        "workers",
+        f"requested {requested}, wanted {wanted} instances; from {report['min']} to {report['max']} workers",
+    )
+    if report.get("arrivingPerSecond") is not None:
+        backlog = f", {report['backlog']:,} wait" if report.get("backlog") is not None else ", the backlog is not known"
+        speeds = f"{report['arrivingPerSecond']:,.0f}/s arrive, {report['recordsPerSecond']:,.0f}/s are read"
+        yield "records", f"{speeds}{backlog}; over {report['measuredSeconds']:,.1f} s"
+        busy = f"{report['busyTasks']:.2f} tasks and {report['busyInstances']:.2f} instances with records, on average"
+        yield "busy", f"{busy}; {report['busyEpochs']:.2f} with the overhead of epochs"
+    if report.get("trueRate") is not None:
+        yield "true rate", f"{report['trueRate']:,.0f} records/s, at full use of one worker"
+    if report.get("used") is not None:
+        yield "needed", f"{report['used']:.0%} of the workers' time; the target is {report['target']:.0%}"
+    cooldown = f"{report['cooldownSeconds']:,.0f} s"
     yield (
         "since",
-        f"this size for {found['sizeSeconds']:,.0f} s, low for {found['lowSeconds']:,.0f} s; cooldown {cooldown}",
+        f"this size for {report['sizeSeconds']:,.0f} s, low for {report['lowSeconds']:,.0f} s; cooldown {cooldown}",
     )

@@ -1,4 +1,4 @@
-"""`ferry init`: a job to begin with; see `main`."""
+"""`ferry init`: a first job; see `main`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ferry.contract.errors import Refusal
 
 app = typer.Typer()
 
-PROGRAM = '''"""What each shop sells in every ten seconds."""
+PROGRAM = '''"""Sales of each shop in windows of ten seconds."""
 
 import pyarrow as pa
 
@@ -23,12 +23,12 @@ ORDERS = pa.schema([("shop", pa.string()), ("ts", pa.int64()), ("cents", pa.int6
 
 
 def sources(spark, args: dict) -> dict:
-    """What is read, by name: every file in the folder, and each new one."""
+    """The sources by name: all files in the folder, also new ones."""
     return {"orders": ferry.json_files(args["directory"], ORDERS, finite=args.get("finite", False))}
 
 
 def pipeline(streams: dict[str, ferry.Stream], args: dict):
-    """Orders come up to three seconds late. `ts` is in milliseconds."""
+    """Orders may arrive three seconds late. `ts` is in milliseconds."""
     orders = streams["orders"].event_time("ts", delay="3s").key_by("shop").window(ferry.tumbling("10s"))
     sales = orders.aggregate("sales", orders=ferry.count(), cents=ferry.sum("cents"))
     return sales.sink(ferry.parquet("sales"))
@@ -46,8 +46,8 @@ def test_orders_of_a_window_are_summed():
         {{"shop": "north", "ts": 9000, "cents": 100}},
         {{"shop": "south", "ts": 4000, "cents": 999}},
     ]
-    made = ferry.test(pipeline, {{"orders": orders}}, epochs=2)
-    rows = made["sales"].sort_by("shop").to_pylist()
+    results = ferry.test(pipeline, {{"orders": orders}}, epochs=2)
+    rows = results["sales"].sort_by("shop").to_pylist()
     assert [(row["shop"], row["orders"], row["cents"]) for row in rows] == [("north", 2, 350), ("south", 1, 999)]
 '''
 
@@ -63,7 +63,7 @@ spec:
   output: output
 """
 
-READ = '''"""Shows the last of what the job has written: `python read.py OUTPUT`."""
+READ = '''"""Shows the last results of the job: `python read.py OUTPUT`."""
 
 import sys
 
@@ -74,30 +74,30 @@ sales["window_start"] = pandas.to_datetime(sales["window_start"], unit="ms")
 print(sales[["window_start", "shop", "orders", "cents"]].tail(6).to_string(index=False))
 '''
 
-NEXT = """{name}/ has a job, its program, some orders, a test, and a look at the output.
+NEXT = """{name}/ has a job file, its program, some orders, a test, and a script that shows the output.
 
   cd {name}
-  # The pipeline without a cluster; the first time it compiles Ferry's kernels:
+  # Test the pipeline without a cluster; the first time this compiles Ferry's kernels:
   pytest -q
-  # Its mistakes, without a run; what it does:
+  # Check the job, and show its pipeline, without a run:
   ferry validate {name}.yaml
   ferry explain {name}.yaml
-  # All orders that are there, and what each shop has sold:
+  # Process all orders in the folder, and show the sales of each shop:
   ferry run {name}.yaml --set pipeline.args.finite=true
   python read.py output
-  # Orders that come, too, until Ctrl-C; put other files into orders/:
+  # Also process new orders, until Ctrl-C; put more files into orders/:
   ferry run {name}.yaml --output live
 """
 
 
 @app.command()
-def init(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the job, and of its new folder.")]) -> None:
-    """Write a job to begin with into a new folder: its program, its job file, some records and a test."""
+def init(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the job, and of its new folder.")]) -> None:
+    """Write a first job into a new folder: its program, its job file, some records and a test."""
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
         raise Refusal(f"{name!r}: a job's name has small letters, digits and '-', at most 40, and begins with a letter")
     folder, module = Path(name), name.replace("-", "_")
     if folder.exists():
-        raise Refusal(f"{folder} is there already; choose another name")
+        raise Refusal(f"{folder} exists already; choose another name")
     shops = ("north", "south", "east")
     orders = (
         {"shop": shops[i % 3], "ts": 1_700_000_000_000 + 400 * i, "cents": 100 + 7 * (i % 50)} for i in range(300)

@@ -1,4 +1,4 @@
-"""The log of a process of a run on this machine: of a run that goes on, or of one that has ended and left its directory."""
+"""The logs of the processes of a run on this machine: of a live run, or of an ended run whose directory still exists."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from ferry.contract.errors import Refusal
 
 LOOK_SECONDS = 0.2
-"""Between two looks at a log that is followed."""
+"""Time between two reads of a followed log."""
 
 
 def lines(directory: Path, worker: int | None, tail: int | None, follows: Callable[[], bool] | None) -> Iterator[bytes]:
-    """Lines of the log of the driver (`worker` None) or of a worker, with their ends; the last `tail` ones.
+    """The last `tail` lines, with line ends, of the log of the driver (`worker` None) or of a worker.
 
-    `follows`: whether more may come, asked again and again; None: what is there is all. Raises Refusal when there is no log.
+    `follows`: called repeatedly, whether more lines may come; None: do not follow. Raises Refusal if there is no log.
     """
     role = "driver" if worker is None else f"worker-{worker}"
     file = directory / "logs" / f"{role}.log"
     if not file.is_file():
-        there = ", ".join(sorted(one.stem for one in file.parent.glob("*.log"))) or "none"
-        raise Refusal(f"{file}: there is no such log; there are: {there}")
+        logs = ", ".join(sorted(log.stem for log in file.parent.glob("*.log"))) or "none"
+        raise Refusal(f"{file}: there is no such log; there are: {logs}")
     return _lines(file, tail, follows)
 
 

@@ -1,9 +1,9 @@
 """The `ferry` command, and `kubectl streamjob`. Exit codes: 0 done, 1 failed, 2 refused (usage, job file, request),
 4 no such job.
 
-It reads arguments, calls what does the work, and prints; progress and errors go to standard error, results to standard
-output. Commands that only jobs on a cluster know are in `cli.commands`, those about checkpoints in `cli.checkpoints`, those
-about plans in `cli.plans`.
+It reads arguments, calls other rooms, and prints: progress and errors to standard error, results to standard output.
+Commands for jobs on a cluster are in `cli.commands`, commands for checkpoints in `cli.checkpoints`, commands for plans in
+`cli.plans`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ def where(
     ctx: typer.Context,
     context: Annotated[str | None, typer.Option(metavar="NAME", help="Context of the kubeconfig.")] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")] = None,
-    kubeconfig: Annotated[str | None, typer.Option(metavar="FILE", help="Instead of KUBECONFIG.")] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Kubeconfig file, in place of KUBECONFIG.")
+    ] = None,
 ) -> None:
     """Stateful stream jobs on Spark whose state is replicated, moved and rescaled while they run.
 
-    A JOB is the name of a run on this machine. Where no such run is, it is the name of a StreamJob on the cluster of your
-    kubeconfig. `kubectl streamjob` looks on the cluster alone. So does `ferry` with any of the options --context,
-    --namespace and --kubeconfig, which may stand before or behind the command.
+    A JOB is the name of a run on this machine. If there is no such run, it is the name of a StreamJob on the cluster of
+    your kubeconfig. `kubectl streamjob` looks only on the cluster, and so does `ferry` with one of the options --context,
+    --namespace and --kubeconfig, which may stand before or after the command.
     """
     ctx.obj = replace(ctx.obj or Target(), context=context, namespace=namespace, kubeconfig=kubeconfig)
 
@@ -66,25 +68,28 @@ def run(
     job: JobFile,
     sets: Sets = None,
     events: Annotated[int | None, typer.Option(min=1, help="Bound of generator sources: run to the end.")] = None,
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Replaces the directory of sinks.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the sinks, in place of spec.output.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the run's timeline (PNG, SVG, PDF).")] = None,
     at: Annotated[
-        list[str] | None, typer.Option(metavar="'epoch=E[:STAGE] ACTION'", help=f"Act at an epoch. Actions: {FORMS}.")
+        list[str] | None,
+        typer.Option(metavar="'epoch=E[:STAGE] ACTION'", help=f"Execute an action at an epoch. Actions: {FORMS}."),
     ] = None,
     keep: Annotated[bool, typer.Option(help="Keep the directory of the run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Run a job on this machine: the whole cluster as processes, until it ends or is stopped."""
+    """Run a job on this machine, with the whole cluster as processes, until the job ends or is stopped."""
     if ctx.obj.cluster:
-        raise Refusal(f"`ferry run` is for this machine; on a cluster: kubectl apply -f {job}")
+        raise Refusal(f"`ferry run` runs a job on this machine; on a cluster: kubectl apply -f {job}")
     options = Options(events, output, keep)
     raise typer.Exit(targets.run(RunCommand(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
 
 
 @app.command()
 def validate(job: JobFile, sets: Sets = None) -> None:
-    """Check a job file and build its pipeline, as its driver would; print every problem. Nothing is started."""
+    """Check a job file and build its pipeline like a driver; print all problems. Nothing is started."""
     checked = spec.load(job, tuple(sets or ()))
     for warning in spec.warnings(checked):
         say(f"warning: {warning}")
@@ -98,14 +103,14 @@ def validate(job: JobFile, sets: Sets = None) -> None:
 
 @app.command()
 def ps(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the jobs that run on this machine, or those of a namespace of the cluster."""
+    """List the runs on this machine, or the jobs of a namespace on a cluster."""
     if ctx.obj.cluster:
         _show(targets.namespace(ctx.obj), as_json)
         return
     entries = _registry().entries()
     if as_json:
-        shown = ("name", "run", "pid", "directory", "started")
-        show_json([{name: getattr(entry, name) for name in shown} for entry in entries])
+        fields = ("name", "run", "pid", "directory", "started")
+        show_json([{name: getattr(entry, name) for name in fields} for entry in entries])
         return
     table = Table("JOB", "RUN", "PID", "FOR", "DIRECTORY", box=None, pad_edge=False)
     for entry in entries:
@@ -116,7 +121,7 @@ def ps(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def status(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
-    """Show workers, moves, epochs and watermark; on a cluster, conditions, pods and events, too."""
+    """Show workers, moves, epochs and watermark; on a cluster also conditions, pods and events."""
     _show(targets.find(ctx.obj, job), as_json)
 
 
@@ -124,19 +129,20 @@ def status(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
 def top(
     ctx: typer.Context,
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Name of the job; none: all of the namespace of the cluster.")
+        str | None,
+        typer.Argument(metavar="JOB", help="Name of the job; without it, all jobs of a namespace on the cluster."),
     ] = None,
     as_json: AsJson = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
 ) -> None:
-    """Show the same again and again, until the job ends."""
+    """Refresh the status until the job ends."""
     shown: Shown = targets.namespace(ctx.obj) if job is None else targets.find(ctx.obj, job)
     with Live(console=PlainConsole(), auto_refresh=False) as live:
         while True:
             try:
                 document = shown.describe()
             except FerryError:
-                if shown.there():
+                if shown.exists():
                     raise
                 return
             if as_json:
@@ -152,13 +158,13 @@ def top(
 def scale(
     ctx: typer.Context,
     job: Job,
-    workers: Annotated[int | None, typer.Option(help="Workers.")] = None,
-    instances: Annotated[int | None, typer.Option(help="Instances per worker.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers.")] = None,
+    instances: Annotated[int | None, typer.Option(help="Number of instances per worker.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add or remove workers, or instances of each worker, while the job runs."""
+    """Change the number of workers, or of instances per worker, while the job runs."""
     if workers is None and instances is None:
-        raise Refusal("say --workers N or --instances N")
+        raise Refusal("use --workers N or --instances N")
     done(job, as_json, targets.find(ctx.obj, job).scale(workers, instances))
 
 
@@ -167,35 +173,41 @@ def move(
     ctx: typer.Context,
     job: Job,
     vnodes: Annotated[
-        list[str] | None, typer.Argument(metavar="VNODE... WORKER.INSTANCE", help="What, and where.")
+        list[str] | None,
+        typer.Argument(metavar="VNODE... WORKER.INSTANCE", help="Virtual nodes, and their new leader."),
     ] = None,
     origin: Annotated[
-        str | None, typer.Option("--from", metavar="WORKER.INSTANCE", help="A share of what it leads.")
+        str | None,
+        typer.Option("--from", metavar="WORKER.INSTANCE", help="Move virtual nodes that this instance leads."),
     ] = None,
-    share: Annotated[str, typer.Option(metavar="N/M", help="Which share: 1/2, 0.25.")] = "1",
-    to: Annotated[str | None, typer.Option(metavar="WORKER.INSTANCE", help="Where to.")] = None,
-    at_window: Annotated[bool, typer.Option("--at-window", help="At the boundary of a window, without state.")] = False,
+    share: Annotated[
+        str, typer.Option(metavar="N/M", help="Share of the virtual nodes of --from, such as 1/2 or 0.25.")
+    ] = "1",
+    to: Annotated[str | None, typer.Option(metavar="WORKER.INSTANCE", help="New leader.")] = None,
+    at_window: Annotated[
+        bool, typer.Option("--at-window", help="Move at the boundary of a window, without state.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move virtual nodes, and keep them there: `move JOB 7 9 1.0`, or `move JOB --from 0.0 --share 1/2 --to 1.0`."""
-    found, words = targets.find(ctx.obj, job), list(vnodes or ())
+    """Move virtual nodes and pin them: `move JOB 7 9 1.0`, or `move JOB --from 0.0 --share 1/2 --to 1.0`."""
+    target, words = targets.find(ctx.obj, job), list(vnodes or ())
     to = to or (words.pop() if words else None)
     if to is None or bool(words) == (origin is not None):
-        raise Refusal("say which virtual nodes and where to, or --from WORKER.INSTANCE --to WORKER.INSTANCE")
+        raise Refusal("use VNODE... WORKER.INSTANCE, or --from WORKER.INSTANCE --to WORKER.INSTANCE")
     if not all(word.isdecimal() for word in words):
         raise Refusal(f"virtual nodes are numbers: {' '.join(words)}")
-    what = list(map(int, words)) if origin is None else first_share(found.led_by(origin), share, origin)
-    done(job, as_json, found.move(what, to, at_window))
+    moved = list(map(int, words)) if origin is None else first_share(target.led_by(origin), share, origin)
+    done(job, as_json, target.move(moved, to, at_window))
 
 
 def first_share(led: list[int], share: str, instance: str) -> list[int]:
-    """So many of these, the first ones, and at least one. Raises Refusal."""
+    """The first virtual nodes of a list, in this share, but at least one. Raises Refusal."""
     match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,6})?)(?:/([1-9][0-9]{0,3}))?", share)
     part = Fraction(match[1]) / int(match[2] or 1) if match else Fraction(0)
     if not 0 < part <= 1:
         raise Refusal(f"--share {share}: a share is above 0 and at most 1, such as 1/2 or 0.25")
     if not led:
-        raise Refusal(f"{instance} leads nothing")
+        raise Refusal(f"{instance} leads no virtual node")
     return led[: max(1, math.floor(len(led) * part))]
 
 
@@ -206,7 +218,7 @@ def handover(
     sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as strategy=fluid or atEpoch=900.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say how plans are cut and when they begin, from the next one on: fields of `spec.handover`."""
+    """Set fields of `spec.handover`: how the next plans are cut, and when they begin."""
     done(job, as_json, targets.find(ctx.obj, job).handover(_section("handover", sets)))
 
 
@@ -217,22 +229,25 @@ def balance(
     sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as mode=auto or horizon=5m.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say whether load moves by itself when it is uneven, from now on: fields of `spec.balance`."""
+    """Set fields of `spec.balance`: whether virtual nodes move when the load is uneven."""
     done(job, as_json, targets.find(ctx.obj, job).balance(_section("balance", sets)))
 
 
 def _section(name: str, sets: list[str]) -> dict[str, Any]:
-    """These fields of a section of the spec. Raises JobRefused."""
-    document = spec.apply_sets(spec.some_job({}), [f"{name}.{one}" for one in sets])
+    """The fields of a section of the spec from FIELD=VALUE arguments. Raises JobRefused."""
+    document = spec.apply_sets(spec.some_job({}), [f"{name}.{text}" for text in sets])
     spec.check(document)
     return dict(document["spec"][name])
 
 
 @app.command()
 def drain(
-    ctx: typer.Context, job: Job, worker: Annotated[int, typer.Argument(help="Worker.")], as_json: AsJson = False
+    ctx: typer.Context,
+    job: Job,
+    worker: Annotated[int, typer.Argument(help="Index of the worker.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Move everything off a worker. Its process stays, without state, until a scale-in removes it."""
+    """Move all state off a worker. Its process stays, without state, until a scale-in removes it."""
     done(job, as_json, targets.find(ctx.obj, job).drain(worker))
 
 
@@ -240,13 +255,13 @@ def drain(
 def kill(
     ctx: typer.Context,
     job: Job,
-    what: Annotated[str, typer.Argument(help="'driver', a worker (K) or an instance (K.I).")],
+    process: Annotated[str, typer.Argument(metavar="WHAT", help="'driver', a worker (K) or an instance (K.I).")],
     as_json: AsJson = False,
 ) -> None:
-    """End something of a run of this machine without warning, to see the recovery."""
-    one = _local(ctx.obj, job, f"kubectl delete pod {job}-driver (or {job}-worker-K) --grace-period=0 --force")
-    client.ask(one.entry, "POST", "/kill", {"what": what})
-    done(job, as_json, f"{what} was killed")
+    """Kill a process of a run on this machine, to see the recovery."""
+    target = _local(ctx.obj, job, f"kubectl delete pod {job}-driver (or {job}-worker-K) --grace-period=0 --force")
+    client.ask(target.entry, "POST", "/kill", {"what": process})
+    done(job, as_json, f"{process} was killed")
 
 
 @app.command()
@@ -256,11 +271,11 @@ def stop(
     as_json: AsJson = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the end.")] = 30.0,
 ) -> None:
-    """End a run of this machine after the epoch under way."""
-    one = _local(ctx.obj, job, f"kubectl delete streamjob {job}")
-    client.ask(one.entry, "POST", "/stop", {})
+    """End a run on this machine after its current epoch."""
+    target = _local(ctx.obj, job, f"kubectl delete streamjob {job}")
+    client.ask(target.entry, "POST", "/stop", {})
     deadline = time.monotonic() + wait
-    while one.there():
+    while target.exists():
         if time.monotonic() > deadline:
             say(f"{job}: still ending after {wait:g} s")
             raise typer.Exit(FAILED)
@@ -273,9 +288,9 @@ def _registry() -> Registry:
 
 
 def _local(where: Target, job: str, otherwise: str) -> Local:
-    """The run of this machine; `otherwise`: what does the same on a cluster."""
+    """The run on this machine. `otherwise`: the command with the same effect on a cluster."""
     if where.cluster:
-        raise Refusal(f"this is for runs of this machine; on a cluster: {otherwise}")
+        raise Refusal(f"this command is for runs on this machine; on a cluster: {otherwise}")
     return Local(_registry().find(job), _registry())
 
 
@@ -288,7 +303,7 @@ def _show(shown: Shown, as_json: bool) -> None:
 
 
 def guarded(command: Callable[[], Any], program: str = "ferry") -> int:
-    """Run a command; errors become a line on standard error and an exit code."""
+    """Run a command; an error becomes a line on standard error and an exit code."""
     try:
         code = command()
         return int(code) if isinstance(code, int) else OK
@@ -317,7 +332,7 @@ def _words(error: OSError) -> str:
     try:
         Path.cwd()
     except FileNotFoundError:
-        return "the directory of this shell has been removed: go to another one"
+        return "the directory of this shell was deleted: change to another directory"
     return str(error)
 
 
@@ -347,7 +362,7 @@ def kubectl_plugin() -> None:
 
 
 def _is_usage(error: Exception) -> bool:
-    """Whether this is the argument parser's complaint; it is shown as the parser words it."""
+    """Whether this is an error of the argument parser, which shows its own text."""
     show = getattr(error, "show", None)
     if show is None:
         return False

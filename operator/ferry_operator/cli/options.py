@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options of several commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import typer
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
 ClusterJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file, a StreamJob.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the spec.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

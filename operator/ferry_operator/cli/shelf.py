@@ -1,7 +1,6 @@
-"""Durable checkpoints as they lie at their location, read by this process with its own rights: the job may be gone.
+"""Durable checkpoints at their location. This process reads them with its own rights, so the job need not exist.
 
-It lists and removes whole checkpoints, and decides nothing. Files that none of them names any more go with the next one
-that the job takes.
+It lists and removes whole checkpoints, and decides nothing. The next checkpoint of the job deletes the unreferenced files.
 """
 
 from __future__ import annotations
@@ -24,48 +23,49 @@ MEGABYTE = 1e6
 def listed(location: str, job: str) -> list[Record]:
     """The checkpoints of a job, the newest first. Raises SpecRefused, Unreachable."""
     shelf = _shelf(location, job)
-    return [_record(shelf, one) for one in shelf.manifests()]
+    return [_record(shelf, manifest) for manifest in shelf.manifests()]
 
 
 def remove(location: str, job: str, number: int) -> int:
-    """Take a checkpoint away; how many manifests it had. Raises Refusal, Unreachable."""
+    """Delete a checkpoint. Returns the number of its manifests. Raises Refusal, Unreachable."""
     shelf = _shelf(location, job)
-    found = [one for one in shelf.manifests() if one.number == number]
-    if not found:
+    manifests = [manifest for manifest in shelf.manifests() if manifest.number == number]
+    if not manifests:
         raise Refusal(f"there is no checkpoint {number} at {shelf.location.text}")
-    for one in found:
-        shelf.remove(one)
-    return len(found)
+    for manifest in manifests:
+        shelf.remove(manifest)
+    return len(manifests)
 
 
 def table(records: list[Record], now: float) -> Table:
-    """For people."""
-    found = Table("NUMBER", "NAME", "EPOCH", "AGE", "MB", "COMPLETE", box=None, pad_edge=False)
-    for one in records:
-        age, size = _age(now - one["at"]), f"{one['totalBytes'] / MEGABYTE:,.1f}"
-        found.add_row(str(one["number"]), one["name"] or "", str(one["epoch"]), age, size, one["problem"] or "yes")
-    return found
+    """The checkpoints as a table for users."""
+    rows = Table("NUMBER", "NAME", "EPOCH", "AGE", "MB", "COMPLETE", box=None, pad_edge=False)
+    for record in records:
+        number, name, epoch = str(record["number"]), record["name"] or "", str(record["epoch"])
+        age, size = _age(now - record["at"]), f"{record['totalBytes'] / MEGABYTE:,.1f}"
+        rows.add_row(number, name, epoch, age, size, record["problem"] or "yes")
+    return rows
 
 
 def _shelf(location: str, job: str) -> CheckpointCatalog:
     return CheckpointCatalog(Location(absolute(location), job))
 
 
-def _record(shelf: CheckpointCatalog, one: Manifest) -> Record:
-    """`problem`: why nothing can be restored from it."""
+def _record(shelf: CheckpointCatalog, manifest: Manifest) -> Record:
+    """A checkpoint for programs. `problem`: why it cannot be restored."""
     problem = None
     try:
-        shelf.check(one)
+        shelf.check(manifest)
     except Fault as error:
         problem = str(error)
     return {
-        "number": one.number,
-        "name": one.name,
-        "epoch": one.epoch,
-        "at": one.made_at,
-        "totalBytes": one.total_bytes,
-        "run": one.run,
-        "restoredFrom": one.restored_from,
+        "number": manifest.number,
+        "name": manifest.name,
+        "epoch": manifest.epoch,
+        "at": manifest.made_at,
+        "totalBytes": manifest.total_bytes,
+        "run": manifest.run,
+        "restoredFrom": manifest.restored_from,
         "complete": problem is None,
         "problem": problem,
     }

@@ -1,7 +1,7 @@
-"""Which job a command means: a run of this machine, or a job on a cluster, and on which.
+"""The target of a command: a run on this machine, or a job on a cluster.
 
-`ferry` means a run of this machine of that name, else the cluster of the kubeconfig if there is one; with an option
-that names a cluster, and as `kubectl streamjob`, it means the cluster. What was looked at is in every refusal.
+`ferry` looks for a run on this machine, then on the cluster of the kubeconfig if there is one. With an option that names
+a cluster, and as `kubectl streamjob`, it looks only on the cluster. A refusal names the places that were searched.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 KUBECONFIG = "~/.kube/config"
 
 OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
-"""Take a value each, and may stand anywhere on the line, as with kubectl."""
+"""Options with a value that may stand anywhere in the command line, as in kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The options of the command line that say where jobs are."""
+    """The options of the command line that select a cluster."""
 
     plugin: bool = False
-    """it is `kubectl streamjob`"""
+    """called as `kubectl streamjob`"""
     context: str | None = None
     namespace: str | None = None
     kubeconfig: str | None = None
 
     @property
     def program(self) -> str:
-        """How it was called."""
+        """The name of the program, for messages."""
         return "kubectl streamjob" if self.plugin else "ferry"
 
     @property
     def cluster(self) -> bool:
-        """Only a cluster is meant."""
+        """Whether the command is only for a cluster."""
         return self.plugin or any((self.context, self.namespace, self.kubeconfig))
 
 
 def hoist(argv: list[str]) -> list[str]:
-    """The command line with `OPTIONS` in front, wherever they were; what follows '--' stays as it is."""
+    """The command line with `OPTIONS` in front; words after '--' keep their places."""
     front, rest, words = list[str](), list[str](), iter(argv)
     for word in words:
         if word == "--":
@@ -89,8 +89,8 @@ def find(target: Target, name: str) -> Local | RemoteJob:
 
 
 def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | None:
-    """Where the files of a run of this machine are, and what says whether it goes on: of one that runs, else of the last
-    one that has ended. None: there is none, or a cluster is meant. Raises SpecRefused when several runs fit."""
+    """The directory of a run on this machine, and a function whether the run is alive: of a live run, else of the last ended
+    run. None: there is no run, or the command is for a cluster. Raises SpecRefused if several runs match."""
     if target.cluster:
         return None
     registry = Registry(environment.home())
@@ -99,24 +99,26 @@ def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | No
     except NoSuchJob:
         if (kept := registry.kept(name)) is None:
             return None
-        say(f"of a run of this machine that has {kept.how} (for a job of that name on a cluster: --namespace)")
+        say(f"log of a run on this machine that has {kept.how} (for a job of this name on a cluster: --namespace)")
         if registry.begun(name) > kept.ended:
             say(f"a later run of {name} has left no files: `ferry run --keep` leaves them")
         return kept.directory, lambda: False
-    return Path(run.entry.directory), run.there
+    return Path(run.entry.directory), run.exists
 
 
 def on_cluster(target: Target, name: str) -> RemoteJob:
-    """The job, for a command that only jobs on a cluster know. Raises as `find` does."""
+    """The job, for a command that needs a cluster. Raises the errors of `find`."""
     job = find(target, name)
     if isinstance(job, Local):
-        raise Refusal(f"{name} runs on this machine; this is for jobs on a cluster (for one of that name: --namespace)")
+        raise Refusal(
+            f"{name} runs on this machine; this command is for jobs on a cluster (to select one: --namespace)"
+        )
     return job
 
 
 def remote(target: Target, name: str) -> RemoteJob:
-    """The job on the cluster; it is there."""
-    # The client of Kubernetes is large, and imported only for a cluster.
+    """The job on the cluster. Raises NoSuchJob."""
+    # The client of Kubernetes is large, so it is imported only for a cluster.
     from ferry_operator.cli.remote.remote import RemoteJob
 
     job = RemoteJob(connect(target), name)
@@ -132,16 +134,16 @@ def namespace(target: Target) -> Namespace:
 
 
 def run(command: RunCommand) -> int:
-    """Run a job on this machine to its end; returns the exit code. Raises Refusal where only the client is installed."""
+    """Run a job on this machine to its end. Returns the exit code. Raises Refusal if only the client is installed."""
     if find_spec("pyspark") is None:
-        raise Refusal("PySpark is not installed: jobs run on this machine with `pip install ferry-stream`")
+        raise Refusal("PySpark is not installed; to run jobs on this machine: `pip install ferry-stream`")
     from ferry_operator.local.run import run as run_job
 
     return run_job(command)
 
 
 def connect(target: Target) -> UserApi:
-    """The cluster that is meant. Raises Refusal."""
+    """The client of the selected cluster. Raises Refusal."""
     if not _somewhere(target):
         raise Refusal(f"there is no cluster to look at: {_looked_at(target)}")
     try:
@@ -156,10 +158,10 @@ def _somewhere(target: Target) -> bool:
 
 
 def _kubeconfig(target: Target) -> str | None:
-    """The files of the configuration, as KUBECONFIG names them; None when there is none."""
+    """The kubeconfig files, in the form of KUBECONFIG; None if no file exists."""
     files = _named(target)
-    there = any(Path(one).expanduser().is_file() for one in files.split(os.pathsep) if one)
-    return files if there else None
+    exists = any(Path(path).expanduser().is_file() for path in files.split(os.pathsep) if path)
+    return files if exists else None
 
 
 def _named(target: Target) -> str:
@@ -167,7 +169,7 @@ def _named(target: Target) -> str:
 
 
 def _in_a_pod(target: Target) -> bool:
-    """Whether only the service account of this pod can be used, as by kubectl."""
+    """Whether to use the service account of this pod, by the rules of kubectl."""
     named = target.kubeconfig or target.context or os.environ.get("KUBECONFIG")
     return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 

@@ -113,7 +113,7 @@ def test_a_log_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     api, _ = leaking()
     monkeypatch.setattr(bundle, "LOG_BYTES_MAX", 40)
     files = collected(api, tmp_path / "a.tar.gz")
-    assert b"cut off here" in files["logs/nbq5-driver.driver.log"]
+    assert b"cut here" in files["logs/nbq5-driver.driver.log"]
 
 
 def test_a_job_that_is_not_there_makes_no_archive(tmp_path: Path) -> None:

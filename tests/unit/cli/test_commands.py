@@ -68,7 +68,7 @@ def test_errors_of_the_file_system_are_one_line(
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert main.guarded(Path.cwd) == 1 and "directory of this shell has been removed" in capfd.readouterr().err
+    assert main.guarded(Path.cwd) == 1 and "directory of this shell was deleted" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "said"), [("KeyboardInterrupt", False), ("ValueError", True)])
@@ -113,7 +113,7 @@ def test_suspend_resume_and_restore(run: Run, shelved: FakeUser) -> None:
     assert run("suspend", "nbq5")[0] == 0
     shelved.world.until(lambda w: w.status["phase"] == "Suspended")
     assert "Suspended" in run("status", "nbq5")[1]
-    assert run("resume", "nbq5")[1] == "nbq5: it goes on from its latest checkpoint\n"
+    assert run("resume", "nbq5")[1] == "nbq5: the job continues from its latest checkpoint\n"
     shelved.world.until(settled)
     assert run("scale", "nbq5", "--workers", "0")[0] == 0
     shelved.world.until(lambda w: w.status["phase"] == "Suspended")

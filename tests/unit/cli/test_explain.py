@@ -45,10 +45,10 @@ def test_a_decision_is_printed_with_its_inputs() -> None:
     assert len(notes) == 1 and notes[0].startswith("autoscale: 2 x 1 -> 4 x 1: 1,200 records/s arrive")
     shown = text(scaler)
     for words in (
-        "nbq5", "ScaleOut (auto)", "2 x 1 -> 4 x 1", "asked for 2 x 1, wanted 4 x 1 instances; from 1 to 8 workers",
+        "nbq5", "ScaleOut (auto)", "2 x 1 -> 4 x 1", "requested 2 x 1, wanted 4 x 1 instances; from 1 to 8 workers",
         "1,200/s arrive, 1,000/s are read, 5,000 wait; over 10.0 s",
-        "0.25 tasks and 2.00 instances with records, on average; 0.50 with epochs as such", "500 records/s",
-        "120% of the workers' time; it may be 70%", "this size for 60 s, low for 0 s; cooldown 60 s",
+        "0.25 tasks and 2.00 instances with records, on average; 0.50 with the overhead of epochs", "500 records/s",
+        "120% of the workers' time; the target is 70%", "this size for 60 s, low for 0 s; cooldown 60 s",
     ):  # fmt: skip
         assert words in shown
 
@@ -70,7 +70,7 @@ def test_nothing_is_decided_without_a_policy() -> None:
     [
         ({"autoscale": None}, r"spec\.autoscale\.max is not set"),
         ({"autoscaled": False, "suspended": True}, r"spec\.autoscale\.max is not set"),
-        ({"autoscaled": True, "suspended": True}, "nothing is decided while it is suspended"),
+        ({"autoscaled": True, "suspended": True}, "nothing is decided while the job is suspended"),
         ({"autoscaled": True, "suspended": False}, "nothing is decided yet"),
     ],
 )

@@ -93,7 +93,7 @@ def test_nothing_is_written_when_no_drained_worker_goes() -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: intents.suspend(made()), "nothing else outlives the pods"),
+        (lambda: intents.suspend(made()), "only durable checkpoints outlive the pods"),
         (lambda: intents.resume(shelved(workers=0)), "--workers N"),
         (lambda: intents.resume(shelved(), 3), "`scale` it"),
         (lambda: intents.restore(shelved(), "3", None, None), "`suspend` it first"),
@@ -108,7 +108,7 @@ def test_nothing_is_written_when_no_drained_worker_goes() -> None:
         (lambda: intents.move(made(), [1], "3.0"), "the instances are 0.0 to 2.1"),
         (lambda: intents.move(made(), [1], "x"), "is no action"),
         (lambda: intents.move(made(drain="1"), [1], "1.0"), "worker 1 is drained"),
-        (lambda: intents.unpin(made(pins="3=0.0"), 4), "kept: 3"),
+        (lambda: intents.unpin(made(pins="3=0.0"), 4), "pinned: 3"),
     ],
 )
 def test_what_is_refused(ask: Callable[[], object], said: str) -> None:

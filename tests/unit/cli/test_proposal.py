@@ -31,13 +31,13 @@ def test_more_workers() -> None:
     found = planned(present(), {"spec": {"workers": 4}})
     assert [(c.path, str(c.kind)) for c in found.changes] == [("spec.workers", "handover")]
     assert found.effects[0] == "started: workers 2 to 3; state moves there"
-    assert found.leaders == 4 and (found.copies or 0) >= 4 and "status does not say" in found.effects[1]
+    assert found.leaders == 4 and (found.copies or 0) >= 4 and "the status has no placement" in found.effects[1]
     assert found.refusals == () and not any("driver" in effect for effect in found.effects)
 
 
 def test_fewer_workers() -> None:
     found = planned(present(workers=3), {"spec": {"workers": 2}})
-    assert found.effects[0] == "emptied, and then stopped: worker 2"
+    assert found.effects[0] == "emptied, then stopped: worker 2"
     assert found.leaders and found.leaders < 8
 
 
@@ -45,13 +45,13 @@ def test_a_field_that_restarts_the_driver_moves_nothing() -> None:
     found = planned(present(), {"spec": {"epoch": {"interval": "3s"}}})
     assert [str(c.kind) for c in found.changes] == ["restart"] and found.leaders == 0
     assert found.effects == (
-        "the driver is restarted, and goes on from the state that the workers hold (spec.epoch.interval)",
+        "the driver is restarted, and continues with the state in the workers (spec.epoch.interval)",
     )
 
 
 def test_a_field_that_replaces_workers() -> None:
     found = planned(present(), {"spec": {"state": {"memory": "2Gi"}}})
-    assert found.effects[0] == "replaced one by one, each emptied before: workers 0 to 1 (spec.state.memory)"
+    assert found.effects[0] == "emptied and replaced one by one: workers 0 to 1 (spec.state.memory)"
     assert (found.leaders or 0) >= 8
 
 
@@ -80,13 +80,13 @@ def test_to_rest_and_to_go_on() -> None:
     runs = present(state=SHELF)
     for patch in ({"suspend": True}, {"workers": 0}, {"suspend": True, "restoreFrom": "3"}):
         found = planned(runs, {"spec": patch})
-        assert "a last durable checkpoint, and then all pods go" in found.effects[0] and found.refusals == ()
+        assert "a last durable checkpoint, then all pods end" in found.effects[0] and found.refusals == ()
     rests = present(state=SHELF, suspend=True, restoreFrom="3")
     rests["status"] = {"memory": {"uid": "u", "run": 2, "before": "3"}}
-    assert planned(rests, {"spec": {"cores": 4}}).effects == ("it holds when the job is resumed",)
+    assert planned(rests, {"spec": {"cores": 4}}).effects == ("the change applies when the job is resumed",)
     assert planned(rests, {}).effects == ("nothing changes",)
     back = {"suspend": False, "workers": 5}
-    assert planned(rests, {"spec": back}).effects == ("the job goes on from checkpoint latest, with 5 workers",)
+    assert planned(rests, {"spec": back}).effects == ("the job continues from checkpoint latest, with 5 workers",)
     (effect,) = planned(rests, {"spec": {**back, "restoreFrom": "before-upgrade"}}).effects
     assert "from checkpoint before-upgrade" in effect
     found = planned(runs, {"spec": {"restoreFrom": "3"}})

@@ -84,7 +84,7 @@ def test_nothing_changes_while_paused() -> None:
     assert "once the job is not paused" in job.scale(3, None)
     api.world.rounds(20)
     assert api.world.status["workers"] == 2 and "paused" in printed(job)
-    assert job.resume(None) == "changes are followed again"
+    assert job.resume(None) == "the operator reconciles again"
     api.world.until(workers(3))
 
 
@@ -150,9 +150,9 @@ def test_status_shows_conditions_pods_and_events() -> None:
         "1.12 times the average",
     ):
         assert words in text, text
-    assert not job.ended(document) and job.there()
+    assert not job.ended(document) and job.exists()
     api.api.remove(JOBS, "nbq5")
-    assert not job.there()
+    assert not job.exists()
 
 
 def test_what_may_not_be_read_is_left_out_and_said() -> None:

@@ -190,5 +190,5 @@ def test_a_share_of_what_an_instance_leads(share: str, many: int) -> None:
 def test_a_share_is_above_nothing_and_at_most_all(share: str) -> None:
     with pytest.raises(Refusal, match="at most 1"):
         main.first_share([1, 2], share, "0.0")
-    with pytest.raises(Refusal, match=r"0\.0 leads nothing"):
+    with pytest.raises(Refusal, match=r"0\.0 leads no virtual node"):
         main.first_share([], "1/2", "0.0")

@@ -39,11 +39,11 @@ def test_a_process_takes_the_open_files_that_it_may_have(limits: Limits, before:
 
 def test_too_few_are_refused_with_what_to_set(limits: Limits, tmp_path: Path) -> None:
     limits[resource.RLIMIT_NOFILE] = (256, 256)
-    with pytest.raises(SpecRefused, match=r"256 open files here, and Ferry needs 1,024 at least: run `ulimit -n 4096`"):
+    with pytest.raises(SpecRefused, match=r"256 open files here, but Ferry needs at least 1,024: run `ulimit -n 4096`"):
         machine_limits.require(2)
     limits[resource.RLIMIT_NOFILE] = (4096, 4096)
     limits[resource.RLIMIT_NPROC] = (200, 400)
-    with pytest.raises(SpecRefused, match=r"400 .* \(ulimit -u\), 100 are there, .* about 350 more: .* to 800"):
+    with pytest.raises(SpecRefused, match=r"400 .* \(ulimit -u\), 100 are running, .* about 350 more: .* to 800"):
         machine_limits.require(2)
     limits[resource.RLIMIT_NPROC] = (200, NONE)
     machine_limits.require(2)

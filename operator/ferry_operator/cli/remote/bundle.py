@@ -1,6 +1,6 @@
-"""Everything about a job that helps to find out what is wrong, as one archive that may be handed on: no secrets.
+"""`diagnose`: the data of a job in one archive without secrets, for a diagnosis by others.
 
-Secrets are never read. Documents and logs go through `redact`. What could not be read is said in the archive.
+Secret objects are never read. Documents and logs go through `redact`. The archive lists data that could not be read.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ from ferry_operator.kube.api.port import LEASES, PODS, ApiError
 from ferry_operator.local.timeline.console import PlainConsole
 
 LINES_MAX = 5000
-"""Lines of each log, from its end."""
+"""Lines from the end of each log."""
 
 LOG_BYTES_MAX = 8 << 20
-"""Bytes of each log: lines may be long."""
+"""Bytes of each log, because lines may be long."""
 
 LEASE = "ferry-operator"
 
 
 @dataclass(slots=True)
 class Bundle:
-    """Files by name, and what is missing."""
+    """Files by name, and the missing files."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
-    def add(self, name: str, what: Any) -> None:
-        """A document, or a text that may hold anything."""
-        if isinstance(what, str):
-            self.files[name] = redact.text(what).encode()
+    def add(self, name: str, content: Any) -> None:
+        """Add a text or a document, without its secrets."""
+        if isinstance(content, str):
+            self.files[name] = redact.text(content).encode()
         else:
-            self.files[name] = (json.dumps(redact.value(what), indent=1, ensure_ascii=False) + "\n").encode()
+            self.files[name] = (json.dumps(redact.value(content), indent=1, ensure_ascii=False) + "\n").encode()
 
     def attempt(self, name: str, call: Callable[[], Any]) -> Any:
-        """The API server's answer, also written into a file; None, and a note, when it refuses."""
+        """Add the answer of the API server and return it; None, with a note, if the server refuses."""
         try:
-            found = call()
+            answer = call()
         except ApiError as error:
             self.missing.append(f"{name}: {redact.text(str(error))}")
             return None
-        self.add(name, found)
-        return found
+        self.add(name, answer)
+        return answer
 
 
 def collect(job: RemoteJob, say: Callable[[str], None]) -> Bundle:
-    """Everything. Raises NoSuchJob."""
+    """Collect the data of a job. Raises NoSuchJob."""
     api, bundle, document = job.api, Bundle(), job.object()
     say("the job, its events and pods")
     bundle.add("streamjob.json", document)
     bundle.add("status.txt", shown(job))
-    found: list[Doc] = bundle.attempt("pods.json", lambda: api.find(PODS, f"{names.JOB}={job.name}")) or []
-    events = [bundle.attempt(f"events/{name}.json", partial(api.events, name)) for name in _named(job, found)]
+    job_pods: list[Doc] = bundle.attempt("pods.json", lambda: api.find(PODS, f"{names.JOB}={job.name}")) or []
+    events = [bundle.attempt(f"events/{name}.json", partial(api.events, name)) for name in _named(job, job_pods)]
     bundle.add("events.txt", "\n".join(_event_lines(events)) + "\n")
     operators = bundle.attempt("operator/pods.json", lambda: api.find(PODS, logs.OPERATOR)) or []
     bundle.attempt("operator/lease.json", lambda: api.get(LEASES, LEASE))
     crd = bundle.attempt("definition.json", lambda: api.get(DEFINITIONS, definition()["metadata"]["name"]))
     bundle.add("versions.json", _versions(crd or {}, api))
-    for directory, pods in (("logs", found), ("operator/logs", operators)):
+    for directory, pods in (("logs", job_pods), ("operator/logs", operators)):
         for pod in pods:
             say(f"logs of {pod['metadata']['name']}")
             for source in logs.containers(pod):
@@ -97,7 +97,7 @@ def shown(job: RemoteJob) -> str:
 
 
 def write(bundle: Bundle, file: Path, directory: str, now: float) -> None:
-    """The archive, readable by its owner alone, whole or not at all."""
+    """Write the archive atomically; only its owner may read it."""
     with files.replacing(file, private=True) as new, tarfile.open(new, "w:gz") as archive:
         for name, data in sorted(bundle.files.items()):
             entry = tarfile.TarInfo(f"{directory}/{name}")
@@ -110,19 +110,19 @@ def _named(job: RemoteJob, pods: Sequence[Doc]) -> Iterator[str]:
     yield from (pod["metadata"]["name"] for pod in pods)
 
 
-def _event_lines(found: Iterable[list[Doc] | None]) -> list[str]:
-    events = sorted((one for each in found for one in each or []), key=tables.time_of)
+def _event_lines(lists: Iterable[list[Doc] | None]) -> list[str]:
+    events = sorted((event for events in lists for event in events or []), key=tables.time_of)
     return [
-        f"{tables.time_of(one)} {one.get('type', '')} {(one.get('involvedObject') or {}).get('name', '')} "
-        f"{one.get('reason', '')} x{one.get('count') or 1}: {one.get('message', '')}"
-        for one in events
+        f"{tables.time_of(event)} {event.get('type', '')} {(event.get('involvedObject') or {}).get('name', '')} "
+        f"{event.get('reason', '')} x{event.get('count') or 1}: {event.get('message', '')}"
+        for event in events
     ]
 
 
 def _logs(bundle: Bundle, api: UserApi, directory: str, source: LogSource, pod: Doc) -> None:
     statuses = pod.get("status") or {}
     every = [*(statuses.get("initContainerStatuses") or []), *(statuses.get("containerStatuses") or [])]
-    again = any(one.get("name") == source.container and one.get("restartCount") for one in every)
+    again = any(status.get("name") == source.container and status.get("restartCount") for status in every)
     for previous in (False, True) if again else (False,):
         name = f"{directory}/{source.pod}.{source.container}{'.previous' if previous else ''}.log"
         bundle.attempt(name, partial(_log, api, source, previous))
@@ -133,7 +133,7 @@ def _log(api: UserApi, source: LogSource, previous: bool) -> str:
     for line in api.log(source.pod, source.container, previous=previous, tail=LINES_MAX):
         size += len(line)
         if size > LOG_BYTES_MAX:
-            lines.append(b"... (cut off here: it is longer)\n")
+            lines.append(b"... (cut here: the log is longer)\n")
             break
         lines.append(line)
     return b"".join(lines).decode("utf-8", "replace")
@@ -151,11 +151,11 @@ def _versions(installed: Doc, api: UserApi) -> Doc:
         "namespace": api.namespace,
         "schema of this command": _digest(definition()),
         "schema of the cluster": _digest(installed) if installed else "not known",
-        "served": [one["name"] for one in (installed.get("spec") or {}).get("versions", []) if one.get("served")],
+        "served": [v["name"] for v in (installed.get("spec") or {}).get("versions", []) if v.get("served")],
     }
 
 
 def _digest(crd: Doc) -> str:
     """A digest of the definition's schemas."""
-    schemas = [one.get("schema") for one in (crd.get("spec") or {}).get("versions", [])]
+    schemas = [version.get("schema") for version in (crd.get("spec") or {}).get("versions", [])]
     return hashlib.sha256(json.dumps(schemas, sort_keys=True).encode()).hexdigest()[:12]

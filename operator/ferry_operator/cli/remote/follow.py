@@ -1,6 +1,6 @@
-"""A handover, followed until the job is at rest, or will not come to it: its conditions, moves and events.
+"""Follows a handover until the job is at rest or cannot come to rest: conditions, moves and events.
 
-What a look at the job means is pure (`judge`); `follow` looks again and again.
+`judge` is pure: it gives the meaning of one look at the job. `follow` polls the job.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ferry_operator.kube.api.port import FORBIDDEN, ApiError
 LOOK_SECONDS = 0.5
 
 CALM_SECONDS = 2.5
-"""A job is at rest when it has been so for this long: annotations have no generation that tells that they were seen."""
+"""Time for which a job must look at rest, because annotations have no generation that shows that the operator saw them."""
 
 SILENT_SECONDS = 30.0
-"""When the newest spec was not looked at for so long, there is no operator; an API server may be away for as long."""
+"""Time without a look at the newest spec after which no operator runs; also the longest outage of the API server."""
 
 FINAL = "SpecRefused", "DriverRefused", "DriverHalted"
-"""Reasons for which a change will never be followed."""
+"""Reasons of a change that the operator will never follow."""
 
 
 class FollowState(StrEnum):
-    """The state of a job, as seen in one look."""
+    """The state of a job at one look."""
 
     UNSEEN = "unseen"
     """the operator has not looked at the newest spec"""
@@ -51,16 +51,16 @@ class Look:
 
     state: FollowState
     text: str
-    """progress, or why it ended like that"""
+    """the progress, or the reason of the end"""
     workers: int = 0
     moving: int = 0
     last_handover: str | None = None
 
 
 def judge(job: Doc) -> Look:
-    """The state in the status of a StreamJob."""
+    """The state of a StreamJob, by its status."""
     status, wanted = JobStatus.read(job.get("status")), intents.size_of(job).workers
-    conditions = {one.type: one for one in status.conditions}
+    conditions = {condition.type: condition for condition in status.conditions}
 
     def look(state: FollowState, text: str) -> Look:
         return Look(state, text, status.workers, status.moving, status.last_handover)
@@ -68,7 +68,7 @@ def judge(job: Doc) -> Look:
     if job["metadata"].get("deletionTimestamp"):
         return look(FollowState.FAILED, "the job is being deleted")
     if status.observed_generation < int(job["metadata"].get("generation") or 0) or not conditions:
-        return look(FollowState.UNSEEN, "waiting for the operator to look at it")
+        return look(FollowState.UNSEEN, "waiting for the operator to look at the job")
     degraded, progressing = conditions.get("Degraded"), conditions.get("Progressing")
     if status.phase == "Finished":
         return look(FollowState.FINISHED, "finished")
@@ -80,7 +80,7 @@ def judge(job: Doc) -> Look:
         return look(FollowState.FAILED, degraded.message if degraded is not None else "failed")
     if intents.paused(job):
         return look(FollowState.PAUSED, "the job is paused: nothing changes until `resume`")
-    truth = {kind: one.status for kind, one in conditions.items()}
+    truth = {kind: condition.status for kind, condition in conditions.items()}
     if (truth.get("Ready"), truth.get("Progressing"), truth.get("Handover")) == ("True", "False", "False"):
         return look(FollowState.REST, f"at rest with {status.workers} workers")
     parts = [f"{status.workers} of {wanted} workers own state"]
@@ -96,7 +96,7 @@ def judge(job: Doc) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something new: an event, progress, or the end."""
+    """A line of news: an event, progress, or the end."""
 
     kind: str
     """'event', 'progress' or 'end'"""
@@ -111,7 +111,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
-    """New lines until the job is at rest, or has failed; the last look has the state. 0: no timeout."""
+    """Lines of news until the job is at rest or has failed; the last look has the state. `timeout`: 0: none."""
     began, news, printed, moved = clock(), _News(job), "", False
     state, since, heard = FollowState.GOING, began, began
     look = Look(state, "")
@@ -158,7 +158,7 @@ def _failed(look: Look, text: str) -> Line:
 
 
 class _News:
-    """Events of a job that were not there, or not as often, at the look before."""
+    """Events of a job that are new, or have a higher count, since the previous look."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job
@@ -166,7 +166,7 @@ class _News:
         self._known: dict[str, int] | None = None
 
     def lines(self, document: Doc, look: Look) -> Iterator[Line]:
-        """Lines that are new since the last call; the first call returns none."""
+        """New lines since the last call; the first call returns none."""
         if not self._readable:
             return
         try:
@@ -177,7 +177,7 @@ class _News:
             self._readable = False
             yield Line("progress", f"events may not be read: {error}", look)
             return
-        known, self._known = self._known, {one["metadata"]["name"]: int(one.get("count") or 1) for one in events}
+        known, self._known = self._known, {event["metadata"]["name"]: int(event.get("count") or 1) for event in events}
         for event in events if known is not None else []:
             if known is not None and known.get(event["metadata"]["name"]) != int(event.get("count") or 1):
                 record = tables.event_record(event)

@@ -1,7 +1,7 @@
-"""How much would move for a change of the size of a job: the planner, over placements that are made up.
+"""Estimates the moves of a change of size: the planner, over an assumed placement.
 
-The status of a job does not say where its virtual nodes are or what they weigh, so they are taken to be even; what a
-handover really moves depends on that. Pure.
+The status of a job has neither the placement nor the load of its virtual nodes, so the estimate assumes an even placement
+and even loads. The moves of a real handover depend on both. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferry_operator.placement.planner import Load, Movement, Placement, Slot
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many slots a job has for its virtual nodes, and copies of them."""
+    """The slots of a job for its virtual nodes, and the number of their copies."""
 
     size: Size
     replicas: int
@@ -30,26 +30,28 @@ class Capacity:
 
 
 def resized(old: Capacity, new: Capacity, nodes: Mapping[int, str]) -> Movement:
-    """From one size to another. `nodes`: of the workers that there are."""
+    """The moves from one size to another. `nodes`: by present worker."""
     return _along([_slots(old, old.holding, nodes), _slots(new, new.holding, nodes)], [old.replicas, new.replicas], old)
 
 
-def rolled(one: Capacity, nodes: Mapping[int, str]) -> Movement:
-    """Every worker is emptied and made again, one after another, beside a surge worker."""
-    workers = one.size.workers
-    steps = [[j for j in (*one.holding, workers) if j != k] for k in range(workers)]
-    stations = [one.holding, *steps, one.holding]
-    return _along([_slots(one, station, nodes) for station in stations], [one.replicas] * len(stations), one)
+def rolled(capacity: Capacity, nodes: Mapping[int, str]) -> Movement:
+    """The moves of a rolling replacement: workers are emptied and recreated one by one, with a surge worker."""
+    workers = capacity.size.workers
+    steps = [[j for j in (*capacity.holding, workers) if j != k] for k in range(workers)]
+    stations = [capacity.holding, *steps, capacity.holding]
+    slots = [_slots(capacity, station, nodes) for station in stations]
+    return _along(slots, [capacity.replicas] * len(stations), capacity)
 
 
-def _slots(one: Capacity, workers: Sequence[int], nodes: Mapping[int, str]) -> list[Slot]:
-    return [Slot(f"{k}.{i}", k, nodes.get(k, f"node of {k}")) for k in workers for i in range(one.size.instances)]
+def _slots(capacity: Capacity, workers: Sequence[int], nodes: Mapping[int, str]) -> list[Slot]:
+    instances = range(capacity.size.instances)
+    return [Slot(f"{k}.{i}", k, nodes.get(k, f"node of {k}")) for k in workers for i in instances]
 
 
-def _along(stations: Sequence[list[Slot]], replicas: Sequence[int], one: Capacity) -> Movement:
-    """All that moves on the way from the first set of workers to the last one."""
-    loads = [Load(0.0, 1.0)] * one.virtual_nodes
-    placements: tuple[Placement | None, ...] = (None,) * one.virtual_nodes
+def _along(stations: Sequence[list[Slot]], replicas: Sequence[int], capacity: Capacity) -> Movement:
+    """The sum of all moves from the first set of slots to the last."""
+    loads = [Load(0.0, 1.0)] * capacity.virtual_nodes
+    placements: tuple[Placement | None, ...] = (None,) * capacity.virtual_nodes
     switchovers = copies = 0
     for step, (slots, copied) in enumerate(zip(stations, replicas)):
         planned = planner.plan(slots, loads, placements, copied)

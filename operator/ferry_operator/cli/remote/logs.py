@@ -1,4 +1,4 @@
-"""Logs of a job's pods and of the operator's, in the order in which they come; several at once have their name in front."""
+"""Logs of the pods of a job and of the operator, in order of arrival; lines of several logs begin with their source."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OPERATOR = "app.kubernetes.io/component=operator,app.kubernetes.io/name=ferry"
 """Pods of the chart's operator, as a label selector."""
 
 LINES_MAX = 10_000
-"""Lines that wait to be printed while several logs are followed."""
+"""Greatest number of waiting lines while several logs are followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One container."""
+    """One container of a pod."""
 
     pod: str
     container: str
@@ -30,7 +30,7 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class WantedLogs:
-    """How much of a log."""
+    """The requested part of a log."""
 
     follow: bool = False
     previous: bool = False
@@ -38,39 +38,39 @@ class WantedLogs:
 
 
 def of_driver(job: str) -> list[LogSource]:
-    """The driver's."""
+    """The log of the driver."""
     return [LogSource(names.driver_pod(job), "driver")]
 
 
 def of_worker(api: UserApi, job: str, index: int, container: str | None) -> list[LogSource]:
-    """A worker's: of its sidecar and its executor, or of one of them."""
+    """Logs of a worker: of all its containers, or of one container."""
     selector = f"{names.workers_selector(job)},{names.WORKER}={index}"
-    found = [one for pod in api.find(PODS, selector) for one in containers(pod)]
-    if not found:
+    sources = [source for pod in api.find(PODS, selector) for source in containers(pod)]
+    if not sources:
         raise Refusal(f"{job} has no pod of worker {index}")
-    chosen = [one for one in found if container in (None, one.container)]
+    chosen = [source for source in sources if container in (None, source.container)]
     if not chosen:
-        raise Refusal(f"worker {index} has no container {container!r}: {', '.join(one.container for one in found)}")
+        raise Refusal(f"worker {index} has no container {container!r}: {', '.join(s.container for s in sources)}")
     return chosen
 
 
 def of_operator(api: UserApi) -> list[LogSource]:
     """Logs of every replica of the operator."""
-    found = [one for pod in api.find(PODS, OPERATOR) for one in containers(pod)]
-    if not found:
+    sources = [source for pod in api.find(PODS, OPERATOR) for source in containers(pod)]
+    if not sources:
         raise Refusal(f"namespace {api.namespace} has no pod of the operator ({OPERATOR})")
-    return found
+    return sources
 
 
 def containers(pod: Doc) -> list[LogSource]:
-    """All containers of a pod that leave a log worth reading: those that go on."""
+    """The long-running containers of a pod, without init containers that end."""
     spec = pod.get("spec") or {}
-    lasting = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
-    return [LogSource(pod["metadata"]["name"], one["name"]) for one in (*lasting, *(spec.get("containers") or []))]
+    lasting = [c for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
+    return [LogSource(pod["metadata"]["name"], c["name"]) for c in (*lasting, *(spec.get("containers") or []))]
 
 
 def lines(api: UserApi, sources: Sequence[LogSource], wanted: WantedLogs) -> Iterator[bytes]:
-    """Lines of all of them; one after another, or as they come when they are followed."""
+    """Lines of all sources: one source after the other, or in order of arrival if the logs are followed."""
     if len(sources) == 1 or not wanted.follow:
         for source in sources:
             yield from _lines(api, source, wanted, len(sources) > 1)
@@ -80,13 +80,13 @@ def lines(api: UserApi, sources: Sequence[LogSource], wanted: WantedLogs) -> Ite
         threading.Thread(target=_read, args=(api, source, wanted, waiting), daemon=True).start()
     left = len(sources)
     while left:
-        one = waiting.get()
-        if one is None:
+        line = waiting.get()
+        if line is None:
             left -= 1
-        elif isinstance(one, ApiError):
-            raise one
+        elif isinstance(line, ApiError):
+            raise line
         else:
-            yield one
+            yield line
 
 
 def _read(api: UserApi, source: LogSource, wanted: WantedLogs, waiting: queue.Queue[bytes | ApiError | None]) -> None:

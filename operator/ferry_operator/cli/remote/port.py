@@ -1,6 +1,6 @@
-"""What a user's commands ask of the API server: the operator's verbs, and some that only people need.
+"""The API of a cluster for commands of users: the calls of the operator, and calls that only users need.
 
-`kube.api` implements it with an API server; tests with one in memory.
+`kube.api` implements it by an API server, tests implement it in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferry_operator.local.registry import NoSuchJob
 DEFINITIONS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 
 TRIES_MAX = 8
-"""Tries of a change while others change the object: a status is written every few seconds."""
+"""Attempts at a change while others change the object: a status is written every few seconds."""
 
 
 class UserApi(Api, Protocol):
@@ -31,10 +31,10 @@ class UserApi(Api, Protocol):
         """The namespace."""
 
     def dry_run(self, kind: Kind, name: str, document: Doc) -> Doc:
-        """The object after a merge patch, with all checks of the API server; nothing is changed."""
+        """The object after a merge patch, checked by the API server; the cluster stays unchanged."""
 
     def events(self, about: str) -> list[Doc]:
-        """Events about objects of this name."""
+        """Events of objects with this name."""
 
     def log(
         self, pod: str, container: str, follow: bool = False, previous: bool = False, tail: int | None = None
@@ -56,6 +56,6 @@ def job_of(api: UserApi, name: str) -> Doc:
 
 
 def as_refusal(error: ApiError) -> FerryError:
-    """The error as a command ends with it: what the API server refuses, nothing is wrong with."""
+    """The error for a command: a Refusal if the API server refuses the request, else the error itself."""
     refused = 400 <= error.status < 500 and error.status != CONFLICT and not error.is_transient
     return Refusal(str(error)) if refused else error

@@ -1,7 +1,7 @@
-"""What a change of a job would do, said before it is made: fields, workers, restarts, virtual nodes. Pure.
+"""The effects of a change of a job, before the change: fields, workers, restarts, virtual nodes. Pure.
 
-Whether the change is allowed says the API server, which is asked to try it without doing it; what the operator would do
-says the same table that it acts on (`changes`).
+The API server checks the change by a dry run. The actions of the operator come from the table by which it acts
+(`changes`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ferry_operator.kube.api.names import Doc
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 SIMULATED_MAX = 1 << 16
-"""Virtual nodes times workers to be replaced, beyond which nothing is played through."""
+"""Greatest product of virtual nodes and workers for which a rolling replacement is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Proposal:
     job: str
     changes: tuple[changes.Change, ...]
     effects: tuple[str, ...]
-    """in words, in the order in which they would happen"""
+    """texts, in the order in which the effects would happen"""
     warnings: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     """why the operator would not follow the change"""
     leaders: int | None = None
-    """virtual nodes that change their leader, about; None: not known"""
+    """estimated number of virtual nodes that change their leader; None: not known"""
     copies: int | None = None
-    """copies that are made, about"""
+    """estimated number of new copies; None: not known"""
 
     def to_wire(self) -> Doc:
-        """For programs."""
+        """The proposal for programs."""
         return {
             "job": self.job,
             "changes": [
@@ -68,14 +68,14 @@ class Proposal:
 
 @dataclass(slots=True)
 class _Moved:
-    """Counts, while effects are told; None: not known."""
+    """Counts during `_effects`; None: not known."""
 
     leaders: int | None = 0
     copies: int | None = 0
 
 
 def proposal(present: Doc, changed: Doc, nodes: Mapping[int, str]) -> Proposal:
-    """From the object as it is and as the API server says that it would be. `nodes`: of the workers that there are."""
+    """The effects of a change from the present object to the changed object. `nodes`: by present worker."""
     name, before = str(present["metadata"]["name"]), in_force(present)
     try:
         after = spec.check(changed)
@@ -84,18 +84,18 @@ def proposal(present: Doc, changed: Doc, nodes: Mapping[int, str]) -> Proposal:
     warnings = [f"compared with the last good spec: {why}" for why in _not_in_force(present)]
     if before is None:
         return Proposal(name, (), ("the job is started",), (*warnings, *spec.warnings(after)))
-    found = changes.classify(before.spec, after.spec)
-    refusals = tuple(str(one) for one in changes.refusals(before.spec, after.spec))
+    fields = changes.classify(before.spec, after.spec)
+    refusals = tuple(map(str, changes.refusals(before.spec, after.spec)))
     if refusals:
-        return Proposal(name, tuple(found), ("nothing: the spec in force stays",), tuple(warnings), refusals)
+        return Proposal(name, tuple(fields), ("nothing: the spec in force stays",), tuple(warnings), refusals)
     warnings += spec.warnings(after)
     if intents.paused(present):
-        warnings.append("the job is paused: nothing of it happens before `resume`")
+        warnings.append("the job is paused: the effects begin after `resume`")
     if before.spec.suspended or after.spec.suspended:
-        return Proposal(name, tuple(found), (_resting(before, after, present, bool(found)),), tuple(warnings))
+        return Proposal(name, tuple(fields), (_resting(before, after, present, bool(fields)),), tuple(warnings))
     moved = _Moved()
-    effects = tuple(_effects(before, after, found, present, changed, nodes, moved))
-    return Proposal(name, tuple(found), effects, tuple(warnings), (), moved.leaders, moved.copies)
+    effects = tuple(_effects(before, after, fields, present, changed, nodes, moved))
+    return Proposal(name, tuple(fields), effects, tuple(warnings), (), moved.leaders, moved.copies)
 
 
 def in_force(present: Doc) -> StreamJob | None:
@@ -111,68 +111,68 @@ def in_force(present: Doc) -> StreamJob | None:
 
 
 def _not_in_force(present: Doc) -> list[str]:
-    """Why the spec as it is written is not acted on."""
+    """Why the present spec is not in force; empty: it is."""
     degraded = JobStatus.read(present.get("status")).condition("Degraded")
     if degraded is None or degraded.reason != "SpecRefused" or JobMemory.of(present).good is None:
         return []
-    return [f"the present one is refused ({degraded.message})"]
+    return [f"the present spec is refused ({degraded.message})"]
 
 
 def _effects(
     before: StreamJob,
     after: StreamJob,
-    found: list[changes.Change],
+    fields: list[changes.Change],
     present: Doc,
     changed: Doc,
     nodes: Mapping[int, str],
     moved: _Moved,
 ) -> Iterator[str]:
     old, new = _capacity(before, present), _capacity(after, changed)
-    if not found and old == new:
+    if not fields and old == new:
         yield "nothing changes"
         return
     yield from _size_changes(old, new)
-    rolling, driver = [c for c in found if c.entry.workers], [c for c in found if c.entry.driver]
+    rolling, driver = [c for c in fields if c.entry.workers], [c for c in fields if c.entry.driver]
     if old != new and old.holding and new.holding:
         move = forecast.resized(old, new, nodes)
         moved.leaders, moved.copies = move.switchovers, move.copies
         yield _moved(move.switchovers, move.copies, new.virtual_nodes)
     if rolling:
         of = _paths(rolling)
-        yield f"replaced one by one, each emptied before: {_workers(range(new.size.workers))} ({of})"
+        yield f"emptied and replaced one by one: {_workers(range(new.size.workers))} ({of})"
         if new.virtual_nodes * new.size.workers <= SIMULATED_MAX and new.holding and not new.drained:
             move = forecast.rolled(new, nodes)
             moved.leaders = (moved.leaders or 0) + move.switchovers
             moved.copies = (moved.copies or 0) + move.copies
-            yield "meanwhile there is a surge worker; " + _moved(move.switchovers, move.copies, new.virtual_nodes)
+            yield "a surge worker runs meanwhile; " + _moved(move.switchovers, move.copies, new.virtual_nodes)
         else:
             moved.leaders = moved.copies = None
             yield f"every one of the {new.virtual_nodes} virtual nodes moves at least once"
     if driver:
-        yield f"the driver is restarted, and goes on from the state that the workers hold ({_paths(driver)})"
-    live = [c for c in found if c.kind is changes.ChangeKind.LIVE]
+        yield f"the driver is restarted, and continues with the state in the workers ({_paths(driver)})"
+    live = [c for c in fields if c.kind is changes.ChangeKind.LIVE]
     if live:
         yield f"without a restart or a move: {_paths(live)}"
 
 
 def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -> str:
-    """The effects on a job that is suspended, or will be."""
+    """The effects on a job that is suspended before or after the change."""
     if not after.spec.suspended:
         origin = JobMemory.of(present).restore_from(after.spec.restore_from)
-        begins = f"goes on from checkpoint {origin}" if origin not in (None, NOTHING) else "begins"
+        begins = f"continues from checkpoint {origin}" if origin not in (None, NOTHING) else "begins"
         return f"the job {begins}, with {after.spec.workers} workers"
     if before.spec.suspended:
-        return "it holds when the job is resumed" if changed else "nothing changes"
-    return "the driver takes a last durable checkpoint, and then all pods go; all else that changes holds when it is resumed"
+        return "the change applies when the job is resumed" if changed else "nothing changes"
+    return "the driver takes a last durable checkpoint, then all pods end; other changes apply when the job is resumed"
 
 
 def _size_changes(old: Capacity, new: Capacity) -> Iterator[str]:
     if new.size.workers > old.size.workers:
         yield f"started: {_workers(range(old.size.workers, new.size.workers))}; state moves there"
     elif new.size.workers < old.size.workers:
-        yield f"emptied, and then stopped: {_workers(range(new.size.workers, old.size.workers))}"
+        yield f"emptied, then stopped: {_workers(range(new.size.workers, old.size.workers))}"
     for worker in (k for k in new.drained if k not in old.drained):
-        yield f"emptied, and stays: worker {worker}"
+        yield f"emptied, but kept: worker {worker}"
     for worker in (k for k in old.drained if k not in new.drained and k < new.size.workers):
         yield f"worker {worker} may hold state again"
     if new.size.instances != old.size.instances:
@@ -183,19 +183,18 @@ def _size_changes(old: Capacity, new: Capacity) -> Iterator[str]:
 
 def _moved(leaders: int, copies: int, total: int) -> str:
     return (
-        f"about {leaders} changes of the leader among {total} virtual nodes, and {copies} copies to be warmed"
-        " (counts for an even placement: the status does not say where they are)"
+        f"about {leaders} changes of leaders among {total} virtual nodes, and {copies} new copies"
+        " (an estimate for an even placement, because the status has no placement)"
     )
 
 
 def _capacity(job: StreamJob, document: Doc) -> Capacity:
-    one = job.spec
-    drained = tuple(k for k in intents.drains(document) if k < one.workers)
-    return Capacity(one.size, one.state.replicas, one.state.virtual_nodes, drained)
+    drained = tuple(k for k in intents.drains(document) if k < job.spec.workers)
+    return Capacity(job.spec.size, job.spec.state.replicas, job.spec.state.virtual_nodes, drained)
 
 
-def _paths(found: list[changes.Change]) -> str:
-    return ", ".join(one.path for one in found)
+def _paths(fields: list[changes.Change]) -> str:
+    return ", ".join(change.path for change in fields)
 
 
 def _workers(numbers: range) -> str:
@@ -203,14 +202,14 @@ def _workers(numbers: range) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=lambda one: one.model_dump(mode="json", by_alias=True)))
+    return json.loads(json.dumps(value, default=lambda part: part.model_dump(mode="json", by_alias=True)))
 
 
-# ---- what would be changed, as a merge patch
+# ---- the change as a merge patch
 
 
 def of_file(text: Doc, present: Doc) -> Doc:
-    """The patch of `kubectl apply`: the fields of a document, and nulls for fields that only the last applied one had."""
+    """The patch of `kubectl apply`: the fields of a document, and nulls for fields of only the last applied document."""
     annotations = present["metadata"].get("annotations") or {}
     try:
         last = json.loads(annotations.get(APPLIED) or "{}")

@@ -1,6 +1,6 @@
-"""Takes secrets out of what is handed on: values by the names that they have, and texts by what secrets look like.
+"""Removes secrets from documents and texts: values by their names, texts by patterns of secrets.
 
-Pure. It rather takes out too much; numbers and truth values stay, so that a fencing token can still be read.
+Pure. It removes too much rather than too little. Numbers and booleans stay, so that a fencing token can still be read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEY = re.compile(rf"(?:{_NAMED})", re.IGNORECASE)
 _VARIABLE = re.compile(rf"(?:{_NAMED}|(?:^|_)(?:auth|key|pass|pwd)(?:_|$))", re.IGNORECASE)
 
 HARMLESS = ("secretName", "ferry.dev/token", "tokenExpirationSeconds", "resourceVersion")
-"""Keys that look like a secret's and name one at most."""
+"""Keys that look like the key of a secret, but hold at most its name."""
 
 _TEXTS = (
     (re.compile(r"(?<=://)[^/\s@]+@"), f"{GONE}@"),
@@ -32,29 +32,30 @@ _TEXTS = (
 """Addresses with a password, headers, assignments, arguments, JSON web tokens, keys of runs, private keys."""
 
 
-def text(one: str) -> str:
-    """A text without what looks like a secret."""
+def text(original: str) -> str:
+    """A text without parts that look like secrets."""
+    redacted = original
     for pattern, instead in _TEXTS:
-        one = pattern.sub(instead, one)
-    return one
+        redacted = pattern.sub(instead, redacted)
+    return redacted
 
 
-def value(one: Any) -> Any:
-    """A document of the API without secrets, and without the book-keeping of who wrote which field."""
-    if isinstance(one, dict):
-        hidden = _is_variable(one) and _VARIABLE.search(str(one["name"])) is not None
+def value(node: Any) -> Any:
+    """A document of the API without secrets and without `managedFields`."""
+    if isinstance(node, dict):
+        hidden = _is_variable(node) and _VARIABLE.search(str(node["name"])) is not None
         return {
             key: GONE if (hidden and key == "value") or _hides(key, below) else value(below)
-            for key, below in one.items()
+            for key, below in node.items()
             if key != "managedFields"
         }
-    if isinstance(one, list):
-        return _arguments(one)
-    return _text(one) if isinstance(one, str) else one
+    if isinstance(node, list):
+        return _arguments(node)
+    return _text(node) if isinstance(node, str) else node
 
 
-def _is_variable(one: dict[str, Any]) -> bool:
-    return isinstance(one.get("name"), str) and isinstance(one.get("value"), str)
+def _is_variable(node: dict[str, Any]) -> bool:
+    return isinstance(node.get("name"), str) and isinstance(node.get("value"), str)
 
 
 def _hides(key: Any, below: Any) -> bool:
@@ -62,19 +63,19 @@ def _hides(key: Any, below: Any) -> bool:
 
 
 def _arguments(items: list[Any]) -> list[Any]:
-    """Items of a list; one that follows `--password` is its value."""
-    found, hide = [], False
-    for one in items:
-        found.append(GONE if hide and isinstance(one, str) else value(one))
-        hide = isinstance(one, str) and one.startswith("-") and "=" not in one and _KEY.search(one) is not None
-    return found
+    """Items of a list; the item after an option such as `--password` is hidden."""
+    redacted, hide = [], False
+    for item in items:
+        redacted.append(GONE if hide and isinstance(item, str) else value(item))
+        hide = isinstance(item, str) and item.startswith("-") and "=" not in item and _KEY.search(item) is not None
+    return redacted
 
 
-def _text(one: str) -> str:
-    """A text; one that is a document itself, such as an annotation that keeps a spec, by the names in it."""
-    if one.lstrip()[:1] in ("{", "["):
+def _text(original: str) -> str:
+    """A text without secrets; a text that is itself JSON, such as an annotation with a spec, is redacted by its names."""
+    if original.lstrip()[:1] in ("{", "["):
         try:
-            return json.dumps(value(json.loads(one)), separators=(",", ":"))
+            return json.dumps(value(json.loads(original)), separators=(",", ":"))
         except ValueError:
             pass
-    return text(one)
+    return text(original)

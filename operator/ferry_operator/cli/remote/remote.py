@@ -1,7 +1,6 @@
-"""A job on a cluster, and all jobs of a namespace: `client.Local` and `client.Shown` behind the API server.
+"""A job on a cluster, and all jobs of a namespace, through the API server: the methods of `client.Local`.
 
-What is read beside the StreamJob itself (events, pods) may be forbidden to the user; then it is left out, and the
-output says so.
+The user may have no right to read events and pods. Then the output leaves them out and says so.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ Record = dict[str, Any]
 Answer = TypeVar("Answer")
 
 LOOK_SECONDS = 0.5
-"""Between two looks at what is waited for."""
+"""Time between two polls of an awaited state."""
 
 EVENTS_MAX = 10
-"""Events that `status` shows, the newest."""
+"""Number of newest events that `status` shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,11 @@ class RemoteJob:
     name: str
 
     def object(self) -> Doc:
-        """The StreamJob as it is. Raises NoSuchJob."""
+        """The present StreamJob. Raises NoSuchJob."""
         return _refusing(lambda: job_of(self.api, self.name))
 
     def describe(self) -> Record:
-        """See `client.Shown`."""
+        """The present state, as values for programs."""
         job, left_out = self.object(), list[str]()
         selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.name}"
         pods = _allowed(lambda: self.api.find(PODS, selector), "pods", left_out)
@@ -64,24 +63,24 @@ class RemoteJob:
         return tables.described(self.api.context, job, pods, mine(events, job)[-EVENTS_MAX:], left_out)
 
     def table(self, document: Record) -> Table:
-        """See `client.Shown`."""
+        """The state as a table for users."""
         return tables.job_table(document)
 
     def ended(self, document: Record) -> bool:
-        """See `client.Shown`."""
+        """Whether the job has finished."""
         return bool(document["status"].get("phase") == "Finished")
 
-    def there(self) -> bool:
-        """See `client.Shown`."""
+    def exists(self) -> bool:
+        """Whether the StreamJob exists."""
         try:
             self.object()
         except NoSuchJob:
             return False
         return True
 
-    # ---- questions
+    # ---- requests that read
     def tried(self, patch: Doc) -> Doc:
-        """The StreamJob as it would be after a merge patch, as the API server says; nothing is changed."""
+        """The StreamJob after a merge patch, by a dry run of the API server; the cluster stays unchanged."""
         try:
             return self.api.dry_run(JOBS, self.name, patch)
         except ApiError as error:
@@ -90,15 +89,15 @@ class RemoteJob:
             raise
 
     def nodes(self) -> dict[int, str]:
-        """Of the workers; none when pods may not be read."""
-        found = _allowed(lambda: self.api.find(PODS, names.workers_selector(self.name)), "pods", [])
-        pods = [facts.pod(one) for one in found or []]
-        return {one.worker: one.node for one in pods if one.worker is not None and one.node is not None}
+        """The nodes by worker; empty if pods may not be read."""
+        documents = _allowed(lambda: self.api.find(PODS, names.workers_selector(self.name)), "pods", [])
+        pods = [facts.pod(document) for document in documents or []]
+        return {pod.worker: pod.node for pod in pods if pod.worker is not None and pod.node is not None}
 
     def logs(
         self, worker: int | None, operator: bool, container: str | None, follow: bool, previous: bool, tail: int | None
     ) -> Iterator[bytes]:
-        """Lines of the log of the operator, of a worker, or else of the driver."""
+        """Lines of the logs of the operator, of a worker, or else of the driver."""
         try:
             if operator:
                 sources = logs.of_operator(self.api)
@@ -111,54 +110,57 @@ class RemoteJob:
             raise as_refusal(error) from None
 
     def routing(self) -> RoutingTable:
-        """The routing table, with its plans, as the driver has journaled it."""
+        """The routing table, with its plans, from the driver's journal."""
         job = self.object()
         name = journals.name(self.name, str(job["metadata"]["uid"]), JobMemory.of(job).run)
         packed = (_refusing(lambda: self.api.get(JOURNALS, name)).get("spec") or {}).get("table")
         if not packed:
-            raise Fault(f"{self.name}: its driver has written no journal yet: where its state is is not known")
+            raise Fault(f"{self.name}: its driver has written no journal yet, so the place of its state is not known")
         return journals.unpacked(packed)
 
     def present(self) -> tuple[Present, Handover]:
-        """See `client.Local`. What virtual nodes weigh is not known here."""
+        """The present state for a plan, without loads, and the policy of plans."""
         job = self.object()
-        one = proposal.in_force(job)
-        if one is None:
-            raise Refusal("its spec is refused: see `status`")
+        in_force = proposal.in_force(job)
+        if in_force is None:
+            raise Refusal("the spec of the job is refused: see `status`")
         groups = [group.in_sync for group in self.routing().groups]
         drained, size = intents.drains(job), intents.running_size(job)
-        here = Present(self.name, size, one.spec.state.replicas, groups, (), drained, intents.pins(job), self.nodes())
-        return here, one.spec.handover
+        replicas, pins = in_force.spec.state.replicas, intents.pins(job)
+        return Present(self.name, size, replicas, groups, (), drained, pins, self.nodes()), in_force.spec.handover
 
     def plans(self) -> list[Record]:
-        """See `client.Local`."""
+        """The plans of the job, a record of {plan, state, steps, what} each."""
         rows, job, table = list[Record](), self.object(), self.routing()
         if (plan := table.plan) is not None:
             of, moving = len(plan.steps), JobStatus.read(job.get("status")).moving
             state = plan_state(plan.undone, plan.reached >= of and not moving)
-            what = plan.undone or f"{len(plan.placements)} virtual nodes"
-            rows.append(plan_row(plan.number, state, (plan.reached, of), what))
+            text = plan.undone or f"{len(plan.placements)} virtual nodes"
+            rows.append(plan_row(plan.number, state, (plan.reached, of), text))
         if (plan := table.prepared) is not None:
             rows.append(plan_row(plan.number, "prepared", (0, len(plan.steps)), _due(plan)))
-        if (one := intents.handed_in(job)) is not None:
-            same = one.size == intents.size_of(job)
-            why = intents.unfit(job, one) or ("" if same else "the job has another size")
-            rows.append(plan_row(one.name, "not followed" if why else "handed in", None, why or one.words()))
+        if (file := intents.submitted_plan(job)) is not None:
+            same = file.size == intents.size_of(job)
+            why = intents.unfit(job, file) or ("" if same else "the job has another size")
+            rows.append(plan_row(file.name, "not followed" if why else "submitted", None, why or file.words()))
         return rows
 
     # ---- changes
-    def submit(self, one: PlanFile) -> str:
-        """See `client.Local`."""
-        self._edit(lambda job: intents.submit(job, one))
-        return self._in_words(f"{one.words()}; follow it with `plans {self.name}`")
+    def submit(self, plan: PlanFile) -> str:
+        """Submit a plan."""
+        self._edit(lambda job: intents.submit(job, plan))
+        return self._in_words(f"{plan.words()}; follow it with `plans {self.name}`")
 
     def cancel(self) -> str:
-        """See `client.Local`."""
+        """Withdraw the submitted plan."""
         self._edit(intents.cancel)
         return self._in_words(CANCELLED)
 
     def scale(self, workers: int | None, instances: int | None) -> str:
-        """See `client.Local`. Workers alone are a change of the scale subresource, to which a user may have the right."""
+        """Change the number of workers, or of instances per worker.
+
+        A change of only the workers uses the scale subresource, for users who have only the right to scale.
+        """
         if instances is not None:
             wanted = {"workers": workers, "instancesPerWorker": instances}
             self._patch({"spec": {name: value for name, value in wanted.items() if value is not None}})
@@ -168,31 +170,31 @@ class RemoteJob:
         return self._in_words("scaling")
 
     def handover(self, wanted: dict[str, Any]) -> str:
-        """See `client.Local`."""
+        """Change the policy of later plans. `wanted`: fields of `spec.handover`."""
         self._patch({"spec": {"handover": wanted}})
-        return self._in_words("holds for the next plan; a bandwidth from the next epoch on")
+        return self._in_words("applies to the next plan; a bandwidth applies from the next epoch")
 
     def balance(self, wanted: dict[str, Any]) -> str:
-        """See `client.Local`."""
+        """Change the policy of balancing. `wanted`: fields of `spec.balance`."""
         self._patch({"spec": {"balance": wanted}})
-        return self._in_words("the next look at the load follows it")
+        return self._in_words("applies from the next look at the load")
 
     def move(self, vnodes: Sequence[int], instance: str, at_window: bool = False) -> str:
-        """See `client.Local`."""
+        """Move virtual nodes to an instance, and pin them there. `at_window`: without state."""
         self._edit(lambda job: intents.move(job, vnodes, instance, at_window))
         return self._in_words(f"{named(vnodes)} to {instance}, and stays there")
 
     def led_by(self, instance: str) -> list[int]:
-        """See `client.Local`."""
+        """Virtual nodes that an instance leads."""
         return [v for v, group in enumerate(self.routing().groups) if group.leader == instance]
 
     def unpin(self, vnode: int) -> str:
         """Undo `move`."""
         self._edit(lambda job: intents.unpin(job, vnode))
-        return self._in_words(f"virtual node {vnode} is not kept any more")
+        return self._in_words(f"virtual node {vnode} is not pinned any more")
 
     def drain(self, worker: int) -> str:
-        """See `client.Local`."""
+        """Empty a worker."""
         self._edit(lambda job: intents.drain(job, worker))
         return self._in_words(f"worker {worker} is being emptied")
 
@@ -202,57 +204,56 @@ class RemoteJob:
         return self._in_words(f"worker {worker} may hold state again")
 
     def pause(self) -> str:
-        """Have the operator change nothing."""
+        """Stop reconciling."""
         self._edit(lambda job: intents.pause(True))
-        return "paused: epochs go on, nothing is changed until `resume`"
+        return "paused: epochs continue, and the operator changes nothing until `resume`"
 
     def resume(self, workers: int | None) -> str:
         """Undo `pause` and `suspend`."""
-        rests = asked(self.object())
+        suspended = asked(self.object())
         self._edit(lambda job: intents.resume(job, workers))
-        return "it goes on from its latest checkpoint" if rests else "changes are followed again"
+        return "the job continues from its latest checkpoint" if suspended else "the operator reconciles again"
 
     def suspend(self) -> str:
-        """Let all pods go after a last checkpoint."""
+        """End all pods after a last checkpoint."""
         self._edit(intents.suspend)
-        return self._in_words("its pods go after a last checkpoint, and its checkpoints stay")
+        return self._in_words("its pods end after a last checkpoint, and its checkpoints stay")
 
     def restore(self, origin: str, sink: str | None, workers: int | None) -> str:
-        """Have a suspended job go on from a checkpoint."""
+        """Resume a suspended job from a checkpoint."""
         self._edit(lambda job: intents.restore(job, origin, sink, workers))
-        return self._in_words(f"it goes on from checkpoint {origin}")
+        return self._in_words(f"the job continues from checkpoint {origin}")
 
     def location(self) -> str | None:
-        """See `client.Local`."""
+        """The location of durable checkpoints; None: the job has none."""
         return intents.shelf(self.object())
 
     def checkpoint(self, name: str | None, wait: float) -> Record:
-        """See `client.Local`."""
+        """Take a durable checkpoint, and wait until it is complete. Raises Fault if that takes too long."""
         request, deadline = AskedCheckpoint(secrets.token_hex(8), name), time.monotonic() + wait
         self._edit(lambda job: intents.checkpoint(job, request))
         while True:
             job = self.object()
-            found = JobMemory.of(job).answered
-            given = found if found is not None and found.id == request.id else CheckpointAnswer(id=request.id)
-            if given.refused is not None:
-                raise Refusal(f"{self.name}: {given.refused}")
+            answered = JobMemory.of(job).answered
+            answer = answered if answered is not None and answered.id == request.id else CheckpointAnswer(id=request.id)
+            if answer.refused is not None:
+                raise Refusal(f"{self.name}: {answer.refused}")
             last = JobStatus.read(job.get("status")).checkpoint
-            if given.number is not None and last is not None and last.number >= given.number:
-                return taken(given.number, last.number, last.epoch, last.bytes, last.total_bytes)
+            if answer.number is not None and last is not None and last.number >= answer.number:
+                return taken(answer.number, last.number, last.epoch, last.bytes, last.total_bytes)
             if time.monotonic() > deadline:
-                what = (
-                    "the operator has not asked for it" if given.number is None else f"{given.number} is not complete"
-                )
-                raise Fault(f"{self.name}: no checkpoint after {wait:g} s: {what}; `status` says what is wrong")
+                number = answer.number
+                why = "the operator has not asked for it" if number is None else f"{number} is not complete"
+                raise Fault(f"{self.name}: no checkpoint after {wait:g} s: {why}; see `status`")
             time.sleep(LOOK_SECONDS)
 
     def restart(self) -> str:
-        """Have the driver restarted."""
+        """Restart the driver."""
         self._edit(intents.restart)
         return self._in_words("the driver is restarted")
 
     def _edit(self, change: Callable[[Doc], Doc | None]) -> None:
-        """Read, change, write; again when somebody else wrote in between."""
+        """Read, change and write the StreamJob; repeat after a conflict."""
         for attempt in range(1, TRIES_MAX + 1):
             job = self.object()
             patch = change(job)
@@ -280,21 +281,21 @@ class Namespace:
     api: UserApi
 
     def describe(self) -> Record:
-        """See `client.Shown`."""
+        """The state of all jobs, as values for programs."""
         jobs = _refusing(lambda: self.api.find(JOBS))
         described = [tables.described(self.api.context, job, None, None, []) for job in jobs]
         return {"context": self.api.context, "namespace": self.api.namespace, "jobs": described}
 
     def table(self, document: Record) -> Table:
-        """See `client.Shown`."""
+        """The jobs as a table for users."""
         return tables.jobs_table(document)
 
     def ended(self, document: Record) -> bool:
-        """See `client.Shown`."""
+        """False: a namespace may always change."""
         return False
 
-    def there(self) -> bool:
-        """See `client.Shown`."""
+    def exists(self) -> bool:
+        """True: errors of a namespace are errors."""
         return True
 
 
@@ -305,10 +306,10 @@ def _due(plan: Plan) -> str:
 
 
 def mine(events: list[Doc] | None, job: Doc) -> list[Doc]:
-    """Those of this very StreamJob, by their time."""
+    """The events of exactly this StreamJob, by time."""
     uid = job["metadata"].get("uid")
-    found = [one for one in events or [] if (one.get("involvedObject") or {}).get("uid") == uid]
-    return sorted(found, key=lambda one: (tables.time_of(one), one["metadata"]["name"]))
+    own = [event for event in events or [] if (event.get("involvedObject") or {}).get("uid") == uid]
+    return sorted(own, key=lambda event: (tables.time_of(event), event["metadata"]["name"]))
 
 
 def _refusing(call: Callable[[], Answer]) -> Answer:
@@ -318,11 +319,11 @@ def _refusing(call: Callable[[], Answer]) -> Answer:
         raise as_refusal(error) from None
 
 
-def _allowed(call: Callable[[], list[Doc]], what: str, left_out: list[str]) -> list[Doc] | None:
+def _allowed(call: Callable[[], list[Doc]], kind: str, left_out: list[str]) -> list[Doc] | None:
     try:
         return call()
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise as_refusal(error) from None
-        left_out.append(f"{what} may not be read: {error}")
+        left_out.append(f"{kind} may not be read: {error}")
         return None

@@ -1,6 +1,6 @@
-"""What is shown of jobs on a cluster: plain values from objects of the API, and tables made of these.
+"""The output for jobs on a cluster: plain values from objects of the API, and tables of these values.
 
-Pure but for the clock from which ages are counted. It sends no request and decides nothing.
+Pure, except for the clock of ages. It sends no request and decides nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ferry_operator.kube.report.status import duration
 Record = dict[str, Any]
 
 SHORT = 60
-"""Characters of a value in a table."""
+"""Greatest length of a value in a table."""
 
 STYLES = {
     "Running": "green",
@@ -37,16 +37,16 @@ STYLES = {
 }
 
 GOOD = {"Ready": "True", "Progressing": "False", "Handover": "False", "Degraded": "False", "ReplicasInSync": "True"}
-"""A job at rest."""
+"""Conditions of a job at rest."""
 
 
 def described(
     context: str, job: Doc, pods: Sequence[Doc] | None, events: Sequence[Doc] | None, left_out: Sequence[str]
 ) -> Record:
-    """A job for programs; None where it was not asked for, or may not be read."""
+    """A job for programs. `pods`, `events`: None if they are not requested, or may not be read."""
     spec, metadata = job.get("spec") or {}, job["metadata"]
     drains = intents.drains(job)
-    found = [facts.pod(one) for one in pods or []]
+    facts_of_pods = [facts.pod(pod) for pod in pods or []]
     return {
         "job": metadata["name"],
         "namespace": metadata.get("namespace"),
@@ -65,11 +65,13 @@ def described(
         "drains": list(drains),
         "pins": {str(vnode): instance for vnode, instance in intents.pins(job).items()},
         "status": JobStatus.read(job.get("status")).to_wire(),
-        "driver": next((_pod(one) for one in found if one.role == names.DRIVER_ROLE), None),
+        "driver": next((_pod(pod) for pod in facts_of_pods if pod.role == names.DRIVER_ROLE), None),
         "workers": [
-            _worker(one, drains) for one in sorted(found, key=lambda p: p.worker or 0) if one.worker is not None
+            _worker(pod, drains)
+            for pod in sorted(facts_of_pods, key=lambda pod: pod.worker or 0)
+            if pod.worker is not None
         ],
-        "events": None if events is None else [event_record(one) for one in events],
+        "events": None if events is None else [event_record(event) for event in events],
         "leftOut": list(left_out),
     }
 
@@ -80,7 +82,7 @@ def _pod(pod: facts.Pod) -> Record:
         "node": pod.node,
         "phase": "Terminating" if pod.deleting is not None else pod.phase,
         "ready": pod.ready,
-        "problems": [asdict(one) for one in pod.problems],
+        "problems": [asdict(problem) for problem in pod.problems],
     }
 
 
@@ -105,29 +107,29 @@ def event_record(event: Doc) -> Record:
 
 
 def time_of(event: Doc) -> str:
-    """When an event was last seen."""
+    """The time of the last occurrence of an event."""
     text = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
     return str(text or event["metadata"].get("creationTimestamp") or "")
 
 
-# ---- for people
+# ---- tables for users
 
 
 def jobs_table(document: Record) -> Table:
-    """Every job of a namespace in a line."""
+    """The jobs of a namespace, one line each."""
     columns = "JOB", "STATUS", "WORKERS", "MOVING", "LAG", "STATE", "REPLICA LAG", "LAST HANDOVER", "AGE", ""
     table = Table(*columns, box=None, pad_edge=False)
-    for one in document["jobs"]:
-        status, spec = one["status"], one["spec"]
+    for job in document["jobs"]:
+        status, spec = job["status"], job["spec"]
         table.add_row(
-            one["job"],
+            job["job"],
             _phase(status),
             f"{status['workers']}/{spec['workers']} x {spec['instancesPerWorker']}",
             str(status["moving"]),
             *(_or_dash(status["progress"].get(key)) for key in ("lag", "state", "replicaLag")),
             _or_dash(status.get("lastHandover")),
-            _ago(one["created"]),
-            Text("paused" if one["paused"] else _first_problem(status), style="yellow"),
+            _ago(job["created"]),
+            Text("paused" if job["paused"] else _first_problem(status), style="yellow"),
         )
     if not document["jobs"]:
         table.add_row(Text(f"no StreamJob in namespace {document['namespace']}", style="dim"))
@@ -135,7 +137,7 @@ def jobs_table(document: Record) -> Table:
 
 
 def job_table(document: Record) -> Table:
-    """One job: numbers, conditions, pods, the last events."""
+    """One job: numbers, conditions, pods and the last events."""
     status, spec, progress = document["status"], document["spec"], document["status"]["progress"]
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), _title(document))
@@ -166,15 +168,15 @@ def job_table(document: Record) -> Table:
         _add(table, "autoscale", f"{scaling['mode']}, {scaling['reason']}: {scaling['message']}")
     if status.get("intended"):
         _add(table, "about to", status["intended"])
-    _add_all(table, "conditions", [_condition_text(one) for one in status["conditions"]] or ["none were written yet"])
+    _add_all(table, "conditions", [_condition_text(condition) for condition in status["conditions"]] or ["none yet"])
     for worker in document["workers"]:
         drained = ["drained"] if worker["drained"] else []
         _add(table, f"  worker {worker['index']}", _pod_text(worker, drained))
     if document["driver"] is not None:
         _add(table, "  driver", _pod_text(document["driver"], []))
     if document["pins"]:
-        _add(table, "kept", ", ".join(f"{vnode} at {instance}" for vnode, instance in document["pins"].items()))
-    _add_all(table, "events", [event_text(one) for one in document["events"] or []])
+        _add(table, "pinned", ", ".join(f"{vnode} at {instance}" for vnode, instance in document["pins"].items()))
+    _add_all(table, "events", [event_text(event) for event in document["events"] or []])
     for text in document["leftOut"]:
         _add(table, "left out", Text(text, style="yellow"))
     return table
@@ -189,7 +191,7 @@ def _add_all(table: Table, title: str, lines: Sequence[str | Text]) -> None:
 
 
 def _add(table: Table, title: str, line: str | Text) -> None:
-    """A row in which brackets are brackets."""
+    """Add a row with a line of plain text, without markup."""
     table.add_row(title, Text(line) if isinstance(line, str) else line)
 
 
@@ -198,7 +200,7 @@ def _title(document: Record) -> Text:
     if document["paused"]:
         text.append(", paused", style="yellow")
     behind = document["generation"] > document["status"]["observedGeneration"]
-    return text.append(", the last change was not looked at yet", style="yellow") if behind else text
+    return text.append(", the operator has not looked at the last change yet", style="yellow") if behind else text
 
 
 def _phase(status: Mapping[str, Any]) -> Text:
@@ -211,20 +213,21 @@ def _workers_text(document: Record) -> str:
     return f"{text}, {spec['replicas']} replicas" + (f"; drained: {document['drains']}" if document["drains"] else "")
 
 
-def _condition_text(one: Mapping[str, Any]) -> Text:
-    good = one["status"] == GOOD.get(one["type"], one["status"])
-    text = Text(f"{one['type']:<15}{one['status']:<8}{one['reason']:<14}", style="" if good else "yellow")
-    text.append(f"{_ago(one['lastTransitionTime']):>6}  ", style="dim")
-    return text.append(one.get("message", ""))
+def _condition_text(condition: Mapping[str, Any]) -> Text:
+    kind, status = condition["type"], condition["status"]
+    good = status == GOOD.get(kind, status)
+    text = Text(f"{kind:<15}{status:<8}{condition['reason']:<14}", style="" if good else "yellow")
+    text.append(f"{_ago(condition['lastTransitionTime']):>6}  ", style="dim")
+    return text.append(condition.get("message", ""))
 
 
 def _pod_text(pod: Record, more: Sequence[str]) -> str:
     words = [pod["phase"] + ("" if pod["ready"] else ", not ready"), f"on {pod['node']}" if pod["node"] else "no node"]
-    return ", ".join([*words, *more, *(one["message"] for one in pod["problems"])])
+    return ", ".join([*words, *more, *(problem["message"] for problem in pod["problems"])])
 
 
 def event_text(event: Record) -> Text:
-    """One event in a line."""
+    """One event as a line."""
     times = f" (x{event['count']})" if event["count"] > 1 else ""
     text = Text(f"{_ago(event['time']):>6}  ", style="dim")
     style = "yellow" if event["type"] == "Warning" else ""
@@ -232,7 +235,8 @@ def event_text(event: Record) -> Text:
 
 
 def _first_problem(status: Mapping[str, Any]) -> str:
-    bad = next((one for one in status["conditions"] if one["type"] == "Degraded" and one["status"] == "True"), None)
+    degraded = (c for c in status["conditions"] if c["type"] == "Degraded" and c["status"] == "True")
+    bad = next(degraded, None)
     return str(bad["message"]) if bad is not None else ""
 
 
@@ -245,17 +249,18 @@ def _or_dash(value: Any) -> str:
     return str(value) if value is not None else "-"
 
 
-def proposal_table(found: Proposal) -> Table:
+def proposal_table(proposal: Proposal) -> Table:
     """The effects of a change."""
     table = Table.grid(padding=(0, 2))
-    table.add_row(Text(found.job, style="bold"), "what the change would do; nothing was changed")
-    for one in found.changes:
-        text = Text(f"{_short(one.before)} -> {_short(one.after)}  ")
-        text.append(str(one.kind), style="red" if one.kind == "refused" else "cyan").append(f": {one.entry.what}")
-        _add(table, one.path, text)
-    _add_all(table, "effect", list(found.effects))
-    _add_all(table, "refused", [Text(text, style="red") for text in found.refusals])
-    _add_all(table, "warning", [Text(text, style="yellow") for text in found.warnings])
+    table.add_row(Text(proposal.job, style="bold"), "effects of the change; nothing was changed")
+    for change in proposal.changes:
+        text = Text(f"{_short(change.before)} -> {_short(change.after)}  ")
+        style = "red" if change.kind == "refused" else "cyan"
+        text.append(str(change.kind), style=style).append(f": {change.entry.what}")
+        _add(table, change.path, text)
+    _add_all(table, "effect", list(proposal.effects))
+    _add_all(table, "refused", [Text(text, style="red") for text in proposal.refusals])
+    _add_all(table, "warning", [Text(text, style="yellow") for text in proposal.warnings])
     return table
 
 
