@@ -11,7 +11,7 @@ No clock, and no memory but `History`. An operator that starts without a history
 | rule | reason |
 |---|---|
 | more only if the load needs more than utilisation * (1 + BAND) for LASTING_SECONDS | noise and bursts change nothing |
-| fewer workers only if they were enough, with BAND to spare, for the whole cooldown | the removed workers are not missed |
+| fewer only if they would have been enough with BAND to spare for the cooldown | the removed workers are not missed |
 | of all sizes that are enough: the fewest workers, then the fewest instances per worker | free cores are used first |
 | never fewer while the backlog grows, or while work and epoch overhead exceed utilisation | errors do no harm |
 | not more while workers idle beside a backlog, or if the last scale-out did not help | the sinks may be the limit |
@@ -305,7 +305,7 @@ class _Decision:
         )
         texts = {
             "ScaleOut": f"{at} -> {self.target}: {load}",
-            "ScaleIn": f"{at} -> {self.target}: {load}; fewer workers were enough for {policy.cooldown:g} s",
+            "ScaleIn": f"{at} -> {self.target}: {load}; fewer workers would have been enough for {policy.cooldown:g} s",
             "Cooldown": f"more workers come if the need lasts, once this size is {policy.cooldown:g} s old: {load}",
             "LoadIsLow": f"fewer workers would be enough; some go if that lasts for {policy.cooldown:g} s: {load}",
             "NotLimitedByWorkers": f"records wait, but workers are not the limit; sinks, `maxRows` or skew may be: {load}",

@@ -25,7 +25,7 @@ RIPE_SECONDS = 30.0
 """Time for which a move has to be worth it; the horizon if the horizon is shorter."""
 
 RATE_MIN = 10.0
-"""Records per second and instance below which a rate says nothing."""
+"""Records per second and instance below which a rate has no meaning."""
 
 SECONDS_PER_BYTE = 1 / 20e6
 """The cost before the driver has measured it: 1 GB takes 50 s, as on two slow cores."""

@@ -105,7 +105,7 @@ def decide(observed: Observed) -> list[Action]:
 
 
 def _starts(observed: Observed) -> list[Action]:
-    """Workers to start, and running ones to grow."""
+    """Workers to start, and running workers that get more instances."""
     wanted, actions = observed.wanted.size, list[Action]()
     seen = {worker.index: worker for worker in observed.workers}
     needed = _last_copies(observed)
@@ -124,7 +124,7 @@ def _starts(observed: Observed) -> list[Action]:
 def _last_copies(observed: Observed) -> dict[int, int]:
     """Workers that may hold the last copy of a virtual node, with the number of instances that the copy needs.
 
-    Without a status, before the first plan, every worker that has state may hold a last copy: a job is being resumed.
+    Without a status, before the first plan, every worker with state may hold a last copy, because the run is resumed.
     A status may be older than a worker's end: instances of a worker that is not running are not alive.
     """
     status, needed = observed.status, dict[int, int]()

@@ -60,7 +60,7 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
 
 
 def refusal(settings: RunSettings) -> str:
-    """Why the pipeline of a run is refused; empty: no refusal, or the check needs Spark or longer, so the driver does it."""
+    """Why the pipeline of a run is refused; empty: no refusal, or the check needs Spark or more time: the driver does it."""
     arguments = [settings.pipeline_args, settings.output, settings.events]
     try:
         checked = _built(settings.pipeline, arguments, False, FIRST_SECONDS)[2]

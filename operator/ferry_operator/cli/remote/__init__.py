@@ -1,5 +1,5 @@
 """Jobs on a cluster, through the API server with the user's own rights.
 
-A job is its StreamJob with what the operator wrote into its status, its events, pods and logs. Nothing here talks to a
-driver, and Secrets must never be read.
+A job is its StreamJob with its status, events, pods and logs. The package must never send a request to a driver, nor read
+Secrets.
 """

@@ -133,7 +133,7 @@ def pause(on: bool) -> Doc:
     return annotate(names.PAUSED, "true" if on else None)
 
 
-def shelf(job: Doc) -> str | None:
+def checkpoint_location(job: Doc) -> str | None:
     """The location of durable checkpoints; None: the job has none."""
     location = (((job.get("spec") or {}).get("state") or {}).get("checkpoint") or {}).get("location")
     return None if location is None else str(location)
@@ -141,7 +141,7 @@ def shelf(job: Doc) -> str | None:
 
 def checkpoint(job: Doc, request: AskedCheckpoint) -> Doc:
     """Request a durable checkpoint."""
-    if shelf(job) is None:
+    if checkpoint_location(job) is None:
         raise Refusal("the job has no durable checkpoints: set spec.state.checkpoint.location")
     if asked(job):
         raise Refusal("the job is suspended: it has taken its last checkpoint")
@@ -152,7 +152,7 @@ def checkpoint(job: Doc, request: AskedCheckpoint) -> Doc:
 
 def suspend(job: Doc) -> Doc | None:
     """Suspend the job; None: it is suspended already."""
-    if shelf(job) is None:
+    if checkpoint_location(job) is None:
         raise Refusal("suspend needs spec.state.checkpoint.location: only durable checkpoints outlive the pods")
     return None if asked(job) else {"spec": {"suspend": True}}
 

@@ -226,7 +226,7 @@ class RemoteJob:
 
     def location(self) -> str | None:
         """The location of durable checkpoints; None: the job has none."""
-        return intents.shelf(self.object())
+        return intents.checkpoint_location(self.object())
 
     def checkpoint(self, name: str | None, wait: float) -> Record:
         """Take a durable checkpoint, and wait until it is complete. Raises Fault if that takes too long."""

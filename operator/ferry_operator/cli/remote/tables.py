@@ -61,7 +61,7 @@ def described(
         "paused": intents.paused(job),
         "suspended": asked(job),
         "autoscaled": (spec.get("autoscale") or {}).get("max") is not None,
-        "checkpoints": intents.shelf(job),
+        "checkpoints": intents.checkpoint_location(job),
         "drains": list(drains),
         "pins": {str(vnode): instance for vnode, instance in intents.pins(job).items()},
         "status": JobStatus.read(job.get("status")).to_wire(),

