@@ -131,10 +131,9 @@ def _check_names(text: str) -> None:
         document = None
     if not isinstance(document, dict):
         raise Refusal("this is no plan: it is not a JSON object")
-    fields = PlanFile.model_fields.items()
-    wrong = {*document} - {name for name, _ in fields} | {name for name, field in fields if field.is_required()} - {
-        *document
-    }
+    fields = PlanFile.model_fields
+    required = {name for name, field in fields.items() if field.is_required()}
+    wrong = ({*document} - {*fields}) | (required - {*document})
     if wrong:
         raise Refusal(f"this is no plan: {min(wrong)[:40]}: unknown, or missing")
 
