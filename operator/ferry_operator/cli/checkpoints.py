@@ -19,7 +19,7 @@ from ferry_operator.cli.targets import Target
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options
-from ferry_operator.kube.api.notes import is_name
+from ferry_operator.kube.api.checkpoint_request import is_name
 from ferry_operator.local.run_command import FAILED, RunCommand
 
 app = typer.Typer()
@@ -76,18 +76,18 @@ def checkpoints(
     This process reads the location with its own rights; the job need not exist.
     """
     # Arrow reads the location; it is large, so only this command imports it.
-    from ferry_operator.cli import shelf
+    from ferry_operator.cli import stored_checkpoints
 
     job, where = _where(ctx.obj, job, location)
     if delete is not None:
-        shelf.remove(where, job, delete)
+        stored_checkpoints.remove(where, job, delete)
         done(job, as_json, f"checkpoint {delete} is deleted; the next checkpoint of the job deletes its files")
         return
-    records = shelf.listed(where, job)
+    records = stored_checkpoints.listed(where, job)
     if as_json:
         show_json({"job": job, "location": where, "checkpoints": records})
     elif records:
-        show(shelf.table(records, time.time()))
+        show(stored_checkpoints.table(records, time.time()))
     else:
         say(f"{job}: there are no checkpoints at {where}")
 

@@ -52,7 +52,7 @@ def _quoted(texts: Iterable[str]) -> str:
 
 
 READ_ONLY: list[Document] = [{"name": "data", "mountPath": "/data", "claim": "data", "readOnly": True}]
-SHELF: Document = {"checkpoint": {"location": "s3://bucket/ferry"}}
+CHECKPOINT_LOCATION: Document = {"checkpoint": {"location": "s3://bucket/ferry"}}
 PASSWORD = "may not hold a password: every reader of the job would see it. Name a Secret in kubernetes.envFrom"
 MEMORY: Document = {"medium": "memory", "size": "256Mi"}
 
@@ -97,7 +97,7 @@ WRITTEN: tuple[Rule, ...] = (
         "!(self.suspend || self.workers == 0) || has(self.state.checkpoint.location)",
         "suspend (and workers 0) needs state.checkpoint.location: without pods only a checkpoint keeps the state",
         broken=in_spec(state={"checkpoint": {"location": None}}),
-        valid=in_spec(suspend=True, state=SHELF),
+        valid=in_spec(suspend=True, state=CHECKPOINT_LOCATION),
         reason="FieldValueRequired",
         field_path=".state.checkpoint.location",
     ),
@@ -126,7 +126,7 @@ WRITTEN: tuple[Rule, ...] = (
         _no_password("self.location"),
         f"location {PASSWORD}",
         broken=in_spec(state={"checkpoint": {"location": "s3://key:secret@bucket/ferry"}}),
-        valid=in_spec(state=SHELF),
+        valid=in_spec(state=CHECKPOINT_LOCATION),
         field_path=".location",
     ),
     Rule(

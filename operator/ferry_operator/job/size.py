@@ -44,7 +44,7 @@ class Size:
         return worker < self.workers and index < self.instances
 
     def holding(self, drains: Collection[int] = ()) -> list[int]:
-        """Workers that hold state: those that are not drained."""
+        """Workers that hold state: all but the drained ones."""
         return [k for k in range(self.workers) if k not in drains]
 
     def instance_ids(self, drains: Collection[int] = ()) -> list[InstanceId]:

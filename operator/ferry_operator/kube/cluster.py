@@ -19,8 +19,8 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, GoodSpec, JobMemory, RefusedSpec
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
@@ -230,7 +230,7 @@ class KubeCluster:
     def _submit(self, action: d.SubmitDesired) -> None:
         self.driver_client.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)
 
-    def _take_checkpoint(self, request: AskedCheckpoint) -> None:
+    def _take_checkpoint(self, request: CheckpointRequest) -> None:
         try:
             number = self.driver_client.checkpoint(self._url("a checkpoint"), self._key(), request.name)
             answer = CheckpointAnswer(id=request.id, number=number)

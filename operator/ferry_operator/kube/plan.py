@@ -8,9 +8,9 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.notes import pending
+from ferry_operator.kube.api.checkpoint_request import pending
 from ferry_operator.kube.observe import placeholders
-from ferry_operator.kube.observe.asked import of_another_size
+from ferry_operator.kube.observe.annotations import stale_annotations
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
 from ferry_operator.kube.observe.readiness import proven
@@ -54,7 +54,7 @@ def plan(view: JobView, token: int) -> list[s.Step]:
     steps += actions
     steps += _replace_workers(view)
     # Not under a spec that may still be refused: the last good spec comes back with its annotations.
-    if view.effective.newest and view.effective.good and (stale := of_another_size(seen.job)):
+    if view.effective.newest and view.effective.good and (stale := stale_annotations(seen.job)):
         steps.append(s.RemoveAnnotations(stale))
     if view.advice is not None and view.advice.acts:
         steps.append(s.Rescale(view.advice.target, view.advice.report.message))

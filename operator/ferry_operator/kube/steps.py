@@ -30,7 +30,7 @@ from typing import assert_never, get_args
 from ferry_operator.control import decide as d
 from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.notes import AskedCheckpoint
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.legacy_memory import LegacyMemory
 
@@ -114,7 +114,7 @@ class MarkWithoutSurge:
 class RequestCheckpoint:
     """Request a checkpoint of the driver, and record the answer."""
 
-    request: AskedCheckpoint
+    request: CheckpointRequest
 
 
 @dataclass(frozen=True, slots=True)

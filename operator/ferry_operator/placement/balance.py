@@ -47,7 +47,7 @@ class Bins:
         self.where = [-1] * len(self.weight)
         self._items: list[list[Item]] = [[] for _ in self.capacity]
         self._near: dict[int, Sequence[int]] = {}
-        self._shelves: dict[tuple[int, int], list[Item]] = {}
+        self._buckets: dict[tuple[int, int], list[Item]] = {}
 
     def put(self, item: int, bin_: int) -> None:
         """Place an item, or move it."""
@@ -58,13 +58,13 @@ class Bins:
             self.load[old] -= weight
             for near in self._near.get(item, ()):
                 if near != old:
-                    _remove(self._shelves[old, near], entry)
+                    _remove(self._buckets[old, near], entry)
         insort(self._items[bin_], entry)
         self.load[bin_] += weight
         self.where[item] = bin_
         for near in self._near.get(item, ()):
             if near != bin_:
-                insort(self._shelves.setdefault((bin_, near), []), entry)
+                insort(self._buckets.setdefault((bin_, near), []), entry)
 
     def level(self, bin_: int) -> float:
         """Load divided by capacity."""
@@ -89,9 +89,9 @@ class Bins:
         for item, bins in near.items():
             for bin_ in bins:
                 if bin_ != self.where[item]:
-                    self._shelves.setdefault((self.where[item], bin_), []).append((self.weight[item], item))
-        for shelf in self._shelves.values():
-            shelf.sort()
+                    self._buckets.setdefault((self.where[item], bin_), []).append((self.weight[item], item))
+        for bucket in self._buckets.values():
+            bucket.sort()
 
     def level_out(self, allowed: Allowed | None = None) -> None:
         """Move items until no move has enough gain."""
@@ -121,13 +121,13 @@ class Bins:
             if low != high and room > 0:
                 rooms.append((low, room))
         for preferred in (True, False):
-            shelves = [self._shelves.get((high, low), []) if preferred else self._items[high] for low, _ in rooms]
-            for (low, room), shelf in zip(rooms, shelves):
-                item = _largest(shelf, min(room, excess), high, low, allowed)
+            buckets = [self._buckets.get((high, low), []) if preferred else self._items[high] for low, _ in rooms]
+            for (low, room), bucket in zip(rooms, buckets):
+                item = _largest(bucket, min(room, excess), high, low, allowed)
                 if item is not None:
                     return item, low
-            for (low, room), shelf in zip(rooms, shelves):
-                item = _smallest(shelf, excess, room, high, low, allowed)
+            for (low, room), bucket in zip(rooms, buckets):
+                item = _smallest(bucket, excess, room, high, low, allowed)
                 if item is not None:
                     return item, low
         return None
@@ -140,8 +140,8 @@ class Bins:
             if low == high or self.level(low) >= most:
                 continue
             ideal = (level - self.level(low)) / (1 / self.capacity[high] + 1 / self.capacity[low])
-            shelf = self._shelves.get((high, low), [])
-            for items, bonus in ((self._items[high], 0.0), (shelf, PREFERENCE * self.average)):
+            bucket = self._buckets.get((high, low), [])
+            for items, bonus in ((self._items[high], 0.0), (bucket, PREFERENCE * self.average)):
                 for item in (
                     _largest(items, ideal, high, low, allowed),
                     _smallest(items, ideal, 2 * ideal, high, low, allowed),

@@ -20,8 +20,8 @@ Duration = str | timedelta | int
 """Text with a unit, such as "10s" or "10 seconds", or a timedelta. Of numbers only 0, which is the same in every unit."""
 
 
-def milliseconds(value: Duration, what: str) -> int:
-    """A duration in milliseconds. Raises SpecRefused, naming `what`, for a number without a unit or another text.
+def milliseconds(value: Duration, subject: str) -> int:
+    """A duration in milliseconds. Raises SpecRefused, naming `subject`, for a number without a unit or another text.
 
     Example:
         >>> milliseconds("1.5s", "size"), milliseconds(timedelta(minutes=2), "size")
@@ -31,13 +31,13 @@ def milliseconds(value: Duration, what: str) -> int:
         value_ms = value / timedelta(milliseconds=1)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if value != 0:
-            raise SpecRefused(f'{what}: {value} has no unit; write "{value}ms" or "{value}s"')
+            raise SpecRefused(f'{subject}: {value} has no unit; write "{value}ms" or "{value}s"')
         value_ms = 0.0
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", str(value), re.IGNORECASE)
         if not match or match[2].lower() not in _UNITS:
-            raise SpecRefused(f'{what}: {value!r} is not a duration; write "500ms", "10s", "2 minutes", "1h", "1d"')
+            raise SpecRefused(f'{subject}: {value!r} is not a duration; write "500ms", "10s", "2 minutes", "1h", "1d"')
         value_ms = float(match[1]) * _UNITS[match[2].lower()]
     if value_ms < 0:
-        raise SpecRefused(f"{what}: {value} is negative")
+        raise SpecRefused(f"{subject}: {value} is negative")
     return round(value_ms)

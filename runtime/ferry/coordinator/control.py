@@ -48,7 +48,7 @@ class CheckpointCommands(Protocol):
         """Request the last checkpoint and the end of the job; returns the checkpoint's number."""
 
 
-class CheckpointRequest(BaseModel):
+class DurableCheckpointBody(BaseModel):
     """Body of a request for a checkpoint."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")] | None = None
@@ -134,7 +134,7 @@ def app(
             raise HTTPException(503, str(error)) from None
 
     @served.post("/checkpoint", status_code=202)
-    def take_checkpoint(request: CheckpointRequest) -> dict[str, int]:
+    def take_checkpoint(request: DurableCheckpointBody) -> dict[str, int]:
         return asked(lambda one: one.take(request.name))
 
     @served.post("/suspend", status_code=202)

@@ -115,20 +115,20 @@ def for_frame(rows: Rows) -> Rows:
     return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
-def require_types(schema: pa.Schema, what: str) -> None:
+def require_types(schema: pa.Schema, subject: str) -> None:
     """Refuse columns of types that no DataFrame has. Raises SpecRefused."""
     try:
         frame_schema(schema)
     except SpecRefused as refused:
-        raise SpecRefused(f"{what}: {refused}") from None
+        raise SpecRefused(f"{subject}: {refused}") from None
 
 
-def require_names(schema: pa.Schema, what: str) -> None:
+def require_names(schema: pa.Schema, subject: str) -> None:
     """Refuse columns whose names differ in capitals alone: Spark cannot tell the columns apart. Raises SpecRefused."""
     if alike := [name for name, n in Counter(name.lower() for name in schema.names).items() if n > 1]:
         named = [name for name in schema.names if name.lower() == alike[0]]
         raise SpecRefused(
-            f"{what}: columns {named} have one name for Spark, which knows no capitals; rename one of them"
+            f"{subject}: columns {named} have one name for Spark, which knows no capitals; rename one of them"
         )
 
 

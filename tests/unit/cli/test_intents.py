@@ -9,8 +9,8 @@ import pytest
 
 from ferry.contract.errors import Refusal
 from ferry_operator.cli.remote import intents
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint
 
 
 def made(workers: int = 3, **annotations: str) -> Doc:
@@ -82,7 +82,7 @@ def test_to_rest_and_to_go_on(patch: Doc | None, expected: Doc | None) -> None:
 
 
 def test_a_checkpoint_is_asked_for_by_an_id() -> None:
-    request = AskedCheckpoint("7", "before-upgrade")
+    request = CheckpointRequest("7", "before-upgrade")
     assert note(intents.checkpoint(shelved(), request)) == {"ferry.dev/checkpoint": request.text()}
 
 
@@ -97,9 +97,9 @@ def test_nothing_is_written_when_no_drained_worker_goes() -> None:
         (lambda: intents.resume(shelved(workers=0)), "--workers N"),
         (lambda: intents.resume(shelved(), 3), "`scale` it"),
         (lambda: intents.restore(shelved(), "3", None, None), "`suspend` it first"),
-        (lambda: intents.checkpoint(made(), AskedCheckpoint("1")), "set spec.state.checkpoint.location"),
-        (lambda: intents.checkpoint(shelved(suspend=True), AskedCheckpoint("1")), "is suspended"),
-        (lambda: intents.checkpoint(shelved(PAUSED), AskedCheckpoint("1")), "is paused"),
+        (lambda: intents.checkpoint(made(), CheckpointRequest("1")), "set spec.state.checkpoint.location"),
+        (lambda: intents.checkpoint(shelved(suspend=True), CheckpointRequest("1")), "is suspended"),
+        (lambda: intents.checkpoint(shelved(PAUSED), CheckpointRequest("1")), "is paused"),
         (lambda: intents.drain(made(), 3), "the workers are 0 to 2"),
         (lambda: intents.drain(made(drain="0,1"), 2), "no other worker is left"),
         (lambda: intents.undrain(made(drain="0,1"), 2), "drained: 0, 1"),

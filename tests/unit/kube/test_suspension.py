@@ -10,8 +10,8 @@ from ferry.contract import variables
 from ferry.contract.status import ReportedProblem
 from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest, pending
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint, pending
 from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS
 from ferry_operator.kube.observe.facts import Ended
 from ferry_operator.kube.observe.lifecycle import lifecycle_of
@@ -357,7 +357,7 @@ def test_last_words() -> None:
 
 
 def ask(world: World, **request: Any) -> None:
-    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.CHECKPOINT: AskedCheckpoint(**request).text()}}})
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.CHECKPOINT: CheckpointRequest(**request).text()}}})
 
 
 def test_a_checkpoint_is_asked_for_once_and_answered() -> None:
@@ -390,4 +390,4 @@ def test_what_the_driver_refuses_is_the_answer() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"id": 7}', '{"id": ""}', '{"id": "1", "name": ""}'])
 def test_what_asks_for_nothing(text: str) -> None:
     assert pending({names.CHECKPOINT: text}, None) is None
-    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}, None) == AskedCheckpoint("1")
+    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}, None) == CheckpointRequest("1")

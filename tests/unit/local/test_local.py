@@ -166,9 +166,9 @@ def test_settings_say_where_checkpoints_go(tmp_path: Path) -> None:
     given = settings("state.checkpoint.location=s3://b/x", "state.checkpoint.every=1.5m", "state.checkpoint.keep=9")
     assert given.checkpoint == CheckpointSettings("s3://b/x", 90_000, 9)
     asked = settings(
-        "state.checkpoint.location=shelf", "state.checkpoint.every=null", "restoreFrom=12", "restoreSink=keep"
+        "state.checkpoint.location=store", "state.checkpoint.every=null", "restoreFrom=12", "restoreSink=keep"
     )
-    assert asked.checkpoint == CheckpointSettings(str(Path("shelf").absolute()), None, 3)
+    assert asked.checkpoint == CheckpointSettings(str(Path("store").absolute()), None, 3)
     assert (asked.restore_from, asked.restore_sink) == ("12", "keep")
 
 

@@ -185,7 +185,7 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert json.loads(ferry("ps", "--json")[0]) == []
 
 
-SHELF = "state.checkpoint.location=shelf"
+SHELF = "state.checkpoint.location=store"
 
 
 def test_a_checkpoint_is_taken_from_another_terminal(ferry: Ferry) -> None:
@@ -195,7 +195,7 @@ def test_a_checkpoint_is_taken_from_another_terminal(ferry: Ferry) -> None:
     found = json.loads(ferry("checkpoint", "counts", "--name", "before", "--json")[0])
     assert (found["number"], found["asked"], found["bytes"], found["totalBytes"]) == (2, 2, 5, 9) and found["epoch"] > 0
     assert "2 (before) as of epoch" in ferry("status", "counts")[0]
-    assert ferry.job()["checkpoints"] == str(ferry.home / "shelf")
+    assert ferry.job()["checkpoints"] == str(ferry.home / "store")
     for name in ("7", "latest", "a/b", "A", ""):
         assert "it is no number" in ferry("checkpoint", "counts", "--name", name, code=2)[1]
     ferry("stop", "counts")
@@ -243,7 +243,7 @@ def test_a_restore_is_a_run_that_begins_from_a_checkpoint(ferry: Ferry) -> None:
     assert json.loads(out)["outcome"] == "finished"
     settings = json.loads((directory / "run.json").read_text())
     assert [settings[key] for key in ("restore_from", "restore_sink", "workers")] == ["before", "keep", 3]
-    assert settings["checkpoint"] == {"location": str(ferry.home / "shelf"), "every_ms": 60000, "keep": 3}
+    assert settings["checkpoint"] == {"location": str(ferry.home / "store"), "every_ms": 60000, "keep": 3}
 
 
 @pytest.mark.parametrize(

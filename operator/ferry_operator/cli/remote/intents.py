@@ -15,9 +15,14 @@ from ferry_operator.control.commands import AT_WINDOW, check_command, parse_comm
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint
-from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, of_another_size
+from ferry_operator.kube.observe.annotations import (
+    requested_drains,
+    requested_pins,
+    requested_windows,
+    stale_annotations,
+)
 from ferry_operator.kube.observe.suspension import asked
 
 
@@ -33,12 +38,12 @@ def virtual_nodes_of(job: Doc) -> int:
 
 def drains(job: Doc) -> tuple[int, ...]:
     """The drained workers of a job, within its size."""
-    return tuple(k for k in asked_drains(_annotations(job).get(names.DRAIN)) if k < size_of(job).workers)
+    return tuple(k for k in requested_drains(_annotations(job).get(names.DRAIN)) if k < size_of(job).workers)
 
 
 def pins(job: Doc) -> dict[int, InstanceId]:
     """The pinned virtual nodes, with their wanted leaders."""
-    return dict(asked_pins(_annotations(job).get(names.PINS), virtual_nodes_of(job)))
+    return dict(requested_pins(_annotations(job).get(names.PINS), virtual_nodes_of(job)))
 
 
 def paused(job: Doc) -> bool:
@@ -65,7 +70,7 @@ def undrain(job: Doc, worker: int) -> Doc:
 
 def resized(job: Doc) -> Doc | None:
     """Remove requests for another size at once; the operator would do it later. None: there are none."""
-    forgotten = of_another_size(job)
+    forgotten = stale_annotations(job)
     return {"metadata": {"annotations": forgotten}} if forgotten else None
 
 
@@ -139,7 +144,7 @@ def checkpoint_location(job: Doc) -> str | None:
     return None if location is None else str(location)
 
 
-def checkpoint(job: Doc, request: AskedCheckpoint) -> Doc:
+def checkpoint(job: Doc, request: CheckpointRequest) -> Doc:
     """Request a durable checkpoint."""
     if checkpoint_location(job) is None:
         raise Refusal("the job has no durable checkpoints: set spec.state.checkpoint.location")
@@ -199,7 +204,7 @@ def _drained(workers: Iterable[int]) -> Doc:
 
 def _waiting(job: Doc) -> dict[int, bool]:
     """Pinned virtual nodes that move at the boundary of a window."""
-    return dict.fromkeys(asked_windows(_annotations(job).get(names.PINS)), True)
+    return dict.fromkeys(requested_windows(_annotations(job).get(names.PINS)), True)
 
 
 def _pinned(wanted: Mapping[int, InstanceId], waiting: Mapping[int, bool]) -> Doc:

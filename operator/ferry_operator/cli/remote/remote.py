@@ -26,8 +26,8 @@ from ferry_operator.control.plan_file import PlanFile, Present
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.status import CheckpointAnswer, JobMemory, JobStatus
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, JOURNALS, PODS, ApiError
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.suspension import asked
@@ -230,7 +230,7 @@ class RemoteJob:
 
     def checkpoint(self, name: str | None, wait: float) -> Record:
         """Take a durable checkpoint, and wait until it is complete. Raises Fault if that takes too long."""
-        request, deadline = AskedCheckpoint(secrets.token_hex(8), name), time.monotonic() + wait
+        request, deadline = CheckpointRequest(secrets.token_hex(8), name), time.monotonic() + wait
         self._edit(lambda job: intents.checkpoint(job, request))
         while True:
             job = self.object()

@@ -43,7 +43,7 @@ REPLACE = "ferry.dev/replace"
 AVOIDS = "ferry.dev/avoids"
 """Nodes that were closed at the creation of the pod, and excluded by its affinity: 'n1,n2'."""
 
-# On the StreamJob, written by users; an invalid value has no effect but a problem in the status (`observe.asked`).
+# On the StreamJob, written by users; an invalid value has no effect but a problem in the status (`observe.annotations`).
 PAUSED = "ferry.dev/paused"
 """'true': the operator changes nothing."""
 DRAIN = "ferry.dev/drain"

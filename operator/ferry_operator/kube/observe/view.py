@@ -12,7 +12,12 @@ from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.observed import Observed, Wanted, Worker
 from ferry_operator.job.quantities import Duration
 from ferry_operator.kube.api import names
-from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, invalid_annotations
+from ferry_operator.kube.observe.annotations import (
+    invalid_annotations,
+    requested_drains,
+    requested_pins,
+    requested_windows,
+)
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Pod, Problem
 from ferry_operator.kube.observe.in_place import InPlace, in_place_of
@@ -90,7 +95,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
     workers = worker_pods(spec.workers, running, revisions.worker, status, seen.now)
     in_place = in_place_of(effective.last, effective.job)
-    drains = asked_drains(seen.annotations.get(names.DRAIN))
+    drains = requested_drains(seen.annotations.get(names.DRAIN))
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
     observed = Observed(
         wanted=Wanted(
@@ -106,8 +111,8 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         status=status,
         submitted=seen.submitted,
         drains=rolling.drains,
-        pins=asked_pins(seen.annotations.get(names.PINS), spec.state.virtual_nodes),
-        at_window=asked_windows(seen.annotations.get(names.PINS)),
+        pins=requested_pins(seen.annotations.get(names.PINS), spec.state.virtual_nodes),
+        at_window=requested_windows(seen.annotations.get(names.PINS)),
         plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)

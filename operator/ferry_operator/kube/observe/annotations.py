@@ -14,8 +14,8 @@ from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW
 from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.checkpoint_request import request
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import request
 from ferry_operator.kube.observe.facts import Problem
 
 IGNORED = "AnnotationIgnored"
@@ -28,30 +28,30 @@ _DRAINS = re.compile(rf"\s*{_INDEX}\s*(,\s*{_INDEX}\s*)*")
 _PIN = re.compile(rf"({_INDEX})=({_INDEX}\.{_INDEX})({AT_WINDOW})?")
 
 
-def asked_drains(text: str | None) -> tuple[int, ...]:
+def requested_drains(text: str | None) -> tuple[int, ...]:
     """The workers of the annotation `DRAIN`: '1,3'; empty for another syntax."""
     if not text or _DRAINS.fullmatch(text) is None:
         return ()
     return tuple(sorted({int(k) for k in text.split(",")}))
 
 
-def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
+def requested_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
     """The pairs of the annotation `PINS`: '3=1.0,7=0.0@window'; empty for another syntax."""
     pins = _pins(text)
     return tuple((v, i) for v, (i, _) in sorted(pins.items()) if v < virtual_nodes) if isinstance(pins, dict) else ()
 
 
-def asked_windows(text: str | None) -> tuple[int, ...]:
+def requested_windows(text: str | None) -> tuple[int, ...]:
     """Virtual nodes of the annotation `PINS` with `@window`: they move at the boundary of a window."""
     pins = _pins(text)
     return tuple(v for v, (_, waits) in sorted(pins.items()) if waits) if isinstance(pins, dict) else ()
 
 
-def of_another_size(job: Doc) -> dict[str, str | None]:
+def stale_annotations(job: Doc) -> dict[str, str | None]:
     """New values of annotations for another size of the job; None: to be removed."""
     annotations, changes = job["metadata"].get("annotations") or {}, dict[str, str | None]()
     size = Size.of(job["spec"])
-    drained = asked_drains(annotations.get(names.DRAIN))
+    drained = requested_drains(annotations.get(names.DRAIN))
     if any(k >= size.workers for k in drained):
         changes[names.DRAIN] = ",".join(str(k) for k in drained if k < size.workers) or None
     plan = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
@@ -76,10 +76,10 @@ def _wrong(
             yield "neither 'true' nor 'false': the job is not paused"
         case names.DRAIN if text and _DRAINS.fullmatch(text) is None:
             yield "no list of workers such as '1,3': no worker is drained"
-        case names.DRAIN if size.workers and not size.holding(asked_drains(text)):
+        case names.DRAIN if size.workers and not size.holding(requested_drains(text)):
             yield f"all {size.workers} workers are named, and no other worker can take their state: no worker is drained"
         case names.PINS:
-            yield from _wrong_pins(text, asked_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
+            yield from _wrong_pins(text, requested_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
         case names.CHECKPOINT if text and request(annotations) is None:
             yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
         case names.PLAN if plan_file.of_job(text, job) is None:

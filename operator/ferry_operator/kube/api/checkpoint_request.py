@@ -23,7 +23,7 @@ _NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCheckpoint:
+class CheckpointRequest:
     """The request of the annotation CHECKPOINT."""
 
     id: str
@@ -39,10 +39,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.isdecimal() and text not in (LATEST, NOTHING)
 
 
-def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
+def request(annotations: Mapping[str, str]) -> CheckpointRequest | None:
     """The request in the annotations; None without a valid one."""
     try:
-        wanted = AskedCheckpoint(**known(AskedCheckpoint, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
+        wanted = CheckpointRequest(**known(CheckpointRequest, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(wanted.id, str) or not 0 < len(wanted.id) <= ID_MAX:
@@ -50,7 +50,7 @@ def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
     return wanted if wanted.name is None or (isinstance(wanted.name, str) and is_name(wanted.name)) else None
 
 
-def pending(annotations: Mapping[str, str], answered: str | None) -> AskedCheckpoint | None:
+def pending(annotations: Mapping[str, str], answered: str | None) -> CheckpointRequest | None:
     """The request without an answer; `answered`: id of the last answered request."""
     wanted = request(annotations)
     return None if wanted is None or wanted.id == answered else wanted

@@ -13,7 +13,7 @@ from ferry.contract.manifest import Chain, Manifest, StoredFile
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
-from ferry_operator.cli import main, shelf
+from ferry_operator.cli import main, stored_checkpoints
 
 JOB = """
 apiVersion: ferry.dev/v1alpha1
@@ -29,14 +29,14 @@ spec:
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three checkpoints: one without state, one with a name, and one that lacks its file."""
     monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
-    found = CheckpointCatalog(Location(str(tmp_path / "shelf"), "counts"))
+    found = CheckpointCatalog(Location(str(tmp_path / "store"), "counts"))
     commit = CommitId(Step(9, 0), Attempt(1, 1))
     one = Manifest(1, "counts", "counts-1", "l", 1, 1000.0, commit, (), b"", 8, (), ())
     lost = Chain((0,), (StoredFile("files/gone", 2_000_000, 1, 0, "scan", 9, 1),))
     for each in (one, replace(one, number=2, name="before"), replace(one, number=3, chains=(lost,))):
         found.publish(each)
-    (tmp_path / "job.yaml").write_text(JOB.replace("LOCATION", str(tmp_path / "shelf")))
-    return tmp_path / "shelf"
+    (tmp_path / "job.yaml").write_text(JOB.replace("LOCATION", str(tmp_path / "store")))
+    return tmp_path / "store"
 
 
 def ferry(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -65,7 +65,7 @@ def test_a_list(location: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 def test_one_is_deleted(location: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     where = ("counts", "--location", str(location))
     assert ferry(monkeypatch, capfd, "checkpoints", *where, "--delete", "2")[0] == 0
-    assert [one["number"] for one in shelf.listed(str(location), "counts")] == [3, 1]
+    assert [one["number"] for one in stored_checkpoints.listed(str(location), "counts")] == [3, 1]
     code, _, err = ferry(monkeypatch, capfd, "checkpoints", *where, "--delete", "2")
     assert code == 2 and "there is no checkpoint 2" in err
 

@@ -9,7 +9,12 @@ import pytest
 from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS
-from ferry_operator.kube.observe.asked import asked_drains, asked_pins, asked_windows, invalid_annotations
+from ferry_operator.kube.observe.annotations import (
+    invalid_annotations,
+    requested_drains,
+    requested_pins,
+    requested_windows,
+)
 from tests.unit.kube.fakes.fake_world import World
 from tests.unit.kube.test_passes import running
 
@@ -55,7 +60,7 @@ def test_what_is_not_is_said_and_not_followed(name: str, text: str, why: str) ->
     (one,) = invalid_annotations({name: text}, "nbq5", SIZE, VIRTUAL_NODES)
     assert one.reason == "AnnotationIgnored" and why in one.message and name in one.message and len(one.message) < 500
     if why in ("no list of workers", "no pin such as", "named twice"):
-        assert (asked_drains(text), asked_pins(text, 8), asked_windows(text)) == ((), (), ())
+        assert (requested_drains(text), requested_pins(text, 8), requested_windows(text)) == ((), (), ())
 
 
 def test_a_pin_to_a_worker_that_is_emptied_is_said() -> None:
@@ -64,9 +69,9 @@ def test_a_pin_to_a_worker_that_is_emptied_is_said() -> None:
 
 
 def test_what_is_read() -> None:
-    assert asked_drains("3, 1,3") == (1, 3) and asked_drains(None) == ()
-    assert asked_pins("9=0.0,4=2.1,3=1.0@window", 8) == ((3, "1.0"), (4, "2.1")) and asked_pins(None, 8) == ()
-    assert asked_windows("9=0.0,4=2.1,3=1.0@window") == (3,) and asked_windows(None) == ()
+    assert requested_drains("3, 1,3") == (1, 3) and requested_drains(None) == ()
+    assert requested_pins("9=0.0,4=2.1,3=1.0@window", 8) == ((3, "1.0"), (4, "2.1")) and requested_pins(None, 8) == ()
+    assert requested_windows("9=0.0,4=2.1,3=1.0@window") == (3,) and requested_windows(None) == ()
 
 
 def annotate(world: World, **notes: str | None) -> None:

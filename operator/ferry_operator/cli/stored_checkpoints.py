@@ -22,18 +22,18 @@ MEGABYTE = 1e6
 
 def listed(location: str, job: str) -> list[Record]:
     """The checkpoints of a job, the newest first. Raises SpecRefused, Unreachable."""
-    shelf = _shelf(location, job)
-    return [_record(shelf, manifest) for manifest in shelf.manifests()]
+    catalog = _catalog(location, job)
+    return [_record(catalog, manifest) for manifest in catalog.manifests()]
 
 
 def remove(location: str, job: str, number: int) -> int:
     """Delete a checkpoint. Returns the number of its manifests. Raises Refusal, Unreachable."""
-    shelf = _shelf(location, job)
-    manifests = [manifest for manifest in shelf.manifests() if manifest.number == number]
+    catalog = _catalog(location, job)
+    manifests = [manifest for manifest in catalog.manifests() if manifest.number == number]
     if not manifests:
-        raise Refusal(f"there is no checkpoint {number} at {shelf.location.text}")
+        raise Refusal(f"there is no checkpoint {number} at {catalog.location.text}")
     for manifest in manifests:
-        shelf.remove(manifest)
+        catalog.remove(manifest)
     return len(manifests)
 
 
@@ -47,15 +47,15 @@ def table(records: list[Record], now: float) -> Table:
     return rows
 
 
-def _shelf(location: str, job: str) -> CheckpointCatalog:
+def _catalog(location: str, job: str) -> CheckpointCatalog:
     return CheckpointCatalog(Location(absolute(location), job))
 
 
-def _record(shelf: CheckpointCatalog, manifest: Manifest) -> Record:
+def _record(catalog: CheckpointCatalog, manifest: Manifest) -> Record:
     """A checkpoint for programs. `problem`: why it cannot be restored."""
     problem = None
     try:
-        shelf.check(manifest)
+        catalog.check(manifest)
     except Fault as error:
         problem = str(error)
     return {
