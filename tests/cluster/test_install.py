@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The distributions of this repository, by name."""
+    """The distributions of this repository, by name, and PySpark's, which has no wheel at the index."""
     folder = tmp_path_factory.mktemp("wheels")
     copy = tmp_path_factory.mktemp("sources")  # Builds leave files beside what they build.
     for part in ("runtime", "operator", "bench/workloads"):
@@ -32,6 +33,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         shutil.copy(ROOT / file, copy)
     for source in (copy, copy / "operator" / "client", copy / "bench" / "workloads"):
         pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), str(source))
+    pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), f"pyspark=={version('pyspark')}")
     return {wheel.name.split("-")[0]: wheel for wheel in folder.iterdir()}
 
 
@@ -47,12 +49,16 @@ def told(command: Sequence[str | Path]) -> None:
 
 
 @pytest.fixture
-def install(tmp_path: Path) -> Iterator[Install]:
+def install(tmp_path: Path, wheels: dict[str, Path]) -> Iterator[Install]:
     """Installs into an empty environment, and returns the folder of its programs."""
     folder = tmp_path / "venv"
 
     def installed(*wanted: str, by: str = "uv", options: Sequence[str] = ()) -> Path:
-        """uv links the files of libraries that it has; pip is what users have."""
+        """uv links the files of libraries that it has; pip is what users have.
+
+        uv would build PySpark in every test again, and keep 1.4 GB of each build.
+        """
+        options = ("--find-links", str(wheels["pyspark"].parent), *options)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = folder / "bin" / "python"
         if by == "pip":
