@@ -87,7 +87,7 @@ class Scenario:
     checkpoint_ms: int
     keep: int
     continuous: bool
-    """Whether tasks are loops that the driver assigns shares to, or a job of Spark's in each run."""
+    """Whether long-running tasks get assigned shares; otherwise each ingest run is a Spark job."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 

@@ -1,6 +1,6 @@
-"""Tasks that hold their place, as `ferry.driver.loops` assigns shares to them: they fail, die, and answer when nobody asks any more.
+"""Long-running tasks with assigned shares, like `ferry.driver.loops`: tasks fail, die, and answer after their run is over.
 
-A loop outlives its driver's patience, and a driver: an assignment that no driver counts names the staged data then.
+A loop outlives the patience of its driver, and the driver: data staged after that has a void assignment number.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Done = Callable[[Winners | None], None]
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A loop, as its driver knows the loop."""
+    """A loop, as its driver sees it."""
 
     owes: dict[int, Batch] = field(default_factory=dict)
-    """Shares without a receipt, by the number of their assignment."""
+    """By the number of the assignment."""
 
 
 class Loops:
@@ -35,15 +35,15 @@ class Loops:
         self.driver, self.world = driver, driver.world
         self.loops = [Loop() for _ in range(self.world.rnd.randint(1, 3))]
         self.number = 0
-        """Number of the last assignment; no number is used again."""
+        """of the next assignment; never used again"""
         self.open = 0
         """shares without a receipt"""
         self.failed = False
         self.winners: Winners = {}
 
     def ingest(self, job: core.StartIngest, batches: list[Batch], done: Done) -> None:
-        """Assign a share for each batch; `done(None)`: the caller tries the run again."""
-        for loop in self.loops:  # Unanswered shares are void; the loops that hold them get no more work.
+        """Assign a share for each batch; `done(None)`: the run must be retried."""
+        for loop in self.loops:  # Unanswered shares are void; the loops that hold them get no more assignments.
             if loop.owes:
                 self.replace(loop)
         self.job, self.done, self.open, self.failed, self.winners = job, done, len(batches), False, {}
@@ -53,7 +53,7 @@ class Loops:
             self.world.after(1, done, {})
 
     def replace(self, loop: Loop) -> list[Batch]:
-        """Assign nothing to a loop any more; returns its unanswered shares."""
+        """Replace a loop, which gets no more assignments; returns its unanswered batches."""
         owed = list(loop.owes.values())
         if self.world.takes_owed:
             loop.owes = {}
@@ -76,13 +76,13 @@ class Loops:
             )
 
     def gone(self, loop: Loop) -> None:
-        """Its process is gone; or its worker is silent, and it goes on."""
+        """The process of a loop is gone; or its worker is silent, and the loop continues."""
         for batch in self.replace(loop) if loop in self.loops and self.driver.alive else ():
             self.assign(self.job, batch)
 
     # ---- in the loop
     def work(self, loop: Loop, job: core.StartIngest, task: int, batch: Batch, fate: str) -> None:
-        """Stage what is in a share, and answer; also when its driver is gone, but not when everything is lost."""
+        """Stage the records of a share, and answer: also without its driver, but not after the loss of everything."""
         if self.driver.run != self.world.run_number:
             return
         world, helper, ok = self.world, self.world.rnd.choice(job.helpers), [True]
@@ -97,7 +97,7 @@ class Loops:
 
     # ---- in the driver
     def answered(self, loop: Loop, task: int, helper: str, reached: bool, fails: bool) -> None:
-        """A receipt counts for what its loop owes, and for nothing else."""
+        """A receipt counts only for a share that its loop owes."""
         if not self.driver.alive or (self.world.takes_owed and task not in loop.owes):
             return
         batch, job = loop.owes.pop(task, None), self.job

@@ -180,7 +180,7 @@ def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("deaths", [1, driver_loops.DEATHS_MAX])
 def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None:
-    """Dealt again and again it would keep the job busy for ever, and nobody would hear of it."""
+    """Without this, the share would be assigned again for ever, without a report."""
     heard = queue.SimpleQueue[None]()
     rig.loops.on_death = lambda: heard.put(None)
     receipts, died = rig.loops.ingest(run(1), [[("dies", "7")], [("a", "20")]], deaths)

@@ -211,7 +211,7 @@ def test_a_share_that_is_too_much_at_once_is_read_in_parts(tmp_path: Path) -> No
 
 
 def test_no_record_is_blamed_while_workers_are_lost(tmp_path: Path) -> None:
-    """Every share of a worker that is about to go dies with the worker; seven times in a row here."""
+    """A share that is assigned to a failing worker dies with the worker; here seven times in a row."""
     numbers, losses = Numbers(set()), [0]
     attempt = numbers.attempt
 

@@ -23,11 +23,11 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:
     """Numbers distributed round-robin to `parallelism` map instances. An operator of this name holds their counters."""
-    made = arguments.generator(SmqGenerator, args)
+    generator = arguments.generator(SmqGenerator, args)
     instances = arguments.whole(args, "parallelism", 80, 1)
-    numbered = numbers.map_batches(assigning(instances)).event_time("ts", delay=arguments.delay(args, made))
+    assigned = numbers.map_batches(assigning(instances)).event_time("ts", delay=arguments.delay(args, generator))
     each = ferry.records("seq", "ts", "instance", order="seq")
-    return numbered.key_by("instance").aggregate(name, emit=each, num=ferry.count())
+    return assigned.key_by("instance").aggregate(name, emit=each, num=ferry.count())
 
 
 def assigning(instances: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
