@@ -19,7 +19,7 @@ def strategies(results: Results, metric: str) -> list[Runs]:
 
 
 def waits(results: Results) -> Answer:
-    """How long a record waits."""
+    """Longest wait of a record."""
     whole, fluid, warm = strategies(results, "max during")
     every, one_by_one, ours = (one.told(1e3, ",.0f") for one in (whole, fluid, warm))
     words = f"cold: all at once {every}, fluid {one_by_one} ms; warm, as Ferry moves: {ours} ms"
@@ -27,7 +27,7 @@ def waits(results: Results) -> Answer:
 
 
 def memory(results: Results) -> Answer:
-    """What a move takes beside the state."""
+    """Memory of a move beside the state."""
     whole, fluid, warm = (one.told(1e-6, ".1f") for one in strategies(results, "extra memory"))
     return Answer(
         f"of {MOVED * 1000:.0f} MB that move: all at once {whole}, fluid {fluid} MB; warm, as Ferry moves: {warm} MB"
@@ -53,21 +53,21 @@ ROWS = (
     Row(
         "megaphone-1",
         "Megaphone, figures 1 and 5 to 12",
-        "How long does a record wait at most while state moves, by strategy?",
+        "What is the longest wait of a record while state moves, by strategy?",
         "all at once and fluid are orders of magnitude apart",
-        "over 10 (fluid before all at once)",
-        "One query of ours (counts) in place of eight of NEXMark",
+        "over 10 (fluid to all at once)",
+        "One query (counts) in place of eight NEXMark queries",
         CUT,
         waits,
     ),
     Row(
         "megaphone-16",
         "Megaphone, figure 16",
-        "What do more bins do for the longest wait?",
-        "it falls with the state of a bin, and the move takes no longer",
+        "How does the longest wait change with more bins?",
+        "the wait falls with the state of a bin, and the move takes no longer",
         "",
-        "The law of the paper cannot show at this size: a bin of 100 kB is copied in less than an epoch, and a cold step "
-        "holds back all keys for two epochs, so more steps make it worse",
+        "The effect of the paper cannot appear at this size: a bin of 100 kB is copied in less than an epoch, and a cold "
+        "step holds back all keys for two epochs, so more steps increase the wait",
         (*STRATEGIES, "--sizes", "100MB", "--bins", "16", "1024"),
         finer((16, 1024)),
     ),
@@ -75,7 +75,7 @@ ROWS = (
         "megaphone-19",
         "Megaphone, figure 19",
         "How much memory does a move take beside the state?",
-        "all at once as much as moves; fluid and batched little",
+        "all at once: as much as the moved state; fluid and batched: little",
         "",
         "Anonymous memory only: both copies of the state are mapped files, which are not counted",
         CUT,

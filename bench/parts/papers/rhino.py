@@ -11,7 +11,7 @@ SIZES = ("10MB", "1GB")
 
 
 def paused(results: Results) -> Answer:
-    """A planned move by the size of the state, beside Flink; the ratio is that of the largest size."""
+    """Pause of a planned move by the size of the state, beside Flink; the ratio is for the largest size."""
     move = {"case": "move to 4", "metric": "pause"}
     words, longest = list[str](), list[float]()
     for system in ("Ferry", "Flink"):
@@ -23,7 +23,7 @@ def paused(results: Results) -> Answer:
 
 
 def recovered(results: Results) -> Answer:
-    """`kill -9` of a worker whose state has a copy, beside Flink as it is tuned."""
+    """`kill -9` of a worker whose state has a copy, beside tuned Flink."""
     parts = ("total", "scheduling", "fetching", "loading")
     cases = (("Ferry", "in-sync replica"), ("flink-tuned", "store, one worker lost"))
     words, totals = list[str](), list[float]()
@@ -37,7 +37,7 @@ def recovered(results: Results) -> Answer:
 
 
 def replicated(results: Results) -> Answer:
-    """Records/s by the number of copies; the ratio is that of two copies and none."""
+    """Records/s by the number of copies; the ratio is two copies to no copies."""
     case = {"system": "Ferry", "case": "replicas", "metric": "throughput"}
     found = runs(results, *({**case, "replicas": number} for number in (0, 1, 2)))
     rates = ", ".join(one.told(1e-6) for one in found)
@@ -45,7 +45,7 @@ def replicated(results: Results) -> Answer:
 
 
 def around(*queries: str) -> Callable[[Results], Answer]:
-    """How long a record waits at most around an act, beside Flink whose sinks may repeat."""
+    """Longest wait of a record around an act, beside Flink with at-least-once sinks."""
 
     def answer(results: Results) -> Answer:
         words = list[str]()
@@ -67,7 +67,7 @@ def around(*queries: str) -> Callable[[Results], Answer]:
 
 
 def alone(query: str) -> Callable[[Results], Answer]:
-    """How long a record waits at most around an act; no rival has the query."""
+    """Longest wait of a record around an act; no rival has the query."""
 
     def answer(results: Results) -> Answer:
         about = {"system": "Ferry", "case": query}
@@ -81,11 +81,11 @@ def alone(query: str) -> Callable[[Results], Answer]:
 
 
 APART = ("--links", "1gbit", "--rate", "20000", "--minutes", "0.75")
-"""Workers are machines of their own, so that what crosses the network is seen; needs root."""
+"""Each worker is a separate machine, so that traffic over the network is measured; needs root."""
 
 SMALL = (
-    "The state is some MB, the paper's to 220 GB, and the paper says that with small state Flink is as fast. "
-    "Longest wait of one run"
+    "The state has some MB, in the paper up to 220 GB; the paper says that with small state Flink is as fast. "
+    "The longest wait of one run"
 )
 
 ROWS = (
@@ -95,8 +95,8 @@ ROWS = (
         "How long does the output stop when state moves, by its size?",
         "1 TB: 50 times less than Flink, 15 times less than Megaphone",
         "50 (Flink, 1 TB)",
-        "Counts per key in place of NBQ8. The pause of Ferry is the longest distance of two ends of epochs, without the "
-        "start of the new workers. Flink with RocksDB on the local disk; its ForSt backend was not measured",
+        "Counts per key in place of NBQ8. The pause of Ferry is the longest time between the ends of two epochs, without "
+        "the start of the new workers. Flink with RocksDB on the local disk; its ForSt backend was not measured",
         (
             "handover",
             "--sizes",
@@ -130,7 +130,7 @@ ROWS = (
         "rhino-4d",
         "Rhino, figures 4d and 4e (scaling)",
         "How long does a record take around the addition of a worker?",
-        "instances are added on the workers that are there. NBQ8: 146 ms, Flink to 570 s; NBQ5: as before, Flink 1 s",
+        "instances are added on existing workers. NBQ8: 146 ms, Flink up to 570 s; NBQ5: as before, Flink 1 s",
         "",
         f"Another act: the paper scales vertically. {SMALL}",
         ("reconfigure", *APART, "--act", "scale", "--queries", "nbq8", "nbq5"),
@@ -140,7 +140,8 @@ ROWS = (
         "rhino-4g",
         "Rhino, figures 4g and 4h (load balancing)",
         "How long does a record take when half of the virtual nodes of an instance go to another?",
-        "NBQ8: 110 ms, then 60 more for a minute; NBQ5: 60 ms, then 20, Flink 500; Flink is rescaled instead: NBQ8 to 570 s",
+        "NBQ8: 110 ms, then 60 more for a minute; NBQ5: 60 ms, then 20, Flink 500; Flink is rescaled instead: NBQ8 "
+        "up to 570 s",
         "",
         SMALL,
         ("reconfigure", *APART, "--act", "balance", "--queries", "nbq8", "nbq5"),
@@ -149,29 +150,29 @@ ROWS = (
     Row(
         "rhino-4i",
         "Rhino, figure 4i (load balancing, NBQX)",
-        "The same with five joins at once, four of them of sessions",
-        "about 4 s, and no more around it; Flink is rescaled instead: to 3.5 min",
+        "Figure 4g, with five joins at once, four of them session joins",
+        "about 4 s, no increase around the move; Flink is rescaled instead: up to 3.5 min",
         "",
-        f"Flink has no such query here. {SMALL}",
+        f"This bench has no such query for Flink. {SMALL}",
         ("reconfigure", *APART, "--act", "balance", "--queries", "nbqx"),
         alone("nbqx"),
     ),
     Row(
         "rhino-6",
         "Rhino, figure 6",
-        "The same as figure 4g while the rate goes up and down in steps",
-        "a server is emptied. NBQ8: 205 ms on average, and no more around it; Flink to 225 s",
+        "Figure 4g, with a rate that rises and falls in steps",
+        "a server is drained. NBQ8: 205 ms on average, no increase around the move; Flink up to 225 s",
         "",
-        f"Half of a worker moves, it is not emptied. {SMALL}",
+        f"Half of a worker's state moves; the worker is not drained. {SMALL}",
         ("reconfigure", *APART, "--act", "balance", "--profile", "varying", "--queries", "nbq8"),
         around("nbq8"),
     ),
     Row(
         "rhino-5.1",
         "Rhino, section 5.1.4 (NBQ5)",
-        "What do the copies of the state cost in records a second?",
-        "135 M/s on 8 machines, with copies as Flink without",
-        "1 (with copies, beside none)",
+        "How many records a second do the copies of the state cost?",
+        "135 M/s on 8 machines with copies, the same as Flink without copies",
+        "1 (with copies to without)",
         "Ferry without copies in place of Flink; three workers share two cores",
         ("throughput", "--queries", "nbq5", "--systems", "ferry", "--cases", "replicas", "--repeats", "3"),
         replicated,

@@ -1,4 +1,4 @@
-"""What a row is, and how answers are read from what a measurement has written."""
+"""Rows of the table of the papers, and functions that read answers from the records of a measurement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.shared.results import Results
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a measurement says."""
+    """The result of a measurement, for the table."""
 
     words: str
     ratio: float | None = None
-    """How many times Ferry is ahead of the rival; None where there is none, or another one than the paper's."""
+    """How many times Ferry is ahead of the rival; None: no rival, or another rival than in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +27,41 @@ class Row:
     where: str
     question: str
     paper: str
-    """what the paper measured"""
+    """the measurement of the paper"""
     ratio: str
-    """How far the paper's system is ahead of its rival; empty where Ferry's ratio would be of something else."""
+    """How far the paper's system is ahead of its rival; empty: Ferry has no comparable ratio."""
     unlike: str
-    """What is not as in the paper, and what is not counted."""
+    """Differences from the paper, and effects that are not counted."""
     command: tuple[str, ...]
     """a command of this folder, and its arguments"""
     answer: Callable[[Results], Answer]
 
     @property
     def repeats(self) -> int:
-        """How many runs the command makes."""
+        """Number of runs of the command."""
         return int(self.command[self.command.index("--repeats") + 1]) if "--repeats" in self.command else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One number of some runs."""
+    """The values of one metric over all runs."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Of all runs."""
+        """The median over all runs."""
         return statistics.median(self.values)
 
     def told(self, scale: float = 1.0, form: str = ".2f") -> str:
-        """The median, and the least and the greatest value when there are several."""
+        """The median; for several runs with the minimum and the maximum."""
         low, high = (f"{bound * scale:{form}}" for bound in (min(self.values), max(self.values)))
         spread = f" ({low} to {high})" if len(self.values) > 1 else ""
         return f"{self.median * scale:{form}}{spread}"
 
 
 def runs(results: Results, *wanted: dict[str, Any]) -> list[Runs]:
-    """Of each of these; raises LookupError for one that was not measured."""
+    """The runs of each of these records. Raises LookupError for a record that was not measured."""
     found = [Runs(tuple(results.values(**one))) for one in wanted]
     if missing := [one for one, seen in zip(wanted, found, strict=True) if not seen.values]:
         raise LookupError(f"not measured: {missing[0]}")
@@ -69,7 +69,7 @@ def runs(results: Results, *wanted: dict[str, Any]) -> list[Runs]:
 
 
 def throughputs(query: str, *systems: str) -> Callable[[Results], Answer]:
-    """Records/s of files, the same batch. The systems are other programs than those of the paper, so there is no ratio."""
+    """Records/s from files, with the same batch. The paper has other systems, so there is no ratio."""
 
     def answer(results: Results) -> Answer:
         case = {"case": f"{query}, files", "metric": "throughput", "batch": 1_000_000}
@@ -80,5 +80,5 @@ def throughputs(query: str, *systems: str) -> Callable[[Results], Answer]:
 
 
 def thrown_with(*queries: str, systems: Sequence[str]) -> tuple[str, ...]:
-    """Arguments of `throughput.py` for nothing but these queries."""
+    """Arguments of `throughput.py` for these queries only."""
     return ("throughput", "--queries", *queries, "--systems", *systems, "--cases", "--larger", "1", "--repeats", "3")

@@ -9,13 +9,13 @@ ALL = ("ferry", "spark", "uppar")
 NAMES = ("Ferry", "UpPar", "Spark")
 
 UPPAR = (
-    "UpPar here is a process of Ferry that keeps rows, a slower operator than the one that it is compared with; Slash's "
-    "has the same operator. No Flink; one machine; Ferry without replicas; Spark at the same batch of 1 M records"
+    "UpPar here is a process of Ferry that keeps rows, a slower operator than its rival; in Slash both have the same "
+    "operator. No Flink; one machine; Ferry without replicas; Spark with the same batch of 1 M records"
 )
 
 
 def skewed(results: Results) -> Answer:
-    """Records/s when few keys have most records, beside records that are repartitioned."""
+    """Records/s when few keys have most records, beside repartitioning."""
     words = list[str]()
     for query in ("ro", "ysb"):
         case = {"case": f"{query}, zipf", "metric": "throughput", "batch": 1_000_000}
@@ -42,8 +42,8 @@ ROWS = (
     Row(
         "slash-9a",
         "Slash, figure 9a (YSB)",
-        "Records a second, beside records that are repartitioned",
-        "12 times its own repartitioning (UpPar), 25 times Flink, on 16 machines",
+        "Records a second, beside repartitioning",
+        "12 times Slash with repartitioning (UpPar), 25 times Flink, on 16 machines",
         "",
         UPPAR,
         thrown_with("ysb", systems=ALL),
@@ -52,8 +52,8 @@ ROWS = (
     Row(
         "slash-9b",
         "Slash, figure 9b (CM)",
-        "Records a second, beside records that are repartitioned",
-        "up to two orders of magnitude beyond UpPar and Flink, on 16 machines",
+        "Records a second, beside repartitioning",
+        "up to two orders of magnitude more than UpPar and Flink, on 16 machines",
         "",
         UPPAR,
         thrown_with("cm", systems=ALL),
@@ -62,8 +62,8 @@ ROWS = (
     Row(
         "slash-9-ro",
         "Slash, section 8 (RO)",
-        "Records a second, beside records that are repartitioned",
-        "figure 10a has bytes a second of one link (11.2 GB/s with two threads, UpPar 5.9), which `channel.py` measures",
+        "Records a second, beside repartitioning",
+        "figure 10a has bytes a second of one link (11.2 GB/s with two threads, UpPar 5.9); `channel.py` measures this",
         "",
         UPPAR,
         thrown_with("ro", systems=ALL),
@@ -72,11 +72,11 @@ ROWS = (
     Row(
         "slash-10d",
         "Slash, figure 10d (RO, YSB)",
-        "What does it cost that few keys have most records (Zipf, exponents 0.2 to 2.0)?",
-        "nothing in RO, YSB gets faster; UpPar loses, as they count, up to 68 % (RO) and 110 % (YSB)",
+        "How do records a second change if few keys have most records (Zipf, exponents 0.2 to 2.0)?",
+        "no change in RO, YSB gets faster; UpPar loses, by the paper's count, up to 68 % (RO) and 110 % (YSB)",
         "",
-        "The law of the paper cannot show: all receivers share two processors here, and the paper has a machine for the "
-        "hot key. UpPar as above",
+        "The effect of the paper cannot appear: all receivers share two processors here; in the paper the hot key has its "
+        "own machine. UpPar as above",
         (*thrown_with("ro", "ysb", systems=("ferry", "uppar")), "--skew", "0.2", "0.6", "1.0", "1.5", "2.0"),
         skewed,
     ),
@@ -84,7 +84,7 @@ ROWS = (
         "cost",
         "Slash, figure 11 (COST; McSherry et al.)",
         "With how many cores is Ferry ahead of one thread?",
-        "16 machines 11.6 times LightSaber on one (YSB, CM), 4.4 times (NB7); ahead from two machines on",
+        "16 machines: 11.6 times LightSaber on one machine (YSB, CM), 4.4 times (NB7); ahead from two machines on",
         "",
         "The thread is a program of this repository in place of LightSaber. NB7 was not measured",
         thrown_with("ysb", "cm", systems=("ferry", "single")),

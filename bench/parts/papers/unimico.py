@@ -7,7 +7,7 @@ from bench.shared.results import Results
 
 
 def handed(results: Results) -> Answer:
-    """UniMiCo's queries, response time with a handover at a window's boundary beside none."""
+    """Response time of UniMiCo's queries, with and without a handover at a window's boundary."""
     bytes_, words = 0.0, list[str]()
     for query in ("uq1", "uq2", "uq3"):
         one = {"system": "Ferry", "case": query}
@@ -26,11 +26,11 @@ ROWS = (
     Row(
         "unimico-4",
         "UniMiCo, figures 4 to 6",
-        "How long does a response take around a handover without state, beside none?",
+        "How long does a response take with a handover without state, and without a handover?",
         "3.751 -> 3.750, 3.155 -> 3.101, 6.568 -> 6.658 ms; no state moves",
         "",
-        "The noise of the machine is larger than any difference. The origin feeds the target with the changes of each epoch "
-        "for as long as a window lasts, where the paper's target reads the source; their bytes are not counted",
+        "The noise of the machine is larger than any difference. The origin sends the changes of each epoch to the target "
+        "for the length of a window; the paper's target reads the source. The bytes of the changes are not counted",
         ("unimico",),
         handed,
     ),
