@@ -1,4 +1,4 @@
-"""What must always hold (docs/design.md, section 4), checked after every step, apart from the world that moves.
+"""Invariants (docs/design.md, section 4), checked after every step, separate from the simulated world.
 
 `Violation` is damage: rows lost, doubled or of two attempts; members that disagree; a watermark that went back.
 """
