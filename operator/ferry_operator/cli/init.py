@@ -74,10 +74,10 @@ sales["window_start"] = pandas.to_datetime(sales["window_start"], unit="ms")
 print(sales[["window_start", "shop", "orders", "cents"]].tail(6).to_string(index=False))
 '''
 
-NEXT = """{name}/ has a job file, its program, some orders, a test, and a script that shows the output.
+NEXT = """{name}/ has a job file, its program, orders, a test, and a script to read results.
 
   cd {name}
-  # Test the pipeline without a cluster; the first time this compiles Ferry's kernels:
+  # Test the pipeline without a cluster; the first time compiles kernels:
   pytest -q
   # Check the job, and show its pipeline, without a run:
   ferry validate {name}.yaml
