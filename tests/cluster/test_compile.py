@@ -149,7 +149,7 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("stateful source", lambda s, a: streaming(s, a, lambda f: f.dropDuplicates(["ts"])), plain, "source 'bid': Spark's Deduplicate"),
     ("joined source", lambda s, a: streaming(s, a, lambda f: f.join(f.select("ts"), "ts")), plain, "'bid': Spark's Join of two"),
     ("flows behind SQL", flows, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': the flow of a record would not be known"),
-    ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows by itself"),
+    ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows already"),
     ("endless initial state", lambda s, a: {**splits(s, a), "old": streaming(s, a)["bid"]}, begun, "initial_state comes from source 'old', which has no end"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
     ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is no source; use ferry.json_files("),
