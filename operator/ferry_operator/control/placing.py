@@ -59,15 +59,12 @@ def place(
             others = [member for member in groups[v] if worker_of(InstanceId(member)) != worker_of(instance)]
             expected[v] = as_planned((instance, *others))
         planned = planner.plan(over, weighed, expected, replicas)
-        level, usable = with_pins(_named(planned), pins, groups), [slot.instance for slot in over]
+        level = with_pins(_named(planned), pins, groups)
         if not pins:
             return level
-        stay = [
-            (v, InstanceId(group.leader))
-            for v, group in enumerate(expected)
-            if group is not None and group.leader in usable
-        ]
-        leave = with_pins(with_pins(_named(planned), stay, groups), pins, groups)
+        # The copies of `level` suit other leaders: copies are planned again for the leaders that stay.
+        stay = planner.plan(over, weighed, expected, replicas, level_leaders=False)
+        leave = with_pins(_named(stay), pins, groups)
         return level if _levels(level, weighed, over) < _levels(leave, weighed, over) else leave
     return with_pins(_named(planned), pins, groups)
 

@@ -73,9 +73,11 @@ def plan(
     current: Sequence[Placement | None],
     replicas: int,
     tolerance: float = TOLERANCE,
+    level_leaders: bool = True,
 ) -> tuple[Placement, ...]:
     """The placement of every virtual node of `loads` and `current`, near to `current` (None: not placed yet).
 
+    Without `level_leaders` only virtual nodes without a usable leader get another leader; copies are levelled all the same.
     Each group gets min(replicas, workers - 1) replicas on different workers, and each member on a different node if there
     are enough nodes. `current` may contain instances that are gone. Asserts valid arguments.
     """
@@ -88,7 +90,7 @@ def plan(
     rates, sizes = _weights([load.rate for load in loads]), _weights([load.bytes for load in loads])
     base, mean_size = BASE_SHARE * _mean(rates), _mean(sizes)
     rates = [rate + base * min(size / mean_size, 4.0) for rate, size in zip(rates, sizes)]
-    leaders = _lead(cluster, rates, led, holders, tolerance)
+    leaders = _lead(cluster, rates, led, holders, tolerance if level_leaders else None)
     groups = copies_of(cluster, sizes, leaders, holders, tolerance)
     names = cluster.names
     return tuple(
@@ -144,8 +146,13 @@ def _weights(values: list[float]) -> list[float]:
     return [value + BASE_SHARE * BASE_SHARE * mean for value in values] if mean > 0 else [1.0] * len(values)
 
 
-def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float) -> list[int]:
-    """The leading slot of each virtual node: the old leader, else a slot with a copy, else the emptiest; then levelled."""
+def _lead(
+    cluster: Slots, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float | None
+) -> list[int]:
+    """The leading slot of each virtual node: the old leader, else a slot with a copy, else the emptiest; then levelled.
+
+    A `tolerance` of None: not levelled.
+    """
     bins = Bins(cluster.capacity, rates)
     for vnode, slot in enumerate(led):
         if slot >= 0:
@@ -160,6 +167,8 @@ def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list
     for vnode in orphans:
         if bins.where[vnode] < 0:
             bins.put(vnode, bins.emptiest(vnode, every))
+    if tolerance is None:
+        return bins.where
     # The decision must not depend on the places of copies: a second plan, with other copies, might decide differently.
     candidate = levelled(bins, {}, tolerance)
     if not worth(bins, candidate, tolerance):

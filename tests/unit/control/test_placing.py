@@ -67,6 +67,25 @@ def test_a_pin_counts_where_nothing_is_placed_yet() -> None:
 
 
 @example(led=[(0, 1.0), (0, 2.0), (0, 2.0), *[(0, 0.0)] * 5], pinned={0: 0, 1: 0}, replicas=0)
+@example(  # copies planned for other leaders than these: a copy moved to and fro
+    led=[
+        (0, 59),
+        (0, 0),
+        (0, 428),
+        (1, 631),
+        (0, 2),
+        (0, 0),
+        (0, 879),
+        (0, 17),
+        (1, 105),
+        (1, 178),
+        (1, 748),
+        (1, 905),
+        (2, 186),
+    ],
+    pinned={0: 1, 1: 0, 2: 0, 4: 1, 6: 1},
+    replicas=1,
+)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1000)), min_size=8, max_size=32),
     st.dictionaries(st.integers(0, 7), st.integers(0, 2)),
@@ -78,7 +97,7 @@ def test_what_was_carried_out_is_left_alone_in_the_end(
     names = [ZERO, ONE, InstanceId("2.0")]
     over, pins = placing.slots(names, {}), [(v, names[i]) for v, i in pinned.items()]
     groups: Placements = tuple((names[i], *[names[i - 1]][:replicas]) for i, _ in led)
-    for _ in range(6):
+    for _ in range(16):
         before, groups = groups, placing.place(groups, [(rate, 10 * rate) for _, rate in led], over, replicas, pins)
         if before == groups:
             break
