@@ -2,8 +2,8 @@
 
     .venv/bin/python images/pin.py
 
-The operator's image gets what the client needs and the extra `operator`; that of jobs what `ferry run` needs in processes of
-a job, and the extra `kafka`.
+The operator's image gets the packages of the client and the extra `operator`. The image of jobs gets the packages of `ferry
+run` for the processes of a job, and the extra `kafka`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from ferry_workloads.unimico import UnimicoGenerator
 from ferry_workloads.ysb import YsbGenerator
 
 MANY = 1 << 16
-"""So many that tables grow and are sorted by radix."""
+"""Enough rows that tables grow and are sorted by radix."""
 
 VNODES = np.arange(64, dtype=np.int64)
 COMMIT_ID = CommitId(Step(0, 0), Attempt(1, 1))

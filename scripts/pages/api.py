@@ -1,6 +1,7 @@
 """The reference of `import ferry`, from signatures and docstrings.
 
-A line `::: ferry.NAME` of the page is replaced by the name's signature and docstring; a class has those of its methods, too.
+A line `::: ferry.NAME` of the page is replaced by the name's signature and docstring; a class also has the signatures
+and docstrings of its methods.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ITEM = re.compile(r"^([\w*, `=]+): (.*)$", re.DOTALL)
 
 
 def names() -> list[str]:
-    """Every name that the page has to have: those of `import ferry`, and the classes that its methods return."""
+    """All names of the page: the names of `import ferry`, and the classes that its methods return."""
     return [*ferry.__all__, *(kind.__name__ for kind in handed_out() if kind.__name__ not in ferry.__all__)]
 
 

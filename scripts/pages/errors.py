@@ -28,15 +28,15 @@ REPORTS = {
     "add": 1,
     "warn": 1,
 }
-"""Classes beside errors that carry a text for a person, and which of their arguments it is."""
+"""Other classes with a text for users, and the position of this argument."""
 
 REASON_AT = {
     "Notice": 1, "Problem": 0, "ReportedPatience": 2, "ReportedProblem": 0, "UntimedCondition": 2, "add": 0, "warn": 0,
 }  # fmt: skip
-"""Which argument of a call is the reason of a condition or an event, the word that `kubectl` shows."""
+"""Position of the argument with the reason of a condition or an event, which `kubectl` shows."""
 
 DEGRADED = ("Problem", "ReportedPatience", "ReportedProblem", "add", "warn")
-"""Those of them whose reason is one of the condition `Degraded`."""
+"""The calls with a reason of the condition `Degraded`."""
 
 REASON = re.compile(r"([A-Z][a-z]+)+")
 
@@ -117,14 +117,14 @@ def entries(root: Path = ROOT) -> list[Entry]:
 
 
 def topic_of(file: Path) -> str:
-    """The heading of a file's texts: that of its room, of a connector with its system."""
+    """The heading of a file's texts: the heading of its room; for a connector, with the name of its system."""
     room, *more = file.with_suffix("").parts
     topic = TOPICS.get(room, room)
     return f"{topic}: {more[0]}" if room == "connectors" and len(more) > 1 else topic
 
 
 def error_classes(trees: list[ast.Module]) -> set[str]:
-    """Names of all errors of the product: the classes below FerryError, but for Bug, and those of Python that it raises."""
+    """Names of all errors of the product: the classes below FerryError except Bug, and raised classes of Python."""
     bases = {
         node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         for tree in trees
@@ -228,7 +228,7 @@ def assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
 
 
 def patterns(given: ast.expr | None, scope: dict[str, list[ast.expr]]) -> list[str]:
-    """The texts that an expression may be, without those that are nothing but placeholders."""
+    """The possible texts of an expression, except texts of placeholders alone."""
     if given is None:
         return []
     made = dict.fromkeys(" ".join(text.split()) for text in islice(written(given, scope, 0), ALTERNATIVES_MAX))

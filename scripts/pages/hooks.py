@@ -1,4 +1,4 @@
-"""Hooks of MkDocs (`mkdocs.yml`): fill in what is made from the product, and bring pages from outside of `docs/` in.
+"""Hooks of MkDocs (`mkdocs.yml`): insert the parts generated from the product, and pages outside of `docs/`.
 
 A page has a marker such as `<!-- commands -->` where a generated part stands. Documents of other folders (CONTRIBUTING.md,
 the ARCHITECTURE of a package) are pages of the site, too; a link to any other file of the repository is its path as code.
@@ -55,13 +55,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in a page, and make its links those of the site."""
+    """Insert the generated parts of a page, and turn its links into links of the site."""
     where = {site: source for source, site in OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return relinked(generated(markdown), where, page.file.src_uri)
 
 
 def generated(markdown: str) -> str:
-    """The page with what its markers ask for."""
+    """The page with generated parts in place of its markers."""
     from scripts.pages import api, commands, errors, metrics
 
     if "::: ferry." in markdown:

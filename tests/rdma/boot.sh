@@ -22,7 +22,8 @@ start() {
         "$@" >"$directory/console" 2>&1 </dev/null &
 }
 
-# result DIRECTORY STATUS: the exit code of the guest's command, given that of `timeout`.
+# result DIRECTORY STATUS: the exit code of the guest's command. Without one: 124 after a timeout, otherwise 125. STATUS is the
+# exit code of `timeout`.
 result() {
     if [[ -s $1/status ]]; then cat "$1/status"
     elif [[ $2 == 124 || $2 == 137 ]]; then echo 124
@@ -52,7 +53,7 @@ run_one() {
     return "$status"
 }
 
-# One of several guests, on network cards that the caller has made; whoever ends its process (DIRECTORY/pid) ends the machine.
+# One of several guests, on network cards of the caller. The end of its process (DIRECTORY/pid) ends the machine.
 run_host() {
     local directory=$1 seconds=$2 words=$3 status=0
     [[ -f $GUEST/version ]] || die "there is no guest: guest setup"

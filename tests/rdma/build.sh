@@ -6,8 +6,8 @@
 HOST_PROGRAMS="qemu-system-x86:qemu-system-x86_64 debootstrap:debootstrap zstd:zstd cpio:cpio kmod:depmod"
 
 guest_version() { cat "$HERE/settings.sh" "$HERE/build.sh" "$HERE/init.sh" | sha256sum | cut -c1-16; }
-# The libraries of this repository's own environment, in its versions: kernels that are compiled here are loaded there. What only
-# an older Python needs is not there.
+# The libraries of this clone's environment, in the same versions, because the guest loads kernels that are compiled here. Packages
+# for an older Python alone are left out.
 wanted() {
     "$ROOT/.venv/bin/python" -c "import sys; from importlib.metadata import distributions
 here = {one.name.lower(): one.version for one in distributions()}
@@ -111,7 +111,7 @@ build_guest() {
     say "the guest is built: $(du -sh "$GUEST" | cut -f1)"
 }
 
-# The mirror and proxy are those of this machine's own apt.
+# Mirror and proxy come from the settings of this machine's apt.
 root_files() {
     local work=$1 root=$2 mirror proxy=
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $SUITE" | head -1)

@@ -98,7 +98,7 @@ have_go() {
 
 find_go() {
     local go version
-    # Everything below one directory, so that it can be removed; the cache of a user who has one elsewhere is used.
+    # All caches are below one directory, which can be removed; a cache that the user has configured elsewhere is used.
     export GOMODCACHE=${GOMODCACHE:-$CACHE/go/mod} GOCACHE=${GOCACHE:-$CACHE/go/build}
     export CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false -trimpath" GOWORK=off
     for go in "$CACHE/go/wheel/go/bin/go" "$(command -v go)" /usr/local/go/bin/go; do
@@ -155,9 +155,9 @@ get_kubernetes() {
     echo "$KUBE_VERSION" >"$BIN/.kubernetes"
 }
 
-# k8s.io/kubernetes cannot be built from outside as it is: it requires its staging modules (k8s.io/api and others) at
-# v0.0.0 and replaces them by folders, and replacements of a dependency do not count. So a module of ours repeats its
-# requirements and replaces them by what was published: v0.X.Y for Kubernetes v1.X.Y.
+# k8s.io/kubernetes cannot be built as a dependency: it requires its staging modules (k8s.io/api and others) at v0.0.0 and
+# replaces them by folders, and Go ignores replacements in a dependency. So a module of the lab repeats the requirements of
+# Kubernetes, and replaces the staging modules by their published versions: v0.X.Y for Kubernetes v1.X.Y.
 write_module() {
     local upstream staging=v0.${KUBE_VERSION#v1.}
     mkdir -p "$1"
@@ -167,7 +167,7 @@ write_module() {
         echo "module ferry.lab/kubernetes"
         grep -E '^go ' "$upstream/go.mod"
         echo "require k8s.io/kubernetes $KUBE_VERSION"
-        # Only what is at exactly v0.0.0: k8s.io/utils and others have v0.0.0-DATE of their own.
+        # Only modules at exactly v0.0.0: k8s.io/utils and others have v0.0.0-DATE of their own.
         sed -n '/^require (/,/^)/p' "$upstream/go.mod" | sed "s|^\(\tk8s\.io/[a-z0-9-]*\) v0\.0\.0\$|\1 $staging|"
         sed -n "s#^\t\(k8s.io/[a-z0-9-]*\) => ./staging/.*#replace \1 => \1 $staging#p" "$upstream/go.mod"
     } >"$1/go.mod"

@@ -29,7 +29,7 @@ start() {
     echo "$pid $(began "$pid")" >"$RUN/$name.pid"
 }
 
-# A lock or a pipe of whoever called us must not be held for as long as the lab runs.
+# A daemon must not hold a lock or a pipe of the caller while the lab runs.
 close_inherited() {
     local fd
     for fd in /proc/"$BASHPID"/fd/*; do

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# One node: its control groups, its configuration files, and what its first process does. A node is one tree of
+# One node: its control groups, its configuration files, and its first process. A node is one tree of
 # processes in network, mount, pid, uts and ipc namespaces of its own, with its own containerd, kubelet and kube-proxy.
 
 # --- control groups: a subtree per node -------------------------------------------------------------------------------
 
 make_cgroups() {
     local node=$PREFIX/n$1 part hierarchy directory key limit
-    # Those of a former life go first, as in a reboot: for each, the kubelet would wait 3 s for a container that is gone.
+    # Control groups of a former life go first, as in a reboot: the kubelet would wait 3 s for the lost container of each.
     drop_cgroups "$node"
     for part in "$PREFIX" "$node"; do
         if [[ -f /sys/fs/cgroup/cgroup.controllers ]]; then # version 2
@@ -70,7 +70,7 @@ configure_node() {
     kube_proxy_yaml "$node" "$directory" >"$directory/kube-proxy.yaml"
 }
 
-# restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower an oom_score_adj; such values are clipped, not refused.
+# restrict_oom_score_adj: without CAP_SYS_RESOURCE no process may lower an oom_score_adj; lower values are clipped, not refused.
 containerd_toml() {
     cat <<TOML
 version = 2

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A whole lab and what can happen to its nodes. Every node and the control plane live in a network namespace of their
-# own; a bridge in that of the control plane connects them, and the host's network gets nothing.
+# A whole lab, and the faults of its nodes. Every node and the control plane have a network namespace of their own. A bridge
+# in the namespace of the control plane connects them, and the host's network does not change.
 
 lab_up() {
     local count=${1:-3} i
@@ -76,7 +76,7 @@ make_network() {
     in_ns "$CP_NETNS" sysctl -qw net.ipv4.ip_forward=1
 }
 
-# Every node has a name on every node, also those that come later.
+# Every node has a name on every node, also a node that comes later.
 name_nodes() {
     local i
     echo "127.0.0.1 localhost" >"$RUN/hosts"
@@ -132,7 +132,7 @@ node_kill() {
     [[ -z $inner ]] || while [[ -n $(began "$inner") ]]; do sleep 0.05; done
 }
 
-# The first process of a node, given the one that holds its namespaces.
+# The first process of a node, from the process that holds the namespaces of the node.
 first_process() { awk '{ print $1 }' "/proc/$1/task/$1/children" 2>/dev/null; }
 
 node_exec() {
