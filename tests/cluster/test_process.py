@@ -85,8 +85,8 @@ def test_timers_of_the_clock_go_off_without_records(tmp_path: Path) -> None:
     }
 
     def rows(output: Path) -> list[tuple[int, int]]:
-        files = f"{output}/alarms/*/*.parquet"
-        if not any(output.glob("alarms/*/*.parquet")):
+        files = f"{output}/alarms/epoch=*/*.parquet"
+        if not any(output.glob("alarms/epoch=*/*.parquet")):
             return []
         return duckdb.sql(f"SELECT k, late FROM read_parquet('{files}')").fetchall()
 
