@@ -47,7 +47,7 @@ class Reading:
 
     @property
     def _reads_sources(self) -> bool:
-        """Whether the operator reads more than rows that operators fired."""
+        """Whether a source feeds the operator, and not only fired rows of other operators."""
         named = (name.split("#")[0] for name in self.work.feeds)
         return self.operator.descriptor.index == 0 or any(name in self.plan.sources for name in named)
 

@@ -1,4 +1,4 @@
-"""A digest of bytes at rest: one flipped bit changes it. It is no protection against attacks."""
+"""A digest of bytes at rest: one flipped bit changes the digest, but an attacker can forge it."""
 
 from __future__ import annotations
 

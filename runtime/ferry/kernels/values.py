@@ -33,7 +33,7 @@ _FAMILIES = {
 
 
 def value_type(kind: pa.DataType) -> ValueType | None:
-    """The kept type of values of this type; None: they cannot be kept."""
+    """The type in which state keeps values of a type; None: state cannot keep them."""
     if pa.types.is_dictionary(kind):
         return value_type(kind.value_type)
     if pa.types.is_integer(kind):

@@ -30,7 +30,7 @@ def last_window(heard: int, newest: int, slide: int) -> int:
 
 
 def first_window(last: int, slide: int) -> int:
-    """Start of the first window of the target, whose origin's last one starts at `last`."""
+    """Start of the target's first window; the last window of the origin starts at `last`."""
     return last + slide
 
 

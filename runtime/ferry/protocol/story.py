@@ -21,8 +21,7 @@ _NOISE = frozenset((Tick, m.Pulse, m.Report, m.Begins))
 
 
 class Story:
-    """A ring of events and effects. Adding is cheap because it happens for each of them; texts are made when they are
-    read."""
+    """A ring of the newest events and effects. It keeps objects; their texts are for `str`."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[int, Any, list[str] | None]] = deque(maxlen=LENGTH)

@@ -11,7 +11,7 @@ from ferry.store import mapped
 
 MAGIC_NUMBER = 0x32454C4241545246
 MAGIC, PARTS, WIDTH, DIRTY, END, HEAP_BEGIN, HEAP_END, DROPS, DROPS_AGAIN = range(9)
-"""Words. Two hold the last drop that the table knows: two, because nothing else would reveal a damaged one."""
+"""Indexes of words. The number of the last drop is there twice: a damaged number differs from its copy."""
 HEADER_WORDS = 16
 PARTS_ARRAYS = 4
 """Places of regions, rows, bytes of keys, sums of rows."""

@@ -122,8 +122,7 @@ class Outbound:
 
     @property
     def keeps_lent(self) -> bool:
-        """Whether lent memory may still be read: by the own device, or to send it again to a peer that did not read
-        it."""
+        """Whether lent memory is still in use: the device of this process reads it, or a peer may need it again."""
         return bool(self._lent_slots)
 
     def release_lent(self) -> None:
@@ -132,7 +131,7 @@ class Outbound:
 
     @property
     def room(self) -> bool:
-        """Whether the next slot is free: consumed by the peer, and completed by the own device."""
+        """Whether the next slot is free: consumed by the peer, and completed by the device of this process."""
         slots = self.shape.slots
         return self.sent - self.consumed < slots and self._wr_ids[self.sent % slots] <= self._requests.completed
 

@@ -201,7 +201,7 @@ class WriteCheckpoint:
     version: Version
     epoch: int
     watermarks: tuple[int, ...]
-    """By operator: slices that are final there are left out."""
+    """By operator; slices that end before the watermark are final and left out."""
     anew: bool = False
     """A file that was written before is lost: begin with a scan."""
 
