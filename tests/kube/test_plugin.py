@@ -206,7 +206,7 @@ def test_plan_changes_nothing_and_the_rules_speak(plugin: Plugin, running: Runni
     file.write_text(yaml.safe_dump(job(workers=3, state={"virtualNodes": 8, "memory": "2Gi"})))
     found = json.loads(plugin.run("plan", "-f", str(file), "--json"))
     assert [(one["path"], one["kind"]) for one in found["changes"]] == [("spec.state.memory", "rolling")]
-    assert any(effect.startswith("replaced one by one") for effect in found["effects"])
+    assert any(effect.startswith("emptied and replaced one by one") for effect in found["effects"])
     assert running.kubectl.get("sj", "a")["metadata"]["generation"] == before
 
 
