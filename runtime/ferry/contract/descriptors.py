@@ -1,7 +1,6 @@
 """Descriptors of stateful operators: the task, the instance and the driver must agree on them.
 
-The driver derives a descriptor from the pipeline and sends it as plain maps; the descriptor is also the operator's
-fingerprint.
+The driver derives a descriptor from the pipeline and sends it as plain maps. Equal descriptors keep equal state.
 Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by its start, the `slice`.
 
 Arrow schemas that follow from a descriptor (column order is part of the contract):
@@ -9,12 +8,10 @@ Arrow schemas that follow from a descriptor (column order is part of the contrac
 * *partials* of an aggregate, one row per (slice, key):
   ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64, float64 or, of several words, binary of a
   fixed size: ``ferry.kernels.aggregates``);
-  ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags: bit c
-    says that column c has seen a value that is not null, bit 31 + c that its sum overflowed on the way. A column
-  without
-    such a value holds the neutral value. If the operator emits changes, the column before the flags is the epoch in
-  which
-    the row last changed, 0 in partials; if it forgets keys, the column before that is the newest event time of the key.
+  ``n`` is the number of records, and the first column of the state. The last column may be flags: bit c says that
+  column c has seen a value that is not null, bit 31 + c that its sum overflowed on the way. A column without such a
+  value holds the neutral value. If the operator emits changes, the column before the flags is the epoch in which the
+  row last changed, 0 in partials; if it forgets keys, the column before that is the newest event time of the key.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
 * *records* of a process, one row per record, or per part that a task has condensed several records to; they are

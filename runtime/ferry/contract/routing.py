@@ -1,6 +1,5 @@
 """The routing table: which instances hold which virtual node, and in which term.
 
-One table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
 A table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
 driver, which numbers its tables. Every message of an attempt names the version under which the attempt was begun, so a
 message of an older table is refused as a whole (decision record 0002); a term is the version of one group, in the

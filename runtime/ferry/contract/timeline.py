@@ -1,6 +1,5 @@
-"""The timeline of a run: one JSON record a line, appended in one write; `t` is seconds since 1970, and `up` of an
-action and
-an epoch is the machine's monotonic clock, for the time from one to the other.
+"""The timeline of a run: one JSON record a line, appended in one write; `t` is seconds since 1970, and `up` of
+actions and epochs is the machine's monotonic clock, for the time between them.
 
 Records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}

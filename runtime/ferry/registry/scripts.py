@@ -111,8 +111,7 @@ redis.call('SET', string.gsub(KEYS[1], 'parents$', 'beat:') .. ARGV[1], ARGV[5],
 return 1
 """
 """A worker is alive for some milliseconds, unless a later life of its parent owns it. The most frequent call, so it
-computes
-the second key itself."""
+computes the second key itself."""
 
 HEARD = """
 local heard = {}

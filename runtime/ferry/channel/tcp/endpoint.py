@@ -4,8 +4,8 @@ It must never parse a frame, nor decide when to connect: reconnecting is the cal
 
 A rule, the same at both ends, decides which of two connections of one pair stays:
 
-* of two lives of the peer the later one: once it has connected, the former one is refused for ever;
-* opened by the same side: the one opened later stays;
+* of two lives of the peer: the connection of the later life stays, and the earlier life is refused for ever;
+* opened by the same side: the later connection stays;
 * opened by both sides at the same time: the connection of the smaller name stays.
 """
 
