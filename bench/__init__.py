@@ -1,5 +1,5 @@
 """Measurements and demos: every file of this folder is a command, and `bench/README.md` says what each one measures.
 
-What only one command needs is in `parts/`, in a folder of its name; what several need is in `shared/`. Nothing of Ferry
-may import anything from here.
+Code of one command is in `parts/`, in a folder with the name of the command; code of several commands is in `shared/`.
+Ferry's packages must not import `bench`.
 """

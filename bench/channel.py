@@ -1,6 +1,7 @@
-"""`make bench-channel`: bytes per second and latency of channels by slots, TCP and RDMA, beside iperf3 and perftest.
+"""`make bench-channel`: bytes per second and latency of channels by slots, TCP and RDMA, compared with iperf3 and perftest.
 
-Both ends are processes of one machine: on the host, in one guest with Soft-RoCE, or in two guests on a wire.
+Both ends are processes of one machine: on the host, in one virtual machine with Soft-RoCE, or in two virtual machines
+on a wire.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from bench.parts.channel.rivals import free_port
 from bench.shared.ferry_job import RESULTS, ROOT, RunFailed
 from bench.shared.results import Results
 
-SPEED = "Soft-RoCE says nothing about speed: its packets are made by the processor."
+SPEED = "Soft-RoCE says nothing about speed: the processor makes its packets."
 
 METHOD = """\
-{speed} Numbers of RDMA show what slots and credits do and what our code adds to ib_write_bw on the same device, not what \
-a network card would do. Two processes send from one to the other: 'host', over 127.0.0.1; 'guest', both in one virtual \
-machine without KVM with 2 emulated processors, TCP over its address and RDMA through its device rxe0; 'pair', in two of \
-them with 1 processor each, on one emulated wire. What is compared is done in turns, several times (twice as often on the \
-host), and a ratio is the median of those of the turns: iperf3 (one stream, writes of 64 KiB, its first second left out, \
-what the receiver got), ib_write_bw and ib_write_lat (one queue pair), and a channel with messages of 64 KiB on one lane, \
-sent for {seconds:g} s after a warm-up and counted where they arrive, whole and checked. A channel's checksum is on, \
-except where a record says 'checksum: false'. Slots of TCP: frames and credits of a lane (the product: 64 of 64 KiB); of \
-RDMA: the ring (the product: 8 of 64 KiB), below a lane's credits. Latency: half of a round trip of one message at a time, \
-median of {rounds}; 'sockets' is the same with bare sockets in Python. cpu: processors that the process used meanwhile. \
-Left out: {left_out}."""
+{speed} Numbers of RDMA show what slots and credits do and what our code adds to ib_write_bw on the same device, not \
+what a network card would do. One process sends to another one: 'host', over 127.0.0.1; 'guest', both in one virtual \
+machine without KVM with 2 emulated processors, TCP over its address and RDMA through its device rxe0; 'pair', in two \
+virtual machines with 1 processor each, on one emulated wire. The compared measurements alternate, several times (twice \
+as many on the host), and a ratio is the median of the ratios of all turns: iperf3 (one stream, writes of 64 KiB, \
+without its first second, bytes received), ib_write_bw and ib_write_lat (one queue pair), and a channel with messages \
+of 64 KiB on one lane, sent for {seconds:g} s after a warm-up and counted where they arrive, whole and checked. A \
+channel's checksum is on, except where a record says 'checksum: false'. Slots of TCP: frames and credits of a lane (the \
+product: 64 of 64 KiB); of RDMA: the ring (the product: 8 of 64 KiB), below a lane's credits. Latency: half of a round \
+trip of one message at a time, median of {rounds}; 'sockets' is the same with bare sockets in Python. cpu: processors \
+that the process used in this time. Left out: {left_out}."""
 
 PEER = ["-m", "bench.parts.channel.peer"]
 GUEST = ROOT / "tests" / "rdma" / "guest"
@@ -57,7 +58,7 @@ class Place:
     console: Console
 
     def results(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """Go through the steps there, and return results as they come. Raises RunFailed."""
+        """Perform the steps at this place, and yield each result when it arrives. Raises RunFailed."""
         with self._started(steps) as process:
             assert process.stdout is not None
             said: deque[str] = deque(maxlen=30)
@@ -136,10 +137,10 @@ def measure(arguments: argparse.Namespace, console: Console) -> Results:
     if "host" in a.places and shutil.which("iperf3") is None:
         raise RunFailed("iperf3 is missing on this machine: apt-get install iperf3")
     if {"guest", "pair"} & {*a.places}:
-        with console.status("building the guest, where it is missing"):
+        with console.status("building the virtual machine, if it is missing"):
             done = subprocess.run([GUEST, "setup"], capture_output=True, text=True)
         if done.returncode != 0:
-            raise RunFailed(f"the guest cannot be built:\n{done.stderr[-2000:]}")
+            raise RunFailed(f"the virtual machine cannot be built:\n{done.stderr[-2000:]}")
     for place in a.places:
         console.print(f"{place}: {PLACES[place]}", style="bold")
         for found in Place(place, console).results(plan(place, sizes)):
@@ -158,13 +159,13 @@ def main() -> int:
         "--repeats",
         type=int,
         default=2,
-        help="turns of what is compared with others, twice as many on the host; slots are tried once",
+        help="turns of comparisons with other programs, twice as many on the host; slots are measured once",
     )
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.places = [place for place in a.places if place != "pair"]
-    # A request to end goes the way of an error, so that no process and no guest is left.
+    # SIGTERM is handled like an error, so that no process and no virtual machine is left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False)
     console.print(SPEED, style="yellow")

@@ -1,6 +1,7 @@
-"""`make bench-checkpoints`: what durable checkpoints every 10 s cost a job with 1 GB of state; a tenth changes between two.
+"""`make bench-checkpoints`: cost of a durable checkpoint every 10 s, with 1 GB of state; a tenth changes between two.
 
-The same job with checkpoints and without, in turns, with epochs back to back (throughput) and at a pace (length of epochs).
+Runs of the same job with and without checkpoints alternate, with epochs back to back (throughput) and at a fixed
+interval (length of epochs).
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from bench.shared.results import Results
 from bench.shared.store import FOLDER, S3, Store, store
 
 METHOD = """\
-Count per text key of 224 bytes, {workers} workers, {replicas} replica(s), {cores} cores, 64 virtual nodes. Every key comes \
-once ({keys:,}; a row counts as {row} bytes: key, count, window), then records name keys of a range that drifts: \
-{share:.0%} of the keys while it moves by its width, which takes the records of {every} s. Runs with and without \
-checkpoints take turns, each from nothing. Both wait for {settle} checkpoints (or as long) after the fill; then \
-comes the measured time: {count} checkpoints, or as long. epoch: distance between ends of epochs that follow each other. \
-Throughput: records of the epochs that end in that time by it. CPU: processor seconds of all processes of the run. changed: \
-keys that records named between the epochs of two manifests, counted from the source; written: bytes and rows of the files \
-that a manifest names and no one before did, scans and changes apart. A checkpoint lasts from the end of its epoch to its \
-manifest. interval 0ms: epochs of {batch:,} records back to back; else of {rows:,}."""
+Count per text key of 224 bytes, {workers} workers, {replicas} replica(s), {cores} cores, 64 virtual nodes. Every key \
+comes once ({keys:,}; a row counts as {row} bytes: key, count, window), then records have keys of a range that drifts: \
+{share:.0%} of the keys while the range moves by its width, which takes the records of {every} s. Runs with and without \
+checkpoints alternate, each with empty state at first. Both wait for {settle} checkpoints (or the same time) after the \
+fill; then comes the measured time: {count} checkpoints, or the same time. epoch: time between the ends of two \
+successive epochs. Throughput: records of the epochs that end in the measured time, divided by this time. CPU: \
+processor seconds of all processes of the run. changed: distinct keys of the records between the epochs of two \
+manifests, counted from the source; written: bytes and rows of the files that a manifest names and no earlier manifest \
+names, scans and changes apart. A checkpoint lasts from the end of its epoch to its manifest. interval 0ms: epochs of \
+{batch:,} records back to back; else of {rows:,}."""
 
 ROW_BYTES = bigstate.KEY_BYTES + 16
-"""What one key is: itself, its count, its window."""
+"""Bytes of one row: key, count, window."""
 
 REPLICAS = 1
 
@@ -55,7 +57,7 @@ class Checkpoints:
         self.report = Report(self.results, a, console)
 
     def run(self) -> None:
-        """Every pace and store, with and without in turns; the order changes from repeat to repeat."""
+        """Every interval and store, with and without checkpoints; the order changes from repeat to repeat."""
         for repeat in range(self.a.repeats):
             for interval in self.a.intervals:
                 for case in [WITHOUT, *self.a.stores][:: 1 if repeat % 2 == 0 else -1]:
@@ -93,7 +95,7 @@ class Checkpoints:
                 self.report.written(written.after(begin), ROW_BYTES, interval=interval, case=case, repeat=repeat)
 
     def _let(self, run: FerryJob, written: Written | None, checkpoints: int) -> None:
-        """Until there are so many checkpoints more, or as long."""
+        """Wait for this number of further checkpoints, or, without checkpoints, for the same time."""
         if written is None:
             until = run.epochs()[-1]["end"] + checkpoints * self.a.every
             run.wait_for(lambda: run.epochs()[-1]["end"] >= until, f"{checkpoints * self.a.every} s of epochs")
@@ -104,7 +106,7 @@ class Checkpoints:
 
 @contextmanager
 def _store(kind: str, rate: str | None) -> Iterator[Store]:
-    """A store, an S3 behind a link of that rate."""
+    """A store; an S3 store is behind a link of this rate."""
     with links(rate if kind == S3 else None) as apart, store(kind, apart) as where:
         yield where
 
@@ -120,25 +122,36 @@ def main() -> int:
     p.add_argument(
         "--json", type=Path, default=RESULTS / "checkpoints.json", help="records; the picture is put beside it"
     )
-    p.add_argument("--gigabytes", type=float, default=1.0, help="of state, in one copy")
-    p.add_argument("--share", type=float, default=0.1, help="of the keys, what changes between two checkpoints")
+    p.add_argument("--gigabytes", type=float, default=1.0, help="size of the state, in one copy")
+    p.add_argument("--share", type=float, default=0.1, help="share of the keys that changes between two checkpoints")
     p.add_argument("--every", type=int, default=10, help="seconds from one checkpoint to the next")
-    p.add_argument("--checkpoints", type=int, default=8, help="of one measured time")
+    p.add_argument("--checkpoints", type=int, default=8, help="number of checkpoints in the measured time")
     p.add_argument("--settle", type=int, default=2, help="checkpoints between the fill and the measured time")
     p.add_argument(
-        "--stores", nargs="+", default=[FOLDER], choices=[FOLDER, S3], help="where checkpoints go; s3: versitygw, here"
+        "--stores",
+        nargs="+",
+        default=[FOLDER],
+        choices=[FOLDER, S3],
+        help="store of checkpoints; s3: versitygw, on this machine",
     )
-    p.add_argument("--links", metavar="RATE", help="speed of the link to an s3, as tc says it (1gbit); needs root")
-    p.add_argument("--intervals", nargs="+", default=["0ms", "500ms"], help="of epochs; 0ms: back to back")
-    p.add_argument("--batch", type=int, default=200_000, help="records of an epoch, back to back")
-    p.add_argument("--rows", type=int, default=40_000, help="records of an epoch at a pace")
     p.add_argument(
-        "--rate", type=float, default=250_000.0, help="records/s expected back to back: how fast the range drifts"
+        "--links", metavar="RATE", help="speed of the link to an s3 store, in the notation of tc (1gbit); needs root"
+    )
+    p.add_argument(
+        "--intervals",
+        nargs="+",
+        default=["0ms", "500ms"],
+        help="time between the begins of two epochs; 0ms: back to back",
+    )
+    p.add_argument("--batch", type=int, default=200_000, help="records of an epoch, back to back")
+    p.add_argument("--rows", type=int, default=40_000, help="records of an epoch at a fixed interval")
+    p.add_argument(
+        "--rate", type=float, default=250_000.0, help="expected records/s back to back: the speed of the drift"
     )
     p.add_argument("--workers", type=int, default=2)
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.gigabytes, a.every, a.checkpoints, a.settle, a.repeats, a.batch, a.rows = 0.03, 3, 3, 1, 1, 20_000, 4_000

@@ -1,4 +1,4 @@
-"""`make demo`: a stateful stream job is scaled out, scaled in and loses a worker while it runs, and its result is right.
+"""`make demo`: a stateful stream job is scaled out, is scaled in and loses a worker while it runs; its result is right.
 
 The job is NEXMark's NBQ5 (bids per auction in sliding windows of 60 s every 10 s). An independent program, the oracle,
 computes the same result in one pass without any failure; both must be equal as multisets. Exit code 1 otherwise.
@@ -26,7 +26,7 @@ from ferry_operator.local.timeline.plot import draw
 
 SEED = 7
 WARM_UP_EPOCHS = 2
-"""Epochs in which Spark and the compiled kernels are loaded: told, and left out of the picture and of medians."""
+"""Epochs in which Spark and the compiled kernels are loaded: printed, but not in the picture and not in medians."""
 
 Record = dict[str, Any]
 
@@ -35,22 +35,22 @@ STORY = """\
 
 What you will see, in about a minute and a half:
  1. a job counts bids per auction in sliding windows, on [bold]2 workers[/bold];
-    each piece of its state is on both
- 2. epoch {out}: [cyan]4 workers[/cyan] are asked for; copies are warmed beside
-    the running job, then they lead
- 3. epoch {back}: back to [cyan]2 workers[/cyan]; what the other two hold is moved
-    off before they are released
+    each part of its state is on both workers
+ 2. epoch {out}: [cyan]4 workers[/cyan] are requested; copies of state are made while
+    the job runs, then the copies become leaders
+ 3. epoch {back}: back to [cyan]2 workers[/cyan]; the state of the other two is moved
+    away before they are released
  4. epoch {kill}: [red]worker 1 is killed with -9[/red] in the middle of an epoch;
-    its copies take over
- 5. the result is compared, row by row, with that of an independent
+    copies of its state on other workers become leaders
+ 5. the result is compared, row by row, with the result of an independent
     program that never failed"""
 
 
 def main() -> int:
-    """Parse arguments, run the demo, say how it went."""
+    """Parse arguments and run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=3_000_000, help="events of the stream (92 %% of them are bids)")
-    parser.add_argument("--epochs", type=int, default=60, help="epochs into which they are cut")
+    parser.add_argument("--epochs", type=int, default=60, help="number of epochs")
     parser.add_argument("--picture", type=Path, default=RESULTS / "demo.png")
     parser.add_argument("--keep", action="store_true", help="keep the files of the run")
     arguments = parser.parse_args()
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 class Demo:
-    """One showing."""
+    """One run of the demo."""
 
     def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
         self.events, self.epochs, self.picture = arguments.events, arguments.epochs, arguments.picture
@@ -108,7 +108,7 @@ class Demo:
 
     # ---- while it runs
     def _follow(self, job: FerryJob) -> None:
-        """Tell what happens, as the timeline says it."""
+        """Print the events of the timeline as they happen."""
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(40), TaskProgressColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[speed]}"), console=self.console,
@@ -140,11 +140,11 @@ class Demo:
         if kind == "epoch" and record["epoch"] == 0:
             return Text("first epoch done (Spark and the compiled kernels are loaded)")
         if kind == "action" and text.startswith("workers="):
-            return Text(f"asked for {text[8:]} workers; the job goes on", style="cyan")
+            return Text(f"{text[8:]} workers are requested; the job goes on", style="cyan")
         if kind == "action" and text.startswith("kill-worker"):
             return Text(f"kill -9 of worker {text[12:]}", style="bold red")
         if kind == "action" and text.startswith("release"):
-            return Text(f"{text}: it holds nothing any more", style="cyan")
+            return Text(f"{text}: it has no state any more", style="cyan")
         if kind == "action" and text.startswith("restart worker"):
             return Text(f"{text}", style="cyan")
         if kind == "finished":
@@ -159,9 +159,9 @@ class Demo:
     def _numbers(self, records: list[Record], summary: timeline.Summary) -> None:
         usual = summary.gap_median
         table = Table(
-            title=f"\nThe longest silence of the output (epochs usually end {_ms(usual)} apart)", title_justify="left",
+            title=f"\nThe longest time without output (epochs usually end {_ms(usual)} apart)", title_justify="left",
             title_style="bold", box=None, pad_edge=False, caption_justify="left",
-            caption="took: until it was done; silence: the longest time without an epoch meanwhile; extra: more than usual",
+            caption="took: duration of the move; silence: longest time without an end of an epoch; extra: above usual",
         )  # fmt: skip
         table.add_column("what")
         for name in ("copies", "new leaders", "took", "silence", "extra"):
@@ -173,7 +173,7 @@ class Demo:
             what = (
                 f"move to {cause[8:]} workers"
                 if cause.startswith("workers=")
-                else "worker 1 is back: its copies are made anew"
+                else "worker 1 is back: its copies are made again"
             )
             extra = max(move.pause - usual, 0.0)
             table.add_row(
@@ -197,25 +197,25 @@ class Demo:
             return oracle.compare(expected, str(output / "nbq5" / "*" / "*.parquet"))
 
     def _happened(self, records: list[Record]) -> bool:
-        """Whether everything that the story promises was done before the input ended."""
+        """Whether all announced moves and the recovery were done before the input ended."""
         moves = timeline.moves_of(records)
         switched = [_cause(records, m.begin) for m in moves if m.switchovers]
         lacking = [w for w in ("workers=4", "workers=2") if w not in switched]
         lacking += [] if any(r.seconds for r in timeline.recoveries_of(records)) else ["the recovery"]
         if lacking:
-            text = f"the input ended before {', '.join(lacking)} had its effect; try more --epochs and --events"
+            text = f"the input ended before {', '.join(lacking)} had an effect; try more --epochs and --events"
             self.console.print(Text(text, style="bold red"))
         return not lacking
 
 
 def _steady(records: list[Record]) -> list[Record]:
-    """Without the warm-up epochs and the one that flushes at the end."""
+    """All records without the warm-up epochs and the last epoch, which flushes."""
     last = max((r["epoch"] for r in records if r["kind"] == "epoch"), default=0)
     return [r for r in records if r["kind"] != "epoch" or WARM_UP_EPOCHS <= r["epoch"] < last]
 
 
 def _cause(records: list[Record], t: float) -> str:
-    """The last thing that was asked for, or happened, before a move began."""
+    """The last action before a move began."""
     words = ("workers=", "kill-", "drain=", "move=")
     causes = [r["text"] for r in records if r["kind"] == "action" and r["t"] <= t and r["text"].startswith(words)]
     return str(causes[-1]) if causes else "start"
@@ -225,13 +225,13 @@ def _groups_text(changes: list[list[Any]]) -> Text | None:
     what = [c[1] for c in changes]
     leaders = sorted({str(c[2]) for c in changes if c[1] == "switched"})
     if "promoted" in what:
-        return Text(f"{what.count('promoted')} virtual nodes are led by their copies now", style="green")
-    if "switched" in what:
         return Text(
-            f"switchover: {what.count('switched')} virtual nodes are led by {', '.join(leaders)}", style="green"
+            f"{what.count('promoted')} virtual nodes have lost their leader; copies are promoted", style="green"
         )
+    if "switched" in what:
+        return Text(f"switchover: {', '.join(leaders)} now lead {what.count('switched')} virtual nodes", style="green")
     if "joined" in what:
-        return Text(f"warming {what.count('joined')} copies beside the running job", style="yellow")
+        return Text(f"warming {what.count('joined')} copies while the job runs", style="yellow")
     return None
 
 

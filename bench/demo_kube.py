@@ -1,8 +1,8 @@
-"""`make demo-kube`: a Kubernetes of three nodes on this machine, Ferry on it by its chart, and a job that moves as it runs.
+"""`make demo-kube`: Kubernetes with three nodes on this machine, Ferry's chart, and a job whose state moves while it runs.
 
-The job (NBQ5 of NEXMark) is scaled from 2 workers to 4 and back with kubectl, and loses a worker. A Prometheus scrapes every
-process with the chart's token, and the chart's dashboards are drawn from what it saw. The output is compared with the
-oracle's: exit code 1 when they differ. Everything is removed at the end, also after ^C.
+The job (NBQ5 of NEXMark) is scaled from 2 workers to 4 and back with kubectl, and loses a worker. Prometheus scrapes every
+process with the chart's token, and the chart's dashboards are drawn from these metrics. The output is compared with
+the oracle's output: exit code 1 if they differ. Everything is removed at the end, also after ^C.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UP_SECONDS = 400.0
 ACT_SECONDS = 180.0
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 10.0
-"""Between two acts, so that the pictures show the job at rest."""
+"""Pause between two acts, so that the pictures show the job at rest."""
 
 VALUES = ("monitoring.podMonitor=true", "monitoring.serviceMonitor=true", "monitoring.interval=1s")
 """For the monitors alone: the cluster does not know their kinds, so that they are rendered and not installed."""
@@ -55,25 +55,25 @@ is gone at the end.
  1. the cluster comes up, and the chart is installed with [cyan]helm[/cyan]
  2. [cyan]kubectl apply[/cyan] of a job that counts bids per auction in sliding
     windows, on 2 workers
- 3. [cyan]kubectl scale[/cyan] to 4: copies are warmed beside the running job,
-    then they lead
- 4. [cyan]kubectl patch[/cyan] back to 2: two workers are emptied, and then their
-    pods are deleted
- 5. [red]kubectl delete pod --force[/red] of a worker: copies take over
- 6. the output is compared, row by row, with that of an independent
+ 3. [cyan]kubectl scale[/cyan] to 4: copies of state are made while the job
+    runs, then the copies become leaders
+ 4. [cyan]kubectl patch[/cyan] back to 2: the state of two workers is moved away,
+    then their pods are deleted
+ 5. [red]kubectl delete pod --force[/red] of a worker: copies become leaders
+ 6. the output is compared, row by row, with the output of an independent
     program that never failed
- 7. the chart's dashboards are drawn from what Prometheus has scraped"""
+ 7. the chart's dashboards are drawn from Prometheus"""
 
 
 class DemoFailed(Exception):
-    """Something did not happen; says what."""
+    """An expected event did not happen; the text names the event."""
 
 
 def main() -> int:
-    """Parse arguments, run the demo, say how it went."""
+    """Parse arguments and run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=2_000_000, help="events of the stream (92 %% of them are bids)")
-    parser.add_argument("--pictures", type=Path, default=RESULTS, help="where the pictures of the dashboards go")
+    parser.add_argument("--pictures", type=Path, default=RESULTS, help="folder for the pictures of the dashboards")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     # A request to end goes the way of an error, so that nothing is left.
@@ -90,7 +90,7 @@ def main() -> int:
 
 @contextmanager
 def laboratory(console: Console) -> Iterator[Lab]:
-    """Three nodes with the images: the lab of FERRY_LAB if it is up, and it stays; else one that is taken down."""
+    """Three nodes with the images: the lab of FERRY_LAB, which stays, if it is up; else a lab that is removed at the end."""
     mine = Lab(os.environ.get("FERRY_LAB", "default"))
     if "FERRY_LAB" in os.environ and mine.is_up():
         yield mine
@@ -149,7 +149,7 @@ class Demo:
             self.tell.say(f"node {name}: {info['kubeletVersion']}, {info['containerRuntimeVersion']}")
 
     def _install(self, kubectl: Kubectl, stays: bool, claims: bool = False) -> Installation:
-        """`stays`: the cluster does, so that what is made has to go. `claims`: it has volumes that all nodes share."""
+        """`stays`: the cluster outlives the demo, so the demo deletes its objects. `claims`: all nodes share volumes."""
         kubectl.run("create", "namespace", NAMESPACE)
         if stays:
             self._stack.callback(self._leave, kubectl)
@@ -166,7 +166,7 @@ class Demo:
         return ferry
 
     def _leave(self, kubectl: Kubectl) -> None:
-        """Nothing of the demo stays on a cluster that does, but for the definition of StreamJob."""
+        """Delete all objects of the demo from a cluster that stays, except the definition of StreamJob."""
         kubectl.run("delete", "streamjobs", "--all", "-n", NAMESPACE, "--wait=true", "--timeout=60s", timeout=90)
         kubectl.run("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -218,7 +218,7 @@ class Demo:
         self._rest(job)
 
     def _kill(self, job: Job, prometheus: Prometheus) -> None:
-        """The times are the driver's own: the status of the job is some seconds old."""
+        """Times come from the driver, because the status of the job is some seconds old."""
         pod, begin = f"{JOB}-worker-1", time.monotonic()
         self._mark("kill")
         self.tell.command(f"kubectl -n {NAMESPACE} delete pod {pod} --force --grace-period=0")
@@ -256,14 +256,14 @@ class Demo:
                 picture, board, lambda query: prometheus.over(filled(query), begin, end), (begin, end), self._marks
             )
             near = picture.relative_to(Path.cwd()) if picture.is_relative_to(Path.cwd()) else picture
-            self.tell.say(f"{board['title']}: {shown} of {len(board['panels'])} panels have something to show: {near}")
+            self.tell.say(f"{board['title']}: {shown} of {len(board['panels'])} panels have data: {near}")
 
     # ---- waiting
     def _mark(self, text: str) -> None:
         self._marks.append((time.time(), text))
 
     def _await(self, job: Job, true: Callable[[Document], bool], what: str) -> None:
-        """Look at the job until it is so, and tell what changes."""
+        """Poll the job until the condition holds, and print each change."""
         deadline = time.monotonic() + ACT_SECONDS
         while True:
             status = job.status()
@@ -271,7 +271,7 @@ class Demo:
             if status and true(status):
                 return
             if time.monotonic() > deadline:
-                raise DemoFailed(f"waited in vain for {what}\n{job.story()}")
+                raise DemoFailed(f"timeout while waiting for {what}\n{job.story()}")
             time.sleep(LOOK_SECONDS)
 
 

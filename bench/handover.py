@@ -1,7 +1,7 @@
-"""`make bench-handover`: how long the output stops when state moves, or a worker dies, by size of the state.
+"""`make bench-handover`: how long the output stops when state moves or a worker is killed, by size of the state.
 
 Ferry moves half of its virtual nodes to new workers and back, loses a worker (kill -9), and loses its driver. In the same
-call Flink gets another parallelism and back, and loses a task manager; vanilla Spark is stopped, repartitioned offline and
+call Flink changes its parallelism twice, and loses a task manager; vanilla Spark is stopped, repartitioned offline and
 started again, and loses its driver.
 """
 
@@ -24,20 +24,19 @@ METHOD = """\
 Count per text key of 224 bytes; a state of S bytes is S / 250 keys, and nothing fires. The state is filled, then \
 {rows:,} records over random known keys come every {interval} (epoch or trigger interval), {cores} cores. Ferry: 64 \
 virtual nodes, 1 replica. move: 2 workers become 4 (32 virtual nodes get a new leader, 64 copies are warmed) and 2 \
-again; pause = the longest time between ends of epochs that touches the time from the first copy that begins to be \
-warmed to the last switchover or clean-up; 'pause since asked' counts from the request, so the start of the new processes \
-is in it. usual = median of the last 20 distances of epochs before. recovery: from kill -9 of a worker, with all its \
-processes, to the end of the next epoch. Epochs follow each other, so \
-a pause makes no backlog: the latency of records offered at a fixed rate would show more. extra memory: \
-anonymous memory (RssAnon, 5 looks a second) of all \
-sidecars, its peak during the move above the greater of the medians before and after; pages of mapped state files \
-are the kernel's cache and not in it. Spark: no chmod processes, RocksDB state store with changelog checkpointing, \
-update mode, noop sink, local disk; pause = from the last committed batch before to the first one after. \
-repartition: stop, Spark's offline state repartitioning to twice (half) the partitions, start in the same session. \
-kill driver: kill -9 of the driver's process and JVM, and a new one started at once. Flink: two task managers of two slots, \
-adaptive scheduler without waiting, heartbeats of 0.5 s (timeout 3 s), RocksDB, incremental checkpoints every 5 s to a \
-folder, local recovery; a row has as many bytes; pause = from the last output before to when all tasks put something out \
-again."""
+again; pause = the longest time between two ends of epochs that overlaps the time from the begin of the first warming \
+to the last switchover or clean-up; 'pause since asked' counts from the request, so the start of the new processes is \
+in it. usual = median of the last 20 times between two ends of epochs before. recovery: from kill -9 of a worker, with \
+all its processes, to the end of the next epoch. Epochs follow each other, so a pause makes no backlog: the latency of \
+records offered at a fixed rate would show more. extra memory: anonymous memory (RssAnon, 5 samples a second) of all \
+sidecars, its peak during the move above the greater of the medians before and after; pages of mapped state files are \
+the kernel's cache and not in it. Spark: no chmod processes, RocksDB state store with changelog checkpointing, update \
+mode, noop sink, local disk; pause = from the last committed batch before to the first one after. repartition: stop, \
+Spark's offline state repartitioning to twice (half) the partitions, start in the same session. kill driver: kill -9 of \
+the driver's process and JVM, and a new one started at once. Flink: two task managers of two slots, adaptive scheduler \
+without waiting, heartbeats of 0.5 s (timeout 3 s), RocksDB, incremental checkpoints every 5 s to a folder, local \
+recovery; a row has the same number of bytes; pause = from the last output before to the moment when all tasks have \
+written output again."""
 
 
 class Handover:
@@ -58,7 +57,7 @@ class Handover:
         self.console.print(f"  {system:6}{size:>6}  {text}")
 
     def run(self) -> None:
-        """Every size, all systems in turns."""
+        """Every size, one system after the other."""
         for size in self.a.sizes:
             if "ferry" in self.a.systems:
                 FerryCase(self, size).measure()
@@ -147,13 +146,13 @@ def main() -> int:
     p.add_argument("--sizes", nargs="+", default=["10MB", "100MB", "1GB"], choices=list(SIZES))
     p.add_argument("--systems", nargs="+", default=["ferry", "flink", "spark"], choices=["ferry", "flink", "spark"])
     p.add_argument("--rows", type=int, default=20_000, help="records per epoch")
-    p.add_argument("--interval", default="500ms", help="from one epoch's begin to the next; 0ms: back to back")
+    p.add_argument("--interval", default="500ms", help="time between the begins of two epochs; 0ms: back to back")
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
-    p.add_argument("--driver-kills", type=int, default=1, help="kills of Ferry's driver at each size")
+    p.add_argument("--driver-kills", type=int, default=1, help="number of kills of Ferry's driver at each size")
     p.add_argument("--standby", action="store_true", help="Ferry has a second driver that is ready (driver.standby)")
-    p.add_argument("--settle", type=int, default=10, help="epochs between filling and the first act")
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--settle", type=int, default=10, help="epochs between the fill and the first move")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.sizes, a.repeats, a.rows, a.settle = ["2MB", "10MB"], 1, 5_000, 3

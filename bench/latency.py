@@ -1,8 +1,8 @@
-"""`make bench-latency`: how long records take from their creation to the sink, when they come at their own pace.
+"""`make bench-latency`: time of records from their creation to the sink, when records arrive at a fixed rate.
 
 Ferry with continuous epochs and with micro-batches, vanilla Spark with micro-batches and in Real-time Mode (where it can run
-the query: from Kafka to Kafka), and Flink read the same paced stream one after the other: of a generator, from Kafka,
-or from files. What a system cannot take in time waits, and its waiting counts.
+the query: from Kafka to Kafka), and Flink read the same paced stream one after the other: from a generator, from
+Kafka, or from files. Records that a system cannot read in time wait, and their waiting time counts.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from bench.shared.results import Results
 
 METHOD = """\
 Open loop: arrival i of the generator is created at begin + i / rate, and positions of the source follow the clock, \
-whatever epochs do. Latency of a record: from its creation (whole milliseconds, rounded down) to the moment when the \
-sinks have what its epoch brought. Ferry counts it itself (histograms with 1 % buckets, lines of its timeline); of \
-Spark it follows from the offsets of each batch and the time of its commit file. {cores} cores for each system, 2 \
-workers and 1 replica of Ferry, one process of Spark (local mode, RocksDB with changelog checkpointing, as many \
-shuffle partitions as cores, batches as fast as they come, noop sink; its source is a Python data source that makes \
-Arrow batches). Flink: 2 task managers, the query as a process function in Java with state on the heap, buffers of 1 ms, \
-checkpoints every {checkpoint}; its generator is its own, with the same mix of keys. A sink that is at least once has a \
-record when its effect is made, one that is exactly once when a checkpoint has made it durable. The first {warm:g} s \
+however long epochs take. Latency of a record: from its creation (whole milliseconds, rounded down) to the moment when \
+the sinks have the rows of its epoch. Ferry measures it itself (histograms with 1 % buckets, lines of its timeline); \
+for Spark it follows from the offsets of each batch and the time of its commit file. {cores} cores for each system, 2 \
+workers and 1 replica of Ferry, one process of Spark (local mode, RocksDB with changelog checkpointing, as many shuffle \
+partitions as cores, batches as fast as they come, noop sink; its source is a Python data source that makes Arrow \
+batches). Flink: 2 task managers, the query as a process function in Java with state on the heap, buffers of 1 ms, \
+checkpoints every {checkpoint}; its generator is its own, with the same mix of keys. An at-least-once sink has a record \
+when the record is written, an exactly-once sink when a checkpoint has made the record durable. The first {warm:g} s \
 after the first epoch are not counted: JVM and compiled kernels warm up. Rates are arrivals of all streams of the \
-generator: of NEXMark, 92 % are bids. The generator takes processor time of the tasks, in all systems. counts: each \
-change of a count for each of 1,000 keys, JSON from a topic of Kafka to another, 2 partitions; a program of its own \
-writes at the pace of the clock, and the bench reads: all of it and the broker are on the same cores. Latency there: from \
-the moment when a record is due to its count in the hands of a consumer that reads committed records; Ferry's sink is \
-exactly once where nothing else is said, those of Spark are at least once; batches of Real-time Mode take {realtime}. \
-files: the same counts from a directory, with the sinks of the generator's queries (Ferry's writes Parquet). A program of \
-its own adds a file each {period:g} s, with what has become due meanwhile, so half of that time is in the latency of every \
-system; it appears when it is whole, and stays. Parquet, and lines of text for Flink, whose reader of Parquet needs jars of \
-Hadoop. Flink looks at the directory each 10 ms, the others before each epoch; of Spark the log of its source says which \
-files a batch had, and of a file its name which records."""
+generator: 92 % of NEXMark are bids. The generator takes processor time of the tasks, in all systems. counts: each \
+change of a count for each of 1,000 keys, JSON from a topic of Kafka to another, 2 partitions; another program writes \
+by the clock, and the benchmark reads; both and the broker are on the same cores. Latency there: from the moment when a \
+record is due until a consumer that reads committed records has its count; Ferry's sink is exactly once unless the \
+system's name says otherwise, Spark's sinks are at least once; batches of Real-time Mode take {realtime}. files: the \
+same counts from a directory, with the sinks of the generator's queries (Ferry's writes Parquet). Another program adds \
+a file each {period:g} s, with the records that have become due, so half of that time is in the latency of every \
+system; a file appears when it is whole, and stays. Parquet, and lines of text for Flink, whose reader of Parquet needs \
+jars of Hadoop. Flink looks at the directory each 10 ms, the others before each epoch; for Spark the log of its source \
+says which files a batch had, and the name of a file says which records it has."""
 
 Case = Callable[[Bench, str, int], Iterable[Measured]]
 GENERATED: dict[str, Case] = {
@@ -74,7 +74,7 @@ class Latency:
         )
 
     def run(self) -> None:
-        """Every query at every rate, the systems in turns."""
+        """Every query at every rate, one system after the other."""
         for query in self.a.queries:
             for rate in self.a.rates:
                 for system in self.a.systems:
@@ -109,11 +109,11 @@ def main() -> int:
     p.add_argument("--queries", nargs="+", default=list(CASES), choices=list(CASES))
     p.add_argument("--rates", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="arrivals a second")
     p.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
-    p.add_argument("--minutes", type=float, default=1.0, help="that are measured, of each case")
-    p.add_argument("--warm", type=float, default=10.0, help="seconds before, that are not")
-    p.add_argument("--interval", default="10ms", help="of Ferry's epochs, at least")
+    p.add_argument("--minutes", type=float, default=1.0, help="measured time of each case")
+    p.add_argument("--warm", type=float, default=10.0, help="seconds of warm-up before the measured time")
+    p.add_argument("--interval", default="10ms", help="shortest interval of Ferry's epochs")
     p.add_argument("--cores", type=int, default=2)
-    p.add_argument("--flink", type=Path, default=HOME, help="where Flink is, or is installed by pip")
+    p.add_argument("--flink", type=Path, default=HOME, help="folder of Flink, which pip installs if missing")
     p.add_argument("--flink-checkpoint", default="1s", help="interval of Flink's checkpoints")
     p.add_argument("--vnodes", type=int, default=16, help="virtual nodes of Ferry's jobs")
     p.add_argument(
@@ -121,10 +121,10 @@ def main() -> int:
         nargs="*",
         default=[],
         choices=list(ferry_case.DISTURBANCES),
-        help="what is done to Ferry, each minute",
+        help="disturbances of Ferry in each minute",
     )
     p.add_argument("--keep", type=Path, default=None, help="a folder for the timelines of Ferry's runs")
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.queries, a.rates, a.minutes, a.warm = a.queries[:1], [2_000], 0.1, 2.0

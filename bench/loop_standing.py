@@ -1,9 +1,9 @@
-"""How long an instance's loop stands at a time while its state grows, moves to another instance and leaves it.
+"""How long one step blocks the loop of an instance while its state grows, moves to another instance and is removed.
 
 The real data of two instances in one process: deltas are applied epoch by epoch, a snapshot of one half is sent and loaded
-chunk by chunk, then the half is dropped, what is left fires, and in the end all of it expires. Every step of a loop is
-timed alone, by the clock and by the processor: on a busy machine the clock also counts what others do. So is every piece
-that another thread reads, for the loop may wait for it.
+chunk by chunk, then this half is dropped, the rest fires, and in the end all state expires. Every step of a loop is
+timed alone, by the clock and in processor time: on a busy machine the clock also counts other programs. Every piece that
+another thread reads is timed, too, because the loop may wait for this thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def move(leader: Loop, learner: Loop, clock: Clock) -> None:
 
 
 def fire(loop: Loop) -> None:
-    """What the epoch that ends the window does in the loop, and what readers do under its lock."""
+    """The work of the epoch that ends the window: in the loop, and in readers under the lock of the state."""
     vnodes, nothing = np.arange(VNODES), empty(state_schema(loop.descriptor))
     loop.clock("count of what fires", lambda: loop.state.will_fire(nothing, ALL_TIME, vnodes))
     fired = iter(loop.state.fired(ALL_TIME, vnodes))
@@ -80,12 +80,12 @@ def _measured(kind: str, size: int, directory: Path) -> Clock:
 
 
 def main() -> int:
-    """Measure and print; 1 when a step took longer than it may."""
+    """Measure and print; returns 1 if a step took longer than allowed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=OPERATORS, default="join")
-    parser.add_argument("--mib", type=int, nargs="+", default=[256, 2048], help="sizes of the state")
+    parser.add_argument("--mib", type=int, nargs="+", default=[256, 2048], help="sizes of the state in MiB")
     parser.add_argument("--max-ms", type=float, default=200.0)
-    parser.add_argument("--directory", type=Path, help="where the state is put; needs three times its size")
+    parser.add_argument("--directory", type=Path, help="folder for the state; needs three times its size")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     records, worst = [], 0.0
@@ -98,8 +98,8 @@ def main() -> int:
             if step not in OF_AN_EPOCH:
                 worst = max(worst, clocked.max())
             print(
-                f"  {step:26} {len(times):7} times, {clocked.sum() / 1000:8.2f} s together,"
-                f" longest {clocked.max():7.1f} ms, of the processor {computed.max():7.1f} ms"
+                f"  {step:26} {len(times):7} times, {clocked.sum() / 1000:8.2f} s in all,"
+                f" longest {clocked.max():7.1f} ms, processor time {computed.max():7.1f} ms"
             )
             for metric, value in (("longest", clocked.max()), ("longest, of the processor", computed.max())):
                 about = {
@@ -112,7 +112,7 @@ def main() -> int:
                 records.append({**about, "kind": args.kind, "mib": mib, "load1": os.getloadavg()[0]})
     if args.json:
         args.json.write_text(json.dumps(records, indent=1))
-    print(f"longest standing of the loop for a move or for upkeep: {worst:.1f} ms, allowed {args.max_ms:.0f}")
+    print(f"longest step of the loop for a move or for upkeep: {worst:.1f} ms, allowed {args.max_ms:.0f}")
     return int(worst > args.max_ms)
 
 

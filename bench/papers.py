@@ -36,7 +36,7 @@ def main() -> int:
         "figures",
         nargs="*",
         metavar="FIGURE",
-        help=f"without: write the page only. {', '.join(by_key)}",
+        help=f"rows to measure; without a row only the page is written. {', '.join(by_key)}",
     )
     p.add_argument("--from", dest="source", type=Path, help="records of an existing measurement")
     p.add_argument("--quick", action="store_true", help="test the commands: small, one run, no answer is kept")
@@ -77,7 +77,7 @@ def measured(key: str, command: Sequence[str], console: Console) -> Path | None:
     for made in resources.write(file.with_name(f"{file.stem}-resources.json"), key, seen):
         console.print(f"{key}: processes, memory, disks and network: {made}", markup=False)
     if code:
-        console.print(f"{key}: it ended with {code}", style="red")
+        console.print(f"{key}: the command ended with exit code {code}", style="red")
         return None
     return file
 

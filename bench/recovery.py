@@ -1,7 +1,7 @@
-"""`make bench-recovery`: how long a job stands after a loss, by where its state is found, beside vanilla Spark and Flink 2.
+"""`make bench-recovery`: how long a job stands still after a loss, by the source of its state: Ferry, Spark and Flink 2.
 
-Rhino's table 1 at the scale of one machine: scheduling, fetching and loading apart. A worker of four is lost whose state an
-in-sync replica has, or its own files; or all is lost but the store of checkpoints, which may be behind a link.
+Rhino's table 1 at the scale of one machine: times of scheduling, fetching and loading. One of four workers is
+lost, and an in-sync replica or its own files have its state; or only the checkpoint store is left.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ METHOD = """\
 A state of S bytes is S / 240 keys with one row each. It is filled, then {rows:,} records over random known keys come \
 every {interval}. {workers} workers, {cores} cores. A checkpoint every {every} s, into {kind}. {where} total: from kill \
 -9 to the end of the next epoch (Spark: batch; Flink: the first row of the last of its sinks). store, all lost: kill -9 \
-of every process, local files removed, and all of it started again at once with the newest checkpoint: Ferry by `ferry \
-run` with restoreFrom=latest (total from its start), Spark's driver (local mode: it is all there is; RocksDB state \
-store with changelog checkpointing), Flink's cluster and the job with savepointPath (RocksDB, incremental checkpoints). \
-store, one worker lost: one of {workers}; of Flink a task manager with slots to spare on the others, of Ferry a worker \
-whose files go, without replicas: it is started again, and the job begins again with its newest checkpoint. Ferry, \
+of every process, local files removed, and everything started again at once with the newest checkpoint: Ferry by `ferry \
+run` with restoreFrom=latest (total from its start), Spark's driver (local mode, one process; RocksDB state store with \
+changelog checkpointing), Flink's cluster and the job with savepointPath (RocksDB, incremental checkpoints). store, one \
+worker lost: one of {workers}; for Flink a task manager with free slots on the others, for Ferry a worker without \
+replicas, whose files are deleted: it is started again, and the job begins again with its newest checkpoint. Ferry, \
 in-sync replica: a worker is killed, with 1 replica. own files: an instance is killed, without replicas, and comes \
-back. Parts: Ferry's fetching and loading from the store as the slowest instance logs them, scheduling is all the rest \
-(processes, plans, the first epoch); from replica and own files scheduling ends when the groups are known, or the \
-instance is up, and they fetch nothing and map their files. Spark: scheduling until the query has started; loading has \
-fetching in it: the load of the state as the first batch says (sum over partitions, divided by the number of cores). \
-Flink: fetching and loading as its own traces say (DownloadStateDurationMs, RestoreStateDurationMs, the slowest task), \
-scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one failure is enough, restart after 100 \
-ms, and local recovery."""
+back. Parts: Ferry's fetching and loading from the store as the slowest instance logs them, scheduling is the rest \
+(processes, plans, the first epoch); for replica and own files scheduling ends when the replica groups are known, or \
+the instance is up, and instances fetch nothing and map their files. Spark: scheduling until the query has started; \
+loading contains fetching: the load of the state in the metrics of the first batch (sum over partitions, divided by the \
+number of cores). Flink: fetching and loading from its own traces (DownloadStateDurationMs, RestoreStateDurationMs, the \
+slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one failure is enough, \
+restart after 100 ms, and local recovery."""
 
-TOGETHER = "All is on one host, nothing behind a link."
+TOGETHER = "All processes are on one host, without links."
 APART = """\
 Workers and the store are each in a network namespace of its own, behind a link of {links} both ways; drivers and masters, \
 and Spark whole (local mode), are on the host."""
@@ -64,12 +64,12 @@ class RecoveryBench:
         self._apart: Links | None = None
 
     def store(self) -> Store:
-        """Of the case under way."""
+        """The store of the current case."""
         assert self._store is not None
         return self._store
 
     def apart(self) -> Links | None:
-        """The machines of the case under way."""
+        """The machines of the current case."""
         return self._apart
 
     def add(self, system: str, case: str, gigabytes: float, repeat: int, found: Recovery) -> None:
@@ -84,7 +84,7 @@ class RecoveryBench:
         self.console.print(f"  {system:13} {gigabytes:g} GB, {case}: {text}")
 
     def run(self) -> None:
-        """Every size, all systems in turns, each with an empty store."""
+        """Every size, one system after the other, each with an empty store."""
         for gigabytes in self.a.gigabytes:
             for system in self.a.systems:
                 with (
@@ -132,21 +132,25 @@ def main() -> int:
     systems = ["ferry", "spark", DEFAULTS, TUNED]
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("--json", type=Path, default=RESULTS / "recovery.json", help="records; the picture is put beside it")
-    p.add_argument("--gigabytes", nargs="+", type=float, default=[0.25, 0.5, 1.0], help="of state, in one copy")
+    p.add_argument(
+        "--gigabytes", nargs="+", type=float, default=[0.25, 0.5, 1.0], help="size of the state, in one copy"
+    )
     p.add_argument("--systems", nargs="+", default=systems, choices=systems)
     p.add_argument(
-        "--store", default=S3, choices=[FOLDER, S3], help="where checkpoints go; s3: versitygw, on this machine"
+        "--store", default=S3, choices=[FOLDER, S3], help="store of checkpoints; s3: versitygw, on this machine"
     )
-    p.add_argument("--links", metavar="RATE", help="speed of the link to an s3, as tc says it (1gbit); needs root")
-    p.add_argument("--flink", type=Path, default=HOME, help="where Flink is, or is installed by pip and Maven")
+    p.add_argument(
+        "--links", metavar="RATE", help="speed of the link to an s3 store, in the notation of tc (1gbit); needs root"
+    )
+    p.add_argument("--flink", type=Path, default=HOME, help="folder of Flink, which pip and Maven install if missing")
     p.add_argument("--rows", type=int, default=10_000, help="records per epoch")
-    p.add_argument("--interval", default="500ms", help="from one epoch's begin to the next, in ms")
+    p.add_argument("--interval", default="500ms", help="time between the begins of two epochs, in ms")
     p.add_argument("--every", type=int, default=10, help="seconds from one checkpoint to the next")
     p.add_argument("--workers", type=int, default=4)
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--settle", type=int, default=10, help="epochs before each loss")
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.links and a.store != S3:
         p.error("--links needs --store s3: a folder has no link")

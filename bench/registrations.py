@@ -1,6 +1,6 @@
-"""What it costs Redis that instances find each other: real registries and rolls, `Peers` and `Members`, stand-ins for links.
+"""Load on Redis when instances discover each other: real registries, `Peers` and `Members`, stand-ins for channels.
 
-As many workers as instances, each with its heartbeat, and one driver. Bytes are those that Redis itself counts, both ways.
+One worker for each instance, each with its heartbeat, and one driver. Bytes are counted by Redis, both directions.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ HEARTBEAT_SECONDS, TTL_MS = 0.5, 2500
 FORMING_SECONDS_MAX = 120.0
 
 METHOD = (
-    "as many workers as instances, one driver; Redis with appendfsync always; bytes by its own count (INFO), both ways"
+    "one worker per instance, one driver; Redis with appendfsync always; bytes by its own count (INFO), both directions"
 )
 
 
 @dataclass(frozen=True)
 class Link:
-    """A stand-in for a channel between two that nobody uses."""
+    """A stand-in for a channel between two instances; it carries no messages."""
 
     mesh: Mesh
     ends: tuple[str, str]
 
     def close(self, reason: str) -> None:
-        """End it for both."""
+        """Close the channel for both ends."""
         for me, peer in (self.ends, self.ends[::-1]):
             if me in self.mesh.endpoints:
                 self.mesh.endpoints[me].open.pop(peer, None)
@@ -54,7 +54,7 @@ class Link:
 
 
 class Endpoint:
-    """A stand-in: a channel is open as soon as it is dialled."""
+    """A stand-in for the endpoint of an instance: its channels are open at once."""
 
     def __init__(self, name: str, mesh: Mesh) -> None:
         self.name, self._mesh = name, mesh
@@ -88,7 +88,7 @@ class Mesh:
             threading.Thread(target=self._beat, args=(registry, workers), daemon=True).start()
 
     def start(self) -> None:
-        """Let all find each other."""
+        """Begin the discovery."""
         for worker in range(self.instances):
             name = f"{worker}.0"
             self.peers[name] = Peers(name, JobRegistry(RUN, self.url, SECRET), print)
@@ -116,7 +116,7 @@ class Mesh:
         return links == self.instances * (self.instances - 1) // 2 and len(self.driver.open) == self.instances
 
     def restart(self, name: str, start: int) -> None:
-        """A new life of one instance."""
+        """Begin a new life of one instance."""
         self.peers[name].leave()
         for endpoint in (self.driver, *self.endpoints.values()):
             for link in [one for one in list(endpoint.open.values()) if name in one.ends]:

@@ -1,6 +1,6 @@
 """Records per second of one StatefulProcessor of PySpark, a running count, on Ferry and on vanilla Spark.
 
-Both read the same files; Spark needs the package `protobuf` for it. What both have counted in the end is compared before any
+Both read the same files; Spark needs the package `protobuf` for StatefulProcessors. The final counts are compared before any
 number is shown.
 """
 
@@ -22,12 +22,12 @@ from bench.shared.results import Results, show
 from bench.shared.spark_job import SparkJob
 
 METHOD = """\
-A running count by key in value state, one row out for each key of a batch; the same class in both. Parquet files, one a \
-batch, keys drawn evenly; {cores} cores each, in turns, fresh processes. Spark: RocksDB with changelog checkpointing, \
-{cores} shuffle partitions, the next batch as soon as possible; its checkpoint files are as they are by default: with \
-the tuned ones of the other benchmarks it cannot commit this state. Ferry: 2 workers, 64 virtual nodes, no replicas. \
-records/s: input between the end of the second batch and that of the last, divided by the time between. Final counts \
-are compared."""
+A running count by key in value state, one output row for each key of a batch; the same class in both. Parquet files, \
+one a batch, keys drawn evenly; {cores} cores each, runs alternate, fresh processes. Spark: RocksDB with changelog \
+checkpointing, {cores} shuffle partitions, the next batch as soon as possible; its checkpoint files have the default \
+settings: with the tuned settings of the other benchmarks Spark cannot commit this state. Ferry: 2 workers, 64 virtual \
+nodes, no replicas. records/s: input between the end of the second batch and the end of the last, divided by the time \
+between. Final counts are compared."""
 
 
 def write(folder: Path, files: int, rows: int, keys: int) -> None:
@@ -55,7 +55,7 @@ def rate(ends: Sequence[float], rows: int) -> float:
 
 
 def on_ferry(folder: Path, work: Path, rows: int, cores: int) -> list[float]:
-    """Ends of its epochs."""
+    """Ends of Ferry's epochs."""
     pipeline = {"file": str(ROOT / "bench/parts/stateful_processor/job.py"), "args": {"directory": str(folder)}}
     state = {"virtualNodes": 64, "replicas": 0}
     job = job_document("counting", pipeline, workers=2, cores=cores, state=state, epoch={"maxRows": rows})
@@ -65,7 +65,7 @@ def on_ferry(folder: Path, work: Path, rows: int, cores: int) -> list[float]:
 
 
 def on_spark(folder: Path, work: Path, cores: int) -> list[float]:
-    """Ends of its batches."""
+    """Ends of Spark's batches."""
     conf = {
         "tuned_files": False, "processor": "bench.parts.stateful_processor.counting",
         "input": str(folder), "output": str(work / "out"),

@@ -1,7 +1,7 @@
 """`make bench-strategies`: latency of records while a quarter of the state moves, by strategy, warm and cold.
 
-Megaphone's question (section 5): what does it cost to move, by how it is cut into steps, by the size of the state and the
-number of bins?
+Megaphone's question (section 5): what does a move cost, by its steps (the strategy), the size of the state and the number
+of bins?
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
 
 METHOD = """\
-hash_count: count per text key of 224 bytes, a state of S bytes is S / 250 keys; key_count: per number, S / 24 keys. \
-Nothing of them fires. nbq5, q4: queries of NEXMark, whose state is what {fill:g} s of records have made. The state is \
-there, and then record n is created n / {rate:,} seconds later whatever the system does: open loop, random keys. Latency \
-of a record: from its creation (whole milliseconds) to the moment when the sinks have what its epoch brought, in \
-histograms with 1 % buckets, one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, \
-continuous. A quarter of the virtual nodes (bins) moves from one worker to the other, half of what that one leads, and \
-comes back before the next strategy has its turn. cold: epochs are held back while the copies of a step are made, as \
-Megaphone migrates; warm: they go on. Bandwidth of copies: {bandwidth} bytes a second (0: no \
-bound). batched: {batch} bins a step. before: the {before:g} s before the move was asked \
-for; during: from then to 1 s after the last switchover. Megaphone's figures have the median of 3 runs on 4 machines \
-with 32 workers, 256 M keys of 8 bytes; the laws are what can be compared."""
+hash_count: count per text key of 224 bytes, a state of S bytes is S / 250 keys; key_count: per number, S / 24 keys. No \
+window fires. nbq5, q4: queries of NEXMark, whose state comes from {fill:g} s of records. After the fill record n is \
+created n / {rate:,} seconds later, however fast the system is: open loop, random keys. Latency of a record: from its \
+creation (whole milliseconds) to the moment when the sinks have the rows of its epoch, in histograms with 1 % buckets, \
+one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, continuous. A quarter of the \
+virtual nodes (bins) moves from one worker to the other, which is half of the first worker's, and comes back before the \
+next strategy begins. cold: epochs wait while the copies of a step are made, as in Megaphone; warm: epochs go on. \
+Bandwidth of copies: {bandwidth} bytes a second (0: no bound). batched: {batch} bins a step. before: the {before:g} s \
+before the request to move; during: from then to 1 s after the last switchover. Megaphone's figures have the median of \
+3 runs on 4 machines with 32 workers, 256 M keys of 8 bytes; only trends can be compared."""
 
 STRATEGIES = ["all-at-once", "batched", "fluid", "optimized"]
 SHARES = [0.8**n for n in range(42)]
-"""Down to one record of ten thousand."""
+"""Shares of records in the pictures, down to one of ten thousand."""
 
 
 def main() -> int:
@@ -47,16 +46,14 @@ def main() -> int:
     p.add_argument("--bins", nargs="+", type=int, default=[64], help="virtual nodes")
     p.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
     p.add_argument("--ways", nargs="+", default=["warm", "cold"], choices=["warm", "cold"])
-    p.add_argument("--batch", type=int, default=4, help="bins of a step of 'batched'")
+    p.add_argument("--batch", type=int, default=4, help="bins in each step of 'batched'")
     p.add_argument("--rate", type=float, default=20_000, help="records a second")
-    p.add_argument(
-        "--bandwidth", default="0", help="bytes a second that copies may use, such as 20M; 0: as they see fit"
-    )
-    p.add_argument("--interval", default="10ms", help="of epochs, at least")
+    p.add_argument("--bandwidth", default="0", help="bytes a second that copies may use, such as 20M; 0: no limit")
+    p.add_argument("--interval", default="10ms", help="shortest interval of epochs")
     p.add_argument("--cores", type=int, default=2)
-    p.add_argument("--before", type=float, default=4.0, help="seconds that are looked at before a move")
-    p.add_argument("--settle", type=float, default=5.0, help="seconds before the first move, and between two")
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--before", type=float, default=4.0, help="measured seconds before a move")
+    p.add_argument("--settle", type=float, default=5.0, help="seconds before the first move, and between two moves")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.sizes, a.bins, a.strategies, a.rate = ["2MB"], [16], ["batched"], 2_000
@@ -119,7 +116,7 @@ def table(console: Console, found: list[Moved]) -> None:
 
 
 def pictures(file: Path, found: list[Moved]) -> list[Path]:
-    """By size and bins: latency and memory over time, and all records; and one of all: maximum against duration."""
+    """Pictures by size and bins: latency, memory, all records; and one of all moves: maximum against duration."""
     made = []
     for query, size, bins in dict.fromkeys((one.query, one.size, one.bins) for one in found):
         mine = [one for one in found if (one.query, one.size, one.bins) == (query, size, bins)]

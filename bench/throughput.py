@@ -1,8 +1,8 @@
-"""`make bench-throughput`: records per second of ten queries, Ferry beside vanilla Spark, and what replication costs.
+"""`make bench-throughput`: records per second of ten queries, Ferry and vanilla Spark, and the cost of replication.
 
-All systems read the same Parquet files with the same cores; what they write is compared before any number is shown.
-`--systems` adds Ferry with records that are repartitioned instead of partial aggregates (`uppar`), and one thread
-(`single`); `--skew` asks for keys by Zipf.
+All systems read the same Parquet files with the same cores; their outputs are compared before any number is shown.
+`--systems` adds Ferry with repartitioned records in place of partial aggregates (`uppar`), and a program with one thread
+(`single`); `--skew` draws keys from Zipf distributions.
 """
 
 from __future__ import annotations
@@ -29,34 +29,35 @@ from bench.shared.results import Results
 from bench.shared.spark_job import SparkJob
 
 METHOD = """\
-Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in Slash: \
-two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores each, run \
-one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no chmod \
-processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, {cores} \
-shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a {larger}x larger \
-one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state \
-has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 workers. Of queries with two streams (q3, \
-nb11) a file of each is a batch, else a batch is several files. q11: session_window; cm: groupBy(window, job).agg; q3: \
-inner join of streams without a watermark; q7: the windowed maximum joined with the bids, two stateful operators in \
-append mode, and both systems drop beforehand bids that another of the same Arrow batch exceeds (Spark in mapInArrow); \
-nb11: Spark joins no sessions, so Ferry is alone there, its result is compared with nothing and it has no ratio. ro and \
-hash_count: groupBy(key).count() in update mode to the noop sink, and the last count of every key from Spark's state \
-store after the end; Ferry writes the counts when the input has ended; neither is in the measured time. ro: 10,000,000 \
-keys, uniform; hash_count: a sixth of the input loads each key once. records/s: input records between the end of the \
-batch that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of all \
-are compared as multisets with those of the first, of windows over those that both closed; a difference ends the run. CPU: \
-user and system seconds of all processes of the run in that time. UpPar (queries that are one aggregate by key): the same \
-pipeline, job and epochs in Ferry, but the aggregates are made by a process: tasks send it the records, key and needed \
-columns, by virtual node, and where the key is led they are sorted and aggregated, in arrays, into state by key; so also \
-its leaders work otherwise than Ferry's, whose kernels merge partial aggregates into hash tables. One thread (the same \
-queries): one process on one core, pyarrow without threads, compiled loops over one hash table per pane, no replicas and \
-nothing that outlives it; it emits after each batch what the watermark has passed. Skew: keys by Zipf over the domain of \
-the query, exponents {skew}."""
+Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in \
+Slash: two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores \
+each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no \
+chmod processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, \
+{cores} shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a \
+{larger}x larger one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, no \
+replicas (Spark's state has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 workers. For \
+queries with two streams (q3, nb11) a batch is one file of each stream, else a batch is several files. q11: \
+session_window; cm: groupBy(window, job).agg; q3: inner join of streams without a watermark; q7: the windowed maximum \
+joined with the bids, two stateful operators in append mode, and both systems first drop bids that another bid of the \
+same window and Arrow batch exceeds (Spark in mapInArrow); nb11: Spark cannot join sessions, so Ferry runs alone, \
+without comparison of results and without ratio. ro and hash_count: groupBy(key).count() in update mode to the noop \
+sink, and the last count of every key from Spark's state store after the end; Ferry writes the counts when the input \
+has ended; neither is in the measured time. ro: 10,000,000 keys, uniform; hash_count: a sixth of the input loads each \
+key once. records/s: input records between the end of the batch that passes a third of the input (warm-up) and the end \
+of the last full one, divided by that time. Results of all systems are compared as multisets with the results of the \
+first, over the windows that both closed; a difference ends the run. CPU: user and system seconds of all processes of \
+the run in that time. UpPar (queries that are one aggregate by key): the same pipeline, job and epochs in Ferry, but \
+the aggregates are made by a process: tasks send it the records, key and needed columns, by virtual node, and the \
+leader of the key sorts and aggregates them, in arrays, into state by key; so its leaders also work differently from \
+Ferry's, whose kernels merge partial aggregates into hash tables. One thread (the same queries): one process on one \
+core, pyarrow without threads, compiled loops over one hash table per pane, no replicas and no durable state; after \
+each batch it emits the windows that the watermark has passed. Skew: keys by Zipf over the domain of the query, \
+exponents {skew}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one run measured."""
+    """The result of one run."""
 
     records_per_second: float
     begin: float
@@ -67,7 +68,7 @@ class Rate:
 
 
 def steady(batches: Sequence[tuple[float, int]]) -> Rate:
-    """The rate of (end, records) batches, in order, without the first third of the records and without a last short one."""
+    """The rate of (end, records) batches, in order, without the first third of the records and a short last batch."""
     full = [b for b in batches if b[1]]
     if len(full) > 2 and full[-1][1] < full[-2][1]:
         full = full[:-1]
@@ -87,7 +88,7 @@ def steady(batches: Sequence[tuple[float, int]]) -> Rate:
 
 
 class Batch(NamedTuple):
-    """An input, and how much of it is read at a time."""
+    """An input, and the size of its batches."""
 
     folder: Path
     arrivals: int
@@ -111,7 +112,7 @@ class Throughput:
         self.results.add("-", "about", "cores", a.cores, "cores")
 
     def run(self) -> None:
-        """Everything, in the order of the picture."""
+        """Measure all queries and cases, in the order of the picture."""
         a = self.a
         for one in inputs_of(a):
             self._beside(one)
@@ -131,7 +132,7 @@ class Throughput:
 
     # ---- beside others
     def _beside(self, one: Asked) -> None:
-        """All systems that can do it, in turns, and what they wrote beside what the first one wrote."""
+        """Run all systems that have the query, alternating, and compare each output with the first system's output."""
         a, size = self.a, max(self.a.batch // self.a.file_rows, 1)
         batches = [self._input(one, files) for files in sorted({size, size * a.larger})]
         runs = [(name, run) for name, run in self._systems(one.query) if name in a.systems]
@@ -146,13 +147,13 @@ class Throughput:
             shutil.rmtree(folder)
 
     def _systems(self, query: str) -> list[tuple[str, Callable[[Asked, Batch, int], Path]]]:
-        """Those that can do a query."""
+        """The systems that have a query."""
         alone = [("uppar", self._uppar_files), ("single", self._single_files)] if query in inputs.AGGREGATES else []
         spark = [("spark", self._spark_files)] if CASES[query].peer else []
         return [("ferry", self._ferry_files), *spark, *alone]
 
     def _input(self, one: Asked, files: int) -> Batch:
-        """Batches of so many files, or of as many arrivals in one file of each stream; written unless they are there."""
+        """Batches of this number of files, or of as many arrivals in one file of each stream; writes missing files."""
         a, arrivals = self.a, files * self.a.file_rows
         folder = f"input-{one.query}" if one.skew is None else f"input-{one.query}-zipf-{one.skew:g}"
         batch = Batch(self.work / folder, arrivals, files, arrivals, a.file_rows)
@@ -220,7 +221,7 @@ class Throughput:
         return work / "out"
 
     def _compare(self, one: Asked, ours: tuple[str, Path], theirs: tuple[str, Path], batch: int, repeat: int) -> None:
-        """Both results, beside Spark's of windows those that both closed: it does not close the last ones at the end."""
+        """Compare both results; with Spark, only windows that both closed, because Spark leaves the last ones open."""
         import duckdb
 
         columns = CASES[one.query].result
@@ -325,16 +326,21 @@ def main() -> int:
     p.add_argument("--queries", nargs="+", default=[*CASES], choices=[*CASES])
     p.add_argument("--systems", nargs="+", default=["ferry", "spark"], choices=[*NAMES])
     p.add_argument(
-        "--skew", nargs="+", type=float, default=[], metavar="EXPONENT", help="keys of the queries by Zipf, instead"
+        "--skew",
+        nargs="+",
+        type=float,
+        default=[],
+        metavar="EXPONENT",
+        help="draw keys from Zipf distributions with these exponents",
     )
-    p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
-    p.add_argument("--mode", default="continuous", choices=["continuous", "micro-batch"], help="of Ferry's epochs")
-    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="further cases")
+    p.add_argument("--mode", default="continuous", choices=["continuous", "micro-batch"], help="mode of Ferry's epochs")
+    p.add_argument("--quick", action="store_true", help="one small run, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.events, a.batch, a.file_rows, a.repeats, a.rate = 1_000_000, 100_000, 50_000, 1, 10_000.0
     if a.skew and (other := [query for query in a.queries if query not in inputs.SKEWED]):
-        p.error(f"--skew: of {other[0]} keys are what they are; --queries {' '.join(inputs.SKEWED)}")
+        p.error(f"--skew: the keys of {other[0]} have a fixed distribution; use --queries {' '.join(inputs.SKEWED)}")
     console = Console(highlight=False)
     try:
         with work_directory("throughput") as work:

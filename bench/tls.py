@@ -1,8 +1,8 @@
-"""What encryption costs: the same job with `security.tls` off and run, in turn, on hosts as in `tests/cluster/hosts.py`.
+"""Cost of encryption: the same job with `security.tls` off and run, alternating, on hosts of `tests/cluster/hosts.py`.
 
     PYTHONPATH=runtime:operator:. .venv/bin/python bench/tls.py [--rounds 2] [--epochs 40] [--rows 20000]
 
-Time on the clock tells little on a machine that does other things as well: processor seconds an epoch of all processes do.
+On a busy machine time by the clock says little, so all processes' processor seconds per epoch are measured, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.cluster.hosts import Hosts
 from tests.cluster.test_standalone import settings
 
 WARM = 10
-"""Epochs before the first that counts: Java compiles."""
+"""Warm-up epochs, in which Java compiles; they are not measured."""
 
 
 def seconds(hosts: Hosts) -> float:
-    """Processor seconds of what runs now."""
+    """Processor seconds of all running processes."""
     total = 0.0
     for host in [*hosts.workers.values(), *hosts.drivers]:
         for process in host.tree():
@@ -65,7 +65,10 @@ def main() -> None:
     for _ in range(options.rounds):
         for tls, results in found.items():
             results.append(measure(tls, options.epochs, options.rows))
-            print(f"{tls:>3}  {results[-1][0]:.3f} processor s an epoch, {results[-1][1]:.3f} s median", flush=True)
+            print(
+                f"{tls:>3}  {results[-1][0]:.3f} processor s an epoch, {results[-1][1]:.3f} s by the clock (median)",
+                flush=True,
+            )
     for column, name in enumerate(("processor", "clock")):
         off, run = (statistics.mean(r[column] for r in found[tls]) for tls in ("off", "run"))
         print(f"{name}: run / off = {run / off:.3f}")

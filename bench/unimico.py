@@ -24,13 +24,14 @@ from ferry.contract.errors import Refusal
 from ferry.contract.latency import LatencyHistogram, seconds_of
 
 METHOD = """\
-Q1: pairs of readings of S and T at one place, less than 10 s apart; Q2: sum of the last five of S; Q3: sum over the \
-last five pairs. {rate:g} readings a second, created at the pace of the clock; two workers, no replicas, 4 virtual \
-nodes, continuous epochs of {interval} at least. The worker that has most of the state hands all that it leads over at \
-the boundary of a window, which is asked for {after:g} s after the first epoch; without: the same run without it. \
-Response time of a reading: from its creation (whole milliseconds) to the moment when the sinks have what its epoch \
-brought, of those that came to the sinks in the {around:g} s before and after the last switchover (without: at the same \
-distance from the first epoch). Rows are compared as a multiset. Bytes are those of snapshots that instances count."""
+Q1: pairs of readings of S and T at one place, less than 10 s apart; Q2: sum of the last five readings of S; Q3: sum \
+over the last five pairs. {rate:g} readings a second, created at the pace of the clock; two workers, no replicas, 4 \
+virtual nodes, continuous epochs of {interval} at least. The worker that has most of the state hands over all virtual \
+nodes that it leads at the boundary of a window; the request comes {after:g} s after the first epoch. without: the same \
+run without a handover. Response time of a reading: from its creation (whole milliseconds) to the moment when the sinks \
+have the rows of its epoch, for readings that came to the sinks in the {around:g} s before and after the last \
+switchover (without: at the same time after the first epoch). Rows are compared as a multiset. Bytes are snapshots, \
+counted by the instances."""
 
 QUERIES = {"uq1": "Q1", "uq2": "Q2", "uq3": "Q3"}
 PAPER = {"uq1": (3.751, 3.750), "uq2": (3.155, 3.101), "uq3": (6.568, 6.658)}
@@ -62,9 +63,9 @@ class Seen(NamedTuple):
 
 
 def asked(run: FerryJob) -> bool:
-    """Ask for a handover to the worker that does not have most of it; False while the driver is busy, and does not say.
+    """Request a handover to the worker with less state; False while the driver is busy and does not answer.
 
-    All virtual nodes are asked for: what nobody asks for the planner may copy meanwhile, to level the load.
+    The request names all virtual nodes, because the planner may copy other virtual nodes to balance the load.
     """
     if (status := run.status()) is None:
         return False
@@ -94,7 +95,7 @@ def measured(a: argparse.Namespace, work: Path, query: str, moves: bool) -> Seen
         changes = [(r["t"], kind) for r in run.records if r["kind"] == "groups" for _, kind, _ in r["changes"]]
         switched = [t for t, kind in changes if kind == "switched"]
         if moves and not switched:
-            raise RunFailed("nothing was handed over: let it run longer")
+            raise RunFailed("no state was handed over: use more --seconds")
         sent = sum(json.loads(f.read_text())["snapshot_sent_bytes"] for f in run.directory.glob("**/metrics.json"))
         files = sorted((run.output / query).glob("*/*.parquet"))
         rows = Counter(str(row) for file in files for row in pq.read_table(file).to_pylist())
@@ -108,10 +109,10 @@ def main() -> int:
     p.add_argument("--json", type=Path, default=RESULTS / "unimico.json", help="records; a picture is put beside it")
     p.add_argument("--queries", nargs="+", default=list(QUERIES), choices=list(QUERIES))
     p.add_argument("--rate", type=float, default=10.0, help="readings a second")
-    p.add_argument("--seconds", type=float, default=60.0, help="of readings in a run")
-    p.add_argument("--after", type=float, default=10.0, help="seconds after the first epoch the move is asked for")
-    p.add_argument("--around", type=float, default=2.0, help="seconds before and after the handover that are looked at")
-    p.add_argument("--interval", default="10ms", help="of epochs, at least")
+    p.add_argument("--seconds", type=float, default=60.0, help="duration of the readings in a run")
+    p.add_argument("--after", type=float, default=10.0, help="seconds from the first epoch to the request to move")
+    p.add_argument("--around", type=float, default=2.0, help="measured seconds before and after the handover")
+    p.add_argument("--interval", default="10ms", help="shortest interval of epochs")
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--quick", action="store_true", help="one query: to see that it works, not to measure")
     a = p.parse_args()

@@ -285,8 +285,8 @@ def test_the_report_shows_each_system_and_each_exponent(tmp_path: Path) -> None:
     assert report._of_skew()[0].series["Ferry"] == [3e6, 6e6]
 
 
-def test_skew_is_refused_of_keys_that_are_what_they_are() -> None:
+def test_skew_is_refused_for_keys_with_a_fixed_distribution() -> None:
     line = [sys.executable, "-m", "bench.throughput", "--queries", "cm", "--skew", "1.0"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "--skew: of cm keys are what they are" in done.stderr
+    assert done.returncode == 2 and "--skew: the keys of cm have a fixed distribution" in done.stderr
     assert inputs.SKEWED == ("nbq5", "ysb", "ysb-100", "ro", "hash_count")
