@@ -23,16 +23,16 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
 NOTHING: dict[str, str] = {
     "handovers / Switchover / A": "a copy leads in the same moment between two epochs in which it is in sync",
-    "jobs / Behind the clock / A": "the times of generated input are not today's",
-    "jobs / Records too late, or set aside / A": "the input is in order",
-    "jobs / Records too late, or set aside / B": "every record is well-formed",
-    "jobs / Busy tasks and instances / B": "what a load needs is told after some seconds without a move",
+    "jobs / Watermark lag / A": "the times of generated input are not today's",
+    "jobs / Late and malformed records / A": "the input is in order",
+    "jobs / Late and malformed records / B": "every record is well-formed",
+    "jobs / Busy tasks and instances / B": "the estimate needs some seconds without a move",
     "state / Instances / B": "no instance dies without its pod",
     "state / Durable checkpoint: late / A": "none is late",
-    "operator / Jobs that wait / A": "one job seldom waits",
+    "operator / Waiting jobs / A": "one job seldom waits",
     "operator / Oldest in the queue / A": "one job seldom waits",
-    "operator / API requests refused or failed / A": "few are, and these may come before the first scrape",
-    "operator / Passes that failed / A": "a pass need not fail",
+    "operator / API requests refused or failed / A": "few requests fail, and they may come before the first scrape",
+    "operator / Failed reconciliations / A": "no reconciliation has to fail",
     "FerryJobFallsBehind": "the times of generated input are not today's",
     "FerryOperatorIsRefused": "nothing is forbidden to the operator",
 }
