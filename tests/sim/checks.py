@@ -26,29 +26,29 @@ class Violation(Exception):
 
 
 class Livelock(Exception):
-    """Nothing moves although every fault is healed."""
+    """The job makes no progress although every fault is healed."""
 
 
 class Checks:
-    """Knows everything, touches nothing."""
+    """Sees the whole world, and changes no part of it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.fragments: dict[Fragment, list[tuple[int, data.Record]]] = {}
-        """Records, each with what it was read from."""
+        """Records, each with the operator (or SOURCE) it was read from."""
         self.prepares: dict[CommitId, m.Prepare] = {}
         self.root = data.Reference.root(world.graph, world.vnodes)
         self.references: dict[CommitId | None, data.Reference] = {None: self.root}
         self.leaders: dict[tuple[int, Term], InstanceId] = {}
         self.known: dict[Version, Table] = {}
-        """Tables of which the leaders were looked at."""
+        """Tables whose leaders were checked."""
         self.held: dict[str, dict[int, bool]] = {}
         """In-sync members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, CommitId] = {}
         self.emitted_in: dict[int, int] = {}
-        """The run that has given an epoch to the sinks: each numbers its attempts anew."""
+        """The run that wrote an epoch to the sinks: each run numbers its attempts from the begin."""
         self.covered: dict[CommitId, spark.Range] = {}
-        """What of the source a committed step is made of."""
+        """The blocks of the source in a committed step."""
         self.read_label: dict[Step, CommitId] = {}
 
     def fail(self, what: str) -> None:
@@ -63,15 +63,17 @@ class Checks:
         self.prepares[commit_id] = prepare
 
     def applies(self, host: Host, commit_id: CommitId) -> None:
-        """A member begins to apply what is committed: from now on there is a reference for it."""
+        """A member begins to apply a committed attempt: from now on the attempt has a reference."""
         if commit_id in self.references or not host.files.saved.holds:
             return
         journal = self.world.journal
         if journal is not None and host.files.saved.origin != journal.origin and commit_id not in self.prepares:
-            return  # A process that slept through a restore goes on with what was: it counts in no table.
+            return  # A process that was frozen during a restore continues with old state; no table has it as a member.
         parent = self.references.get(host.files.saved.committed)
         if parent is None:
-            self.fail(f"{host.name} applies {commit_id} on top of {host.files.saved.committed}, which nobody applied")
+            self.fail(
+                f"{host.name} applies {commit_id} on top of {host.files.saved.committed}, which no member applied"
+            )
             return
         p = self.prepares[commit_id]
         batch = [r for _, fragments in p.winners for f in fragments for r in self.fragments[f]]
@@ -96,14 +98,14 @@ class Checks:
         if before.committing is not None and now.committing is None and now.committed != before.committing.commit_id:
             if host.lost_at < 0 or now.holds:
                 self.fail(f"{host.name}: gives up {before.committing.commit_id}, which it has begun to apply")
-            return  # It is no copy, as one without files.
+            return  # It has lost its copy, like an instance without files.
         first = len(self.references) == 1 and not host.with_earlier_life
         given = max(self.emitted_label.values(), default=None)
         outdated = host.stale and given is not None and (now.committed is None or now.committed < given)
         if now.holds != before.holds and (now.committed is not None or first) and not outdated:
-            # An empty one that takes the first table of the job from a zombie is no copy of what was applied since, nor of
-            # what is applied by an earlier life of it; nor is one whose disk is of an older day, when it had learned what
-            # nobody else has any more: that job ends, for Spark is ahead of it.
+            # An empty instance that gets the first table of the job from a zombie has no copy of later epochs, nor of epochs
+            # that its own earlier life applies. An instance with an older disk may hold state that no other instance has any
+            # more; it is no copy either. That job ends, because Spark is ahead of this state.
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
             if host.name in self.held:
@@ -143,7 +145,7 @@ class Checks:
     def agreement(self) -> None:
         """In-sync members agree on every committed step and are at most one step apart."""
         if self.world.journal is not None and self.world.journal.restoring:
-            return  # Some have loaded what all begin with, and others will.
+            return  # Some members have loaded the checkpoint, others load it later.
         commit_ids: dict[Step, tuple[CommitId, str]] = {}
         ordinals = []
         for name in self.held:
@@ -179,16 +181,16 @@ class Checks:
                 if name in old:
                     continue
                 host = self.world.hosts[name]
-                # A member that lost its files meanwhile, or found older ones, says so when it answers; it is no copy and
-                # is treated as none.
+                # A member that has lost its files, or has older files, reports that in its answer, and then counts as no
+                # copy.
                 if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
 
     def planned(self, before: Table, table: Table) -> None:
-        """A plan goes forward only, and nobody leads by it before its step, or that of its copy: a leader may be gone."""
+        """A plan only goes forward. Before its step only a former or in-sync member may lead: a leader may be lost."""
         plan, former = table.plan, before.plan
         if plan is None or plan.number not in self.world.plans:
-            self.fail(f"a plan that nobody has made: {plan}")
+            self.fail(f"an unknown plan: {plan}")
             return
         if plan.undone:
             self.undone(plan, former)
@@ -201,7 +203,7 @@ class Checks:
                 self.fail(f"{new.leader} leads virtual node {v}, and its step has not begun")
 
     def undone(self, plan: Plan, former: Plan | None) -> None:
-        """A plan that is rolled back goes where all was before it, or on, and to no fewer copies than it would have had."""
+        """A plan that is rolled back ends with the old or the new placement of each virtual node, and with no fewer copies."""
         if former is None or former.number != plan.number:
             self.fail(f"plan {plan.number} is rolled back, and was not in force")
         elif not former.undone:
@@ -210,7 +212,7 @@ class Checks:
                     self.fail(f"virtual node {v}, from {old} to {new}, is rolled back to {now}")
 
     def demoted(self, changes: list[GroupChange]) -> None:
-        """Only a replica that was slow is."""
+        """Only a slow replica is demoted."""
         for c in changes:
             if not self.world.hosts[c.instance].was_slow:
                 self.fail(f"{c.instance}, which was never slow, is demoted")
@@ -249,7 +251,7 @@ class Checks:
         if epoch not in self.world.sink:
             self.fail(f"Spark committed epoch {epoch}, the sink has nothing")
         log, made = self.world.spark.offsets, self.covered[self.emitted_label[epoch]]
-        # It may be lost since: the next driver writes it again, or, of the epoch before its own, only where that ends.
+        # The log may be lost: the next driver writes it again; for the epoch before its own it writes only the end.
         if epoch in log and log[epoch] not in (made, (made[1], made[1])):
             self.fail(f"Spark committed epoch {epoch} as blocks {log[epoch]}, the sink has blocks {made}")
         if epoch - 1 in self.emitted_label and self.covered[self.emitted_label[epoch - 1]][1] != made[0]:
@@ -257,7 +259,7 @@ class Checks:
             self.fail(f"the sink has blocks {before} for epoch {epoch - 1}, and {made} for epoch {epoch}")
 
     def end(self) -> None:
-        """The whole story: what the sink holds is what one process would have written."""
+        """At the end the sink has the rows that a single process would have written."""
         world = self.world
         reference = self.root
         for epoch in range(world.spark.ended() + 1):

@@ -1,9 +1,9 @@
 """Input of the simulated job, its arithmetic, and the reference: what a single process would have computed.
 
-Operators sum amounts per key: of records of the source, of rows that operators before them have fired, or of several of
-these (`Graph`). Most do it in windows: a row is (operator, slice, key) -> sum. Some do it until a timer of the key fires: a
-row is (operator, time of the timer, key) -> sum, and what came of it stays as (operator, EMITTED + epoch, key) -> (time,
-sum) until the epoch is released. The reference is a tree of commit_ids: each commit_id's state follows from its parent's.
+Operators sum amounts per key. Their inputs are the source, fired rows of earlier operators, or several of these (`Graph`).
+Most operators sum in windows: a row is (operator, slice, key) -> sum. Some sum until a timer of the key fires: a row is
+(operator, time of the timer, key) -> sum, and its result stays as (operator, EMITTED + epoch, key) -> (time, sum) until the
+epoch is released. The reference is a tree of commit_ids: each commit_id's state follows from its parent's.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from ferry.contract.names import CommitId, Step
 from tests.sim.events import Dice
 
 SIZE = (10, 20, 30, 20)
-"""Of the windows of each operator."""
+"""Window size of each operator."""
 DELAY = 6
 """Allowed disorder of event time."""
 
 SOURCE = -1
-"""What an operator reads when it reads no other one."""
+"""Input of an operator that reads the source."""
 
 
 class Node(NamedTuple):
     """An operator."""
 
     inputs: tuple[int, ...]
-    """Whose rows it reads."""
+    """The operators (or SOURCE) that it reads."""
     timers: bool = False
-    """Whether it sums until a timer fires, and not in windows."""
+    """Whether it sums until a timer fires, in place of windows."""
 
 
 Graph = tuple[Node, ...]
 
 EMITTED = 1 << 40
 TIMEOUT = 25
-"""A timer is set so long after the first record of a key."""
+"""Time from the first record of a key to its timer."""
 
 Row = tuple[int, int, int]
 Rows = dict[Row, Any]
-"""In a delta None is what is removed."""
+"""In a delta None removes the row."""
 Record = tuple[int, int, int]
 """(event time, key, amount)"""
 Partial = dict[tuple[int, int], tuple[int, int]]
@@ -77,7 +77,7 @@ def between(seed: int, blocks: tuple[int, int], flavour: tuple[int, int], keys: 
 
 
 def partial(operator: int, batch: list[Record], vnodes: int) -> dict[int, Partial]:
-    """What a task streams: sums by virtual node, slice and key."""
+    """The output of a task: sums by virtual node, slice and key."""
     out: dict[int, Partial] = {}
     size = SIZE[operator]
     for time, key, amount in batch:
@@ -116,7 +116,7 @@ def after_images(
 
 
 def timed(step: Step, state: Rows, records: list[Record], low: int, high: int) -> Rows:
-    """What an operator with timers changes: first the records are added, then the timers fire."""
+    """Changes of an operator with timers: first the records are added, then the timers fire."""
     operator, changes = step.operator, Rows()
     due = {key: (time, x) for (op, time, key), x in state.items() if op == operator and time < EMITTED}
     for key in sorted({key for _, key, _ in records}):
@@ -132,7 +132,7 @@ def timed(step: Step, state: Rows, records: list[Record], low: int, high: int) -
 
 
 def fired_rows(graph: Graph, step: Step, state: Rows, low: int, high: int) -> list[tuple[int, int, int]]:
-    """(event time, key, sum) of what came of this step."""
+    """(event time, key, sum) of the rows that fired in this step."""
     operator = step.operator
     if graph[operator].timers:
         mine = [(k, x) for (op, s, k), x in state.items() if op == operator and s == EMITTED + step.epoch]
@@ -148,7 +148,7 @@ def as_records(rows: list[tuple[int, int, int]]) -> list[Record]:
 
 
 def lives(graph: Graph, row: Row, floors: Sequence[int], released: int) -> bool:
-    """Whether somebody may still need a row where these watermarks are final, and these epochs over."""
+    """Whether a row may still be needed when these watermarks are final and these epochs are released."""
     operator, slice_, _ = row
     if graph[operator].timers:
         return slice_ < EMITTED or slice_ - EMITTED > released
@@ -157,7 +157,7 @@ def lives(graph: Graph, row: Row, floors: Sequence[int], released: int) -> bool:
 
 @dataclass(slots=True)
 class Reference:
-    """The truth about one commit id."""
+    """The right state of one commit id."""
 
     commit_id: CommitId | None
     lows: tuple[int, ...] = ()
@@ -166,10 +166,10 @@ class Reference:
     greatest: tuple[int, ...] = ()
     """Greatest event time of the source, by the operator that read it."""
     fired: tuple[list[tuple[int, int, int]], ...] = ()
-    """In this epoch, by operator, up to the committed one."""
+    """Fired rows of this epoch, by operator, up to the committed operator."""
     late: int = 0
     live: dict[int, Rows] = field(default_factory=dict)
-    """Rows by virtual node that matter from this commit id on: those that fire in it or later. Never changed, but replaced."""
+    """Rows by virtual node that fire in this commit id or later. Replaced, never changed."""
     parent: Reference | None = None
 
     @staticmethod
@@ -183,7 +183,7 @@ class Reference:
         operator = commit_id.step.operator
         greatest = max([self.greatest[operator], *(record[0] for origin, record in batch if origin == SOURCE)])
         low = self.highs[operator]
-        # What fired in the epoch before is over for every operator when the next one begins.
+        # Rows that fired in the epoch before are released for every operator when the next epoch begins.
         out = Reference(commit_id, self.highs if operator == 0 else self.lows, parent=self)
         out.greatest = _put(self.greatest, operator, greatest)
         out.highs = _put(self.highs, operator, max(low, watermark(graph, operator, greatest, self.highs)))
@@ -228,7 +228,7 @@ def apply(rows: Rows, changes: Rows) -> Rows:
 
 
 def watermark(graph: Graph, operator: int, greatest: int, highs: tuple[int, ...]) -> int:
-    """What the inputs of an operator allow."""
+    """The watermark that the inputs of an operator allow."""
     source = greatest - DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
     return min(source if origin == SOURCE else highs[origin] for origin in graph[operator].inputs)
 

@@ -1,6 +1,6 @@
 """One simulated driver process: `protocol.Coordinator`, its Spark query, and the tasks that it runs.
 
-A zombie is the same object, left running after another one was started.
+A zombie is a driver that still runs after another driver was started.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import Fragment, InstanceId
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
-from tests.sim.keeper import Keeper
+from tests.sim.checkpoints import Checkpoints
 from tests.sim.loops import Done, Loops, Winners
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Batch = list[tuple[int, data.Record]]
-"""Records of one task, each with what it was read from."""
+"""Records of one task, each with the operator (or SOURCE) it was read from."""
 
 
 class Driver:
@@ -33,18 +33,20 @@ class Driver:
         self.run = world.run_number
         self.pending_lost: dict[str, bool] = {}
         self.connections: dict[str, int] = {}
-        """Which life of the link to each instance it has been told of."""
+        """By instance: the life of the link that the coordinator knows."""
         self.ready = False
         self.covers: spark.Range | None = None
-        """What the epoch under way covers of the source."""
+        """The blocks of the source in the current epoch."""
         self.spark = world.spark
-        """The folder as it was when it began, or as it has made it in a restore."""
+        """Spark's folder at the start of this driver, or after its restore."""
         settings = replace(world.settings, ended=world.spark.ended())
-        self.keeper = Keeper(self)
+        self.checkpoints = Checkpoints(self)
         self.loops = Loops(self) if world.scenario.continuous else None
-        self.core = core.Coordinator(settings, world.initial, world.journal, world.rules, self.keeper.restore)
+        self.core = core.Coordinator(settings, world.initial, world.journal, world.rules, self.checkpoints.restore)
         self.generation = self.core.generation
-        self.execute(self.core.step(core.Tick(world.clock.now)))  # as the real loop: patience is counted from now on
+        self.execute(
+            self.core.step(core.Tick(world.clock.now))
+        )  # as in the real loop: deadlines are counted from now on
         self.execute(self.core.start())
         if self.alive:
             world.after(world.rnd.randint(1, 40), self.tick)
@@ -57,7 +59,7 @@ class Driver:
             self.world.after(80, self.tick)
 
     def take(self, event: core.Event) -> None:
-        if self.alive and (type(event) is not core.Journaled or self.keeper.rewound(event)):
+        if self.alive and (type(event) is not core.Journaled or self.checkpoints.rewound(event)):
             self.world.note(self.name, event)
             effects = self.core.step(event)
             if effects:
@@ -91,7 +93,7 @@ class Driver:
                 world.after(self.pace(), self.emit, effect)
             case core.Ready(committed, meta, final):
                 self.ready = True
-                self.keeper.begin()
+                self.checkpoints.begin()
                 if world.compares_offsets:
                     self.spark.settle(committed, final, meta)
                 if world.desired is not None:
@@ -103,14 +105,14 @@ class Driver:
                 host = world.hosts[instance]
                 world.sever(self.name, instance, max(host.frozen_until - world.clock.now, 0) + rnd.randint(1, 20))
             case core.Publish():
-                self.keeper.publish(effect)
+                self.checkpoints.publish(effect)
             case core.Note(changes=changes):
                 world.checks.demoted([c for c in changes if c.kind == "demoted"])
             case _:
                 raise AssertionError(effect)
 
     def pace(self) -> int:
-        """How long a job takes to begin; a driver that was given up may be very slow."""
+        """Time until a job begins; a zombie may be very slow."""
         rnd = self.world.rnd
         slow = rnd.random() < (0.5 if self is not self.world.driver else 0.02)
         return rnd.randint(50, 600) if slow and not self.world.net.fair else rnd.randint(1, 4)
@@ -122,11 +124,11 @@ class Driver:
             self.offer(self.spark.ended() + 1)
 
     def offer(self, epoch: int) -> None:
-        """Begin this epoch; beyond the last one only ticks, while group changes are pending."""
+        """Begin this epoch; after the last epoch with data epochs are empty, while group changes are pending."""
         if not self.alive:
             return
         world = self.world
-        # A move between two that are apart for good, or to a disk that stays full, is begun again for ever.
+        # A move between two instances that stay apart, or to a disk that stays full, is retried for ever.
         enough = world.epochs + 12
         rests = not self.core.moves.pending() or epoch >= enough
         if epoch >= world.epochs and rests and not world.suspends:
@@ -143,7 +145,7 @@ class Driver:
 
     # ---- reading fired rows
     def rows(self, rows: core.FiredRows, then: Any, failed: Any) -> None:
-        """Ask every reader, each at its own time."""
+        """Read from every instance that has rows, each at its own time."""
         self.fetch(rows, 0, [], then, failed)
 
     def fetch(self, rows: core.FiredRows, at: int, got: list[Any], then: Any, failed: Any) -> None:
@@ -175,7 +177,7 @@ class Driver:
         self.read(job, list(self.world.graph[job.step.operator].inputs), [], failed)
 
     def read(self, job: core.StartIngest, inputs: list[int], batches: list[Batch], failed: Any) -> None:
-        """Read one input after the other, then stage what they have."""
+        """Read one input after the other, then stage the records."""
         if not inputs:
             self.stage(job, batches, failed)
             return
@@ -211,7 +213,7 @@ class Driver:
             self.require_once(named, batches)
             assert self.covers is not None
             high = data.watermark(world.graph, operator, seen[operator], tuple(rows.high for rows in job.rows))
-            # What an epoch covers is said by its first step, as in the notes of a real driver.
+            # The first step of an epoch has its blocks in its notes, as with a real driver.
             covers = spark.covered(job.meta) if operator else self.covers
             self.take(core.Ingested(job.step, job.run, named, high, spark.notes(covers, seen)))
 
@@ -221,13 +223,13 @@ class Driver:
             self.run_tasks(job, batches, done)
 
     def require_once(self, winners: Any, batches: list[Batch]) -> None:
-        """Every record is in one fragment that counts."""
+        """Every record is in exactly one fragment of the winners."""
         have = sorted(x for _, fragments in winners for f in fragments for x in self.world.checks.fragments.get(f, ()))
         if have != sorted(x for batch in batches for x in batch):
             self.world.checks.fail(f"{self.name}: the fragments {winners} are not what was read")
 
     def run_tasks(self, job: core.StartIngest, batches: list[Batch], done: Done) -> None:
-        """Of a job of Spark: some are tried twice, and one of both counts."""
+        """Run the tasks of a Spark job: some have two attempts, and one attempt wins."""
         world, rnd = self.world, self.world.rnd
         winners: Winners = {}
         ok, under_way = [True], [1]
@@ -254,7 +256,7 @@ class Driver:
         world.after(1, end)
 
     def hangs(self, name: str) -> bool:
-        """Whether somebody who asks this instance has to wait until it goes on, or is lost to the driver."""
+        """Whether a request to this instance waits until the instance continues, or until the driver loses it."""
         host = self.world.hosts[name]
         return host.alive and host.frozen and name in self.core.alive
 
@@ -280,7 +282,7 @@ class Driver:
         self.collect(order, ())
 
     def collect(self, order: core.Emit, got: tuple[list[Any], ...]) -> None:
-        """What one operator after the other has fired, for its sink."""
+        """Read the fired rows of one operator after the other, for the sinks."""
         if len(got) == len(order.rows):
             self.sink(order, got)
             return
@@ -319,6 +321,6 @@ class Driver:
         self.spark.commits[epoch] = True
         if self.spark is self.world.spark:
             self.world.checks.spark_committed(epoch)
-        # Nothing is left to read: empty epochs come at intervals, for moves that are not over.
+        # No input is left: empty epochs come at intervals, for pending moves.
         idle = epoch + 1 >= self.world.epochs
         self.world.after(40 if idle else self.world.rnd.randint(0, 5), self.offer, epoch + 1)

@@ -1,7 +1,7 @@
-"""Simulated time and the network: one heap of things to happen, channels that are in order, breaks, drops, duplicates.
+"""Simulated time and the network: one heap of events, ordered channels, breaks, drops, duplicates.
 
-A link joins two ends. Its channels (one per direction and lane) are in order. Breaking a link loses what is under way
-and whatever is sent until it is up again; both ends hear of it, at their own time.
+A link joins two ends. Its channels (one per direction and lane) are in order. A broken link loses all messages in flight
+and all messages that are sent until it is up again; both ends notice the break, each at its own time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-SAID_ONCE = ("Freeze", "Checkpointed")
-"""Messages that nobody sends again while the link is open: a checkpoint would never end."""
+NEVER_REPEATED = ("Freeze", "Checkpointed")
+"""Messages that are sent only once while the link is open. They are never dropped, or a checkpoint would never end."""
 
 
 class Dice(random.Random):
-    """The same draws for a third of the time: a world throws them thousands of times."""
+    """The same methods as random.Random in a third of the time: a world makes thousands of draws."""
 
     def randint(self, a: int, b: int) -> int:
         return a + int(self.random() * (b - a + 1))
@@ -33,7 +33,7 @@ class Dice(random.Random):
 
 
 class Clock:
-    """What happens next, in order of time and then of scheduling."""
+    """Future events, ordered by time and then by scheduling."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -51,23 +51,23 @@ class Clock:
 
 @dataclass(slots=True)
 class Link:
-    """State of the connection of two ends; `life` changes with every break, so that what was under way is lost."""
+    """State of the connection of two ends; `life` changes with every break, so that messages in flight are lost."""
 
     life: int = 0
     up: bool = True
     until: int = 0
     swallows: bool = False
-    """What is sent never arrives, and nobody is told."""
+    """Messages never arrive, and neither end notices it."""
     earlier: Any = None
-    """An earlier life of the instance at one end, which the other end still takes for the present one."""
+    """An earlier life of the instance at one end; the other end is still connected with it."""
 
 
 @dataclass(slots=True)
 class Weather:
     """How bad the network is.
 
-    Channels keep the order, lose nothing while they are open and bring nothing twice: drops and duplicates inside an open
-    link are beyond what is promised of them, and few seeds have them.
+    Real channels keep the order, and lose or duplicate no message while they are open. Drops and duplicates inside an open
+    link are worse than that, and few seeds have them.
     """
 
     drop: float = 0.0
@@ -76,7 +76,7 @@ class Weather:
 
 
 class Net:
-    """Carries messages: `deliver(source, target, link, life, message, body)` is called for each at the end of its way."""
+    """Carries messages: `deliver(source, target, link, life, message, body)` is called for each message that arrives."""
 
     def __init__(self, clock: Clock, rnd: random.Random, weather: Weather, deliver: Callable[..., None]) -> None:
         self.clock, self.rnd, self.weather, self.deliver = clock, rnd, weather, deliver
@@ -86,10 +86,10 @@ class Net:
         self.fair = False
         self.rough = weather.drop > 0 or weather.duplicate > 0
         self.held: dict[tuple[str, str], list[tuple[str, Any, Any]]] = {}
-        """What an instance has for another one while their link is down: it goes first when the link is up again."""
+        """Messages between two instances while their link is down: they are sent first when the link is up again."""
 
     def hold(self, source: str, target: str, lane: str, message: Any, body: Any) -> None:
-        """Keep what one instance has for another; nobody keeps anything of a snapshot, or for a driver."""
+        """Keep a message between two instances, except chunks of snapshots; messages to drivers are not kept."""
         if "." in source and "." in target and type(message).__name__ != "Chunk":
             self.held.setdefault((source, target), []).append((lane, message, body))
 
@@ -121,7 +121,7 @@ class Net:
         if link.swallows:
             return
         rough = not self.fair and self.rough
-        if rough and self.rnd.random() < self.weather.drop and type(message).__name__ not in SAID_ONCE:
+        if rough and self.rnd.random() < self.weather.drop and type(message).__name__ not in NEVER_REPEATED:
             return
         channel = (source, target, lane)
         time = clock.now + self.delay()

@@ -1,6 +1,6 @@
 """What goes wrong in one seed: faults at a time, or just before the n-th effect of a kind.
 
-The mix depends on the seed alone. Kinds of places are effect names; a driver's begin with D (DCommit, DJournal, DSink).
+The mix depends on the seed alone. Places are names of effects; a driver's begin with D (DCommit, DJournal, DSink).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJourn
 
 STORE_PLACES = ("WriteCheckpoint", "Archive", "Restore", "Save", "Drop", "Apply")
 DRIVER_STORE_PLACES = ("DCheckpoint", "DPublish", "DManifest", "DRewind", "DJournal", "DCommit", "DReady")
-"""Where what goes wrong of a job with checkpoints."""
+"""Places of faults in a job with checkpoints."""
 
 STORED = 0.25
-"""Jobs that have durable checkpoints, and disasters."""
+"""Share of jobs with durable checkpoints and disasters."""
 
 assert all(hasattr(instance_io, place) or hasattr(shared_io, place) for place in INSTANCE_PLACES), (
     "a place that no fault would ever be at"
@@ -43,7 +43,7 @@ FOR_GOOD = 1 << 40
 
 @dataclass(slots=True)
 class Fault:
-    """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
+    """`what` happens to the process that performs the effect, or to a random process; `also` has further faults."""
 
     what: str
     """crash | lose | rollback (files of an older day) | worker, loseworker, backup (these of all instances of a worker) | full (no room on its disk) | slow (computes
@@ -58,7 +58,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Scenario:
-    """Everything about a seed that is drawn before it starts."""
+    """All random choices of a seed that are made before it starts."""
 
     graph: Graph
     vnodes: int
@@ -80,7 +80,7 @@ class Scenario:
     fenced_sink: bool
     """Whether the sink itself refuses lower generations."""
     pulses: bool
-    """Whether instances give signs of life: they make no difference where none stands still or computes for long."""
+    """Whether instances send heartbeats: they matter only if an instance stands still or computes for long."""
     disasters: list[tuple[str, int]]
     """everything (is lost) | collecting (the same, while files are removed) | copies (of one virtual node: all) | suspend (the job, and then everything is lost) | file (of the store), and
     when. A job without any has no checkpoints."""
@@ -183,7 +183,7 @@ def draw(seed: int) -> Scenario:
 
 
 def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) -> Plan:
-    """Some plan to these placements: its steps, what is copied ahead of its switchover, what no step names."""
+    """A random plan to these placements: steps, copies ahead of their switchover, virtual nodes without a step."""
     rnd, windows = Dice(f"plan/{seed}/{number}"), Dice(f"windows/{seed}/{number}")
     at_window: tuple[int, ...] = ()
     if boundaries(seed):
@@ -205,12 +205,12 @@ def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) 
 
 
 def boundaries(seed: int) -> bool:
-    """Whether virtual nodes of this seed move at boundaries of windows: its windows end while there is something to read."""
+    """Whether virtual nodes of this seed move at boundaries of windows: windows then end while there is input."""
     return Dice(f"boundaries/{seed}").random() < 0.2
 
 
 def hurries(seed: int, number: int) -> bool:
-    """Whether this plan is the one before it, with snapshots instead of boundaries."""
+    """Whether this plan repeats the plan before it, with snapshots in place of boundaries."""
     return boundaries(seed) and Dice(f"hurry/{seed}/{number}").random() < 0.4
 
 

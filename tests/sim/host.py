@@ -29,19 +29,19 @@ NOTHING: data.Rows = {}
 
 @dataclass(slots=True)
 class Files:
-    """What is on disk."""
+    """Files on disk."""
 
     saved: core.InstanceRecord = field(default_factory=core.InstanceRecord)
     log: dict[CommitId, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
     state: dict[int, data.Rows] = field(default_factory=dict)
     loaded: dict[int, Step] = field(default_factory=dict)
-    """The base of the snapshot of which rows were loaded, by virtual node."""
+    """The base of the loaded snapshot, by virtual node."""
     appended: dict[int, set[Step]] = field(default_factory=dict)
-    """Steps of which rows were applied, by virtual node. A state of rows would hold a row twice that came by both ways."""
+    """Steps whose rows were applied, by virtual node. A row that is also in a loaded snapshot would be there twice."""
 
 
 class Host:
-    """An instance and everything it can lose."""
+    """An instance, its files and its memory."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -49,27 +49,27 @@ class Host:
         self.alive = self.failed = False
         self.life = 0
         self.failures = 0
-        """How often it could not go on: each time it takes longer to come back."""
+        """Number of failures: after each failure the restart takes longer."""
         self.lost_at = -1
-        """When files were lost last."""
+        """Time of the last loss of files."""
         self.stale = False
-        """The disk came back as it was earlier, and the groups do not know yet."""
+        """The disk has older files, and the replica groups do not have that yet."""
         self.long_computes = 0
-        """So many computations take longer than any deadline."""
+        """Number of computations that will take longer than any deadline."""
         self.was_slow = False
         self.stands_until = 0
         self.frozen_until = 0
-        """Until then it does not even say that it lives."""
+        """Until then it sends no heartbeat either."""
         self.inbox: list[tuple[core.Event, str, Any]] = []
         self.full_until = 0
-        """There is no room on its disk until then."""
+        """Until then its disk is full."""
         self.driver = ""
         self.with_earlier_life: dict[str, bool] = {}
-        """Who is still connected with an earlier life of this name."""
+        """Processes that are still connected with an earlier life of this name."""
         self.archive = Archive(self)
         self.loading: Loading | None = None
         self.ways: dict[str, Link] | None = None
-        """Of an earlier life, which a later one has taken the name from: the connections that it still has."""
+        """For an earlier life, after a later life has taken its name: its remaining connections."""
 
     # ---- life and death
     def start(self) -> None:
@@ -80,20 +80,20 @@ class Host:
         self.staged: dict[Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
         self.bodies: dict[CommitId, dict[tuple[InstanceId, Chain], Body]] = {}
-        """By commit id, leader and chain: what was computed here, or came with a delta."""
+        """By commit id, leader and chain: rows that were computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
         self.left: dict[tuple[str, int], set[tuple[int, data.Row]]] = {}
-        """Of learners that take no snapshot: rows that were there when they began, and that no delta has brought since."""
+        """For learners without a snapshot: rows from before they began to learn, which no delta has sent since."""
         saved, files = self.files.saved, self.files
         for v in [v for v in files.state if v not in saved.holds and v not in saved.learned]:
             self.forget(v)
         self.floors = [WATERMARK_NONE] * self.world.operators
-        """By operator: slices that were final at this watermark are not here any more, and never come back. Not on the disk."""
+        """By operator: slices that were final at this watermark are removed for good. Not on disk."""
         self.released = -1
         self.expire(saved.floors(), saved.released)
         self.tombs: dict[int, set[data.Row]] = {}
-        """By virtual node that is being learned: rows that were removed, which a chunk may still bring."""
+        """By learned virtual node: removed rows that a chunk may still contain."""
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
             InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
@@ -119,16 +119,16 @@ class Host:
 
     @property
     def stands(self) -> bool:
-        """Whether its loop takes nothing now."""
+        """Whether its loop handles no messages now."""
         return self.world.clock.now < self.stands_until
 
     @property
     def frozen(self) -> bool:
-        """Whether it does not run at all."""
+        """Whether the whole process stands still."""
         return self.world.clock.now < self.frozen_until
 
     def stand(self, length: int, frozen: bool) -> None:
-        """Take nothing for a while: it computes, or it does not run at all."""
+        """Handle no messages for a while: it computes, or the whole process stands still."""
         self.was_slow = True
         self.stands_until = max(self.stands_until, self.world.clock.now + length)
         if frozen:
@@ -156,7 +156,7 @@ class Host:
                 self.execute(effects, origin)
 
     def keep(self, event: core.Event, body: Any) -> None:
-        """What came with a message, for the effects that will name it."""
+        """Keep the body of a message for later effects."""
         match event:
             case m.Delta(step, attempt):
                 self.bodies.setdefault(CommitId(step, attempt), {})[event.leader, event.chain] = body
@@ -187,7 +187,7 @@ class Host:
                 if fate in ("torn", "fails") and isinstance(effect, core.Apply):
                     self.apply(effect.commit_id, torn=True)
                 if fate == "fails":
-                    # It has told the driver, and does nothing more.
+                    # It has reported the failure to the driver, and does nothing more.
                     self.life, self.failed, self.failures = self.life + 1, True, self.failures + 1
                     world.after(20, world.crash, self)
                     return
@@ -257,7 +257,7 @@ class Host:
                 state[v] = {r: x for r, x in rows.items() if self.lives(r)}
 
     def lives(self, row: data.Row) -> bool:
-        """Slices that are over stay over, also when an old Apply is done again."""
+        """Final slices stay removed, also when an old Apply is repeated."""
         return data.lives(self.world.graph, row, self.floors, self.released)
 
     def drop(self, effect: core.Drop) -> None:
@@ -269,7 +269,7 @@ class Host:
     def erase(self, effect: core.Erase) -> None:
         for v in list(self.files.state):
             self.forget(v)
-        self.files.log = {}  # Bodies of what waits for its table stay.
+        self.files.log = {}  # Bodies of messages that wait for their table stay.
         self.floors, self.released = [WATERMARK_NONE] * self.world.operators, -1
         self.archive, self.loading, self.scans, self.left = Archive(self), None, {}, {}
 
@@ -324,7 +324,7 @@ class Host:
         out = []
         step, attempt, low, high = prepare.step, prepare.attempt, prepare.low, prepare.high
         if any((step, attempt, h) not in self.partials for h in helpers):
-            return  # Released while it stood still: a real one computes before it takes anything else.
+            return  # Released while the instance stood still: a real instance computes before it handles other messages.
         if self.world.code.random() < self.world.code_fails and not self.world.net.fair:
             self.take(core.ComputeFailed(step, attempt, "user code: it failed"))
             return
@@ -368,7 +368,7 @@ class Host:
                 self.tombs.setdefault(v, set()).update(r for r, x in live.items() if x is None)
 
     def scan(self, life: int, learner: str, session: int) -> None:
-        """Send the next chunk of what is there now."""
+        """Send the next chunk of the current state."""
         scan = self.scans.get((learner, session))
         if not self.alive or life != self.life or scan is None:
             return
@@ -406,7 +406,7 @@ class Host:
         self.archive.write(effect)
 
     def load_ahead(self, effect: core.LoadAhead) -> None:
-        """Some of it is there at once, and may never be asked for."""
+        """A part is loaded at once; a restore may never request it."""
         pin = self.world.store.pins.get(effect.origin) if self.loading is None else None
         for v in effect.vnodes if pin is not None else ():
             if (file := self.world.store.files.get(pin.chains[v][0])) is not None:

@@ -1,4 +1,4 @@
-"""Who can talk to whom in the simulated world, who hears of a break and when, and which driver a message goes to."""
+"""Connections of the simulated world: which processes are connected, when they notice a break, which driver gets a message."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.sim.events import Clock, Link, Net
 from tests.sim.host import Host
 
 Story = deque[tuple[int, str, Any]]
-"""Time, who, what: the last that happened."""
+"""The last events: time, process, event."""
 
 
 class Links:
-    """The part of the world between its processes."""
+    """The connections between the processes of the world."""
 
     rnd: random.Random
     clock: Clock
@@ -34,10 +34,10 @@ class Links:
     drivers: dict[str, Driver]
 
     apart: dict[frozenset[str], bool]
-    """Pairs of instances that never reach each other again; True when they do not notice."""
+    """Pairs of instances that never reach each other again; True if they do not notice it."""
 
     def sever(self, a: str, b: str, length: int) -> None:
-        """Break a link; both ends hear of it, each at its time."""
+        """Break a link; both ends notice it, each at its own time."""
         link = self.net.link(a, b)
         link.life, link.up = link.life + 1, False
         if link.earlier is not None:
@@ -56,7 +56,7 @@ class Links:
         if driver is not None:
             if driver.pending_lost.pop(other, False) and driver.alive:
                 driver.take(dcore.Lost(InstanceId(other), "connection closed"))
-                # Of a live one, too: something between both may refuse what it should let through.
+                # Sometimes for a live instance, too: a proxy or firewall may refuse the connection.
                 if not self.hosts[other].alive or self.rnd.random() < 0.1:
                     self.after(self.rnd.choice((0, 1, 20, 150)), driver.take, dcore.ProcessEnded(InstanceId(other)))
         elif other in self.hosts:
@@ -73,7 +73,7 @@ class Links:
             self.restore(a, b)
 
     def separate(self, a: str, b: str) -> None:
-        """Two instances cannot reach each other any more: their connection breaks, or it swallows what is sent."""
+        """Two instances cannot reach each other any more: their connection breaks, or loses all messages silently."""
         self.apart[frozenset((a, b))] = silently = self.rnd.random() < 0.5
         if silently:
             self.net.link(a, b).swallows = True
@@ -91,8 +91,8 @@ class Links:
     def double(self, host: Host, length: int) -> None:
         """Another process of this name starts elsewhere, with nothing on its disk, while the first one goes on.
 
-        Each peer and driver turns from the first to the second at its own time; then the first hears of it, and ends. Often
-        it has stood still until then, and goes on with what it was at.
+        Each peer and driver changes from the first process to the second at its own time; then the first notices it, and ends.
+        Often the first process has stood still until then, and continues its old work.
         """
         name, rnd = host.name, self.rnd
         later = type(host)(host.world, name)
@@ -102,7 +102,9 @@ class Links:
         for other in (*self.hosts, *self.drivers):
             link = self.net.link(other, name)
             if link.earlier is not None:
-                self.sever(other, name, 1)  # Both ends have an earlier life: these two part at once.
+                self.sever(
+                    other, name, 1
+                )  # Both ends have an earlier life: the connection of these two breaks at once.
             if other != name and link.up:
                 link.earlier = host
                 host.ways[other] = link
@@ -115,12 +117,12 @@ class Links:
         self.after(length + rnd.randint(0, 60), self.end_earlier, host)
 
     def turn(self, other: str, later: Host) -> None:
-        """`other` has found the later life, and parts from the earlier one."""
+        """`other` has discovered the later life, and disconnects from the earlier life."""
         if other in later.with_earlier_life:
             self.sever(other, later.name, self.rnd.choice((1, 1, 20)))
 
     def detach(self, link: Link, a: str, b: str) -> None:
-        """When a connection of an earlier life breaks, the next one is with the later."""
+        """After a connection of an earlier life has broken, the next connection is with the later life."""
         earlier, link.earlier = link.earlier, None
         other = b if earlier.name == a else a
         del earlier.ways[other]
@@ -129,7 +131,7 @@ class Links:
             self.after(self.rnd.choice((0, 1, 5, 40)), earlier.take, icore.PeerLost(InstanceId(other)))
 
     def end_earlier(self, host: Host) -> None:
-        """It has heard that it has a successor."""
+        """An earlier life ends, because it has noticed its successor."""
         if host.alive:
             self.story.append((self.clock.now, host.name, "its earlier life ends"))
             host.alive = False
@@ -142,7 +144,7 @@ class Links:
         self.restore(driver.name, host.name)
         life = self.net.link(driver.name, host.name).life
         if driver.connections.get(host.name) == life:
-            return  # Nobody dials where there is a connection.
+            return  # They are connected already.
         driver.connections[host.name] = life
         if driver.pending_lost.pop(host.name, False) and self.rnd.random() < 0.5:
             driver.take(dcore.Lost(InstanceId(host.name), "connection closed"))
@@ -169,7 +171,7 @@ class Links:
             host.take(message, source if source[0] == "d" else "", body)
 
     def to_driver(self, host: Host, origin: str, message: Any) -> None:
-        """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""
+        """Answers go to the driver of the request, acknowledgements to the driver of the attempt, the rest to the newest driver."""
         if type(message) is m.Failed and host.full_until <= self.clock.now:
             self.checks.fail(f"{host.name} fails: {message.reason}")
         target = origin if origin else host.driver

@@ -1,6 +1,6 @@
 """Long-running tasks with assigned shares, like `ferry.driver.loops`: tasks fail, die, and answer after their run is over.
 
-A loop outlives the patience of its driver, and the driver: data staged after that has a void assignment number.
+A loop may live longer than its run, and than its driver: data that it stages later has a void assignment number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Loop:
     """A loop, as its driver sees it."""
 
     owes: dict[int, Batch] = field(default_factory=dict)
-    """By the number of the assignment."""
+    """Unanswered shares, by the number of the assignment."""
 
 
 class Loops:

@@ -2,8 +2,8 @@
 
     python -m tests.sim.matrix >docs/handover-matrix.md
 
-Each cell is played with several seeds: other delays, other records, epochs of both kinds. All of them have to give the
-sinks every row once (`checks`), and to end with the table that was wanted; the cell says what happened on the way there.
+Each cell is simulated with several seeds: other delays, other records, epochs of both kinds. Every run must write each row
+to the sinks once (`checks`), and must end with the planned table; the cell lists the events on the way.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.sim.world import World
 
 SEEDS = 6
 GIVEN_MS = 60
-"""When the plan is given: epochs are under way."""
+"""Time of the plan: epochs are running."""
 BACK_MS = 40
-"""After which a victim is back, with its files; the journal after five times as long."""
+"""Time until a victim is back, with its files; for the journal five times that."""
 
 
 def placed(*workers: int) -> Placement:
@@ -91,14 +91,14 @@ class Played(World):
         self.facts: dict[str, bool] = {}
         self.copies = 0
         self.attempts: list[CommitId] = []
-        """Before it struck."""
+        """Attempts before the fault."""
         super().__init__(seed, scenario=Scenario(
             graph=(data.Node((data.SOURCE,), False),), vnodes=2, workers=4, spare=0, per_worker=1, replicas=1, epochs=8,
             keys=8, splits=2, varied=bool(seed % 2), weather=Weather(slow=0.0), faults=[], desired=[GIVEN_MS], batch=1,
             attempt_ms=250, fenced_sink=False, pulses=False, disasters=[], checkpoint_ms=90, keep=1,
             continuous=seed % 2 == 0, losing=False,
         ))  # fmt: skip
-        self.counts = {"LoadChunk": 0, "Compute": 0}  # before which somebody asks
+        self.counts = {"LoadChunk": 0, "Compute": 0}  # effects before which `before` is called
         self.settings = replace(self.settings, plan_ms=1_800_000)
         new = [i for i in case.after if i not in case.before] or [case.after[0]]
         self.hit = {
@@ -194,7 +194,7 @@ class Played(World):
                 self.facts[f"{i} out, in"] = True
 
     def found(self) -> dict[str, bool]:
-        """What happened, in words. Raises Violation or Livelock, and AssertionError where it did not end as it should."""
+        """The events in words. Raises Violation or Livelock, or AssertionError if the run ended with a wrong table."""
         assert self.run() == "finished", self.done
         assert self.journal is not None
         ends = self.journal.groups[0]
@@ -211,7 +211,7 @@ class Played(World):
 
 
 def cell(case: Case, victim: str, moment: str) -> str:
-    """What happened in all seeds; in brackets: in some."""
+    """The events of all seeds; in brackets: of some seeds."""
     played = [Played(case, victim, moment, seed) for seed in range(SEEDS)]
     if not all(world.hit.get(victim, True) for world in played):
         return "-"
@@ -225,8 +225,8 @@ def cell(case: Case, victim: str, moment: str) -> str:
     if not there:
         return "-"
     words = dict.fromkeys(word for facts in there for word in facts)
-    said = [word if all(word in facts for facts in there) else f"({word})" for word in sorted(words)]
-    return "; ".join(said) or "as planned"
+    shown = [word if all(word in facts for facts in there) else f"({word})" for word in sorted(words)]
+    return "; ".join(shown) or "as planned"
 
 
 HEAD = """\

@@ -1,6 +1,7 @@
-"""Disasters of the simulated world, and the way back: which checkpoint, by which driver, onto which instances.
+"""Disasters of the simulated world, and restores: the choice of a checkpoint, of a driver and of instances.
 
-Everything is lost at once, and a new run begins from the store; or all copies of a virtual node, and the same run does.
+Either everything is lost, and a new run restores from the store; or all copies of one virtual node are lost, and the same
+run restores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.sim.store import Manifest, Store
 
 
 class Restores(Links):
-    """The part of the world that begins anew."""
+    """Disasters and restores of the world."""
 
     scenario: faults.Scenario
     store: Store
@@ -41,22 +42,22 @@ class Restores(Links):
     roll_back: Callable[[Host, Files], None]
 
     sink_fence = 0
-    """The sinks refuse drivers of lower generations: they were truncated by this one."""
+    """Generation of the last driver that truncated the sinks: they refuse lower generations."""
     suspends = False
     """The job is to be suspended."""
     loses_while_collecting = False
     lost_while_collecting = False
-    """The next one who chooses a checkpoint takes the oldest, slowly: somebody may be removing it."""
+    """The next restore chooses the oldest checkpoint, slowly, while its files may be removed."""
     unbegun = 0
     """Disasters that have not happened yet."""
     run_number = 0
-    """Of the job: each has a journal of its own."""
+    """Number of the job's run: each run has its own journal."""
     begins_anew = False
-    """The next driver is the first one of a run that begins with a checkpoint."""
+    """The next driver begins a new run with a restore."""
 
     # ---- what is lost
     def disaster(self, what: str) -> None:
-        """Nothing happens to a job that has no checkpoint yet."""
+        """Cause a disaster, if the job has a checkpoint."""
         self.unbegun -= 1
         begun = self.journal is not None and not self.journal.initial
         if not self.store.manifests:
@@ -71,7 +72,7 @@ class Restores(Links):
             self.lose_everything()
 
     def lose_file(self) -> None:
-        """The store itself loses a file that counts."""
+        """The store loses a file that a manifest names."""
         named = sorted({name for one in self.store.manifests.values() for name in one.files})
         if named:
             name = self.rnd.choice(named)
@@ -80,7 +81,7 @@ class Restores(Links):
             self.store.lost[name] = True
 
     def lose_copies(self) -> None:
-        """Of one virtual node, all at once."""
+        """Lose all copies of one virtual node at once."""
         assert self.journal is not None
         group = self.rnd.choice(self.journal.groups)
         if self.rnd.random() < 0.5:
@@ -95,20 +96,20 @@ class Restores(Links):
             host.files = Files()
 
     def older_life(self, host: Host, files: Files) -> None:
-        """Files of the life before come back, and another driver asks for what there is."""
+        """An instance comes back with older files, and another driver starts."""
         if host is self.hosts[host.name] and self.driver is not None and self.journal is not None:
             self.roll_back(host, files)
             if not host.alive:
                 self.kill_driver(self.driver)
 
     def collecting(self) -> None:
-        """Everything is lost while somebody removes what nobody needs."""
+        """Lose everything while a driver removes files."""
         if self.loses_while_collecting:
             self.loses_while_collecting, self.lost_while_collecting = False, True
             self.after(self.rnd.randint(0, 6), self.lose_everything)
 
     def lose_everything(self) -> None:
-        """Instances with their files, drivers, the journal. What the sinks have stays, and what is in the store."""
+        """Lose instances with their files, drivers and the journal. Sinks and store keep their data."""
         self.note("fault", "everything is lost")
         self.suspends = False
         for link in list(self.net.links.values()):
@@ -127,9 +128,9 @@ class Restores(Links):
                 self.after(self.rnd.randint(1, 60), self.start, host.name)
         self.net.held.clear()
 
-    # ---- the way back
+    # ---- restores
     def choose(self, then: Callable[[Manifest, str], None], generation: int | None = None) -> None:
-        """Pin a checkpoint, and look that it is still there: mostly the newest."""
+        """Pin a checkpoint, mostly the newest, and check that it still exists."""
         listed = self.store.listed()
         if not listed:
             self.done = "nothing to restore"
@@ -159,11 +160,11 @@ class Restores(Links):
     looks_after_pinning = True
 
     def begin_anew(self) -> None:
-        """A new run: another assignment of another number of instances."""
+        """Begin a new run, with another number of instances and another assignment."""
 
         def chosen(manifest: Manifest, origin: str) -> None:
             if self.journal is not None:
-                self.new_driver()  # One that was given up has begun it meanwhile.
+                self.new_driver()  # A zombie has begun the run.
             elif self.driver is None or not self.driver.alive:
                 self.initial = self.table_of(Version(manifest.generation, 0), origin)
                 self.settle_truth(manifest)
@@ -172,7 +173,7 @@ class Restores(Links):
         self.choose(chosen)
 
     def swap(self, driver: Driver) -> None:
-        """No copy of something is left: the same run begins from a checkpoint."""
+        """Restore a checkpoint in the same run, because a virtual node has no copy left."""
 
         def chosen(manifest: Manifest, origin: str) -> None:
             if not driver.alive:
@@ -189,7 +190,7 @@ class Restores(Links):
         self.choose(chosen, driver.generation)
 
     def table_of(self, version: Version, origin: str) -> Table:
-        """Groups on any instances that run, but no two members on one worker."""
+        """A table with random running instances; no group has two members on one worker."""
         away = {h.name.split(".")[0]: True for h in self.hosts.values() if h.frozen}
         workers = sorted({name.split(".")[0] for name in self.hosts})
         workers = [w for w in workers if w not in away] or workers
@@ -206,7 +207,7 @@ class Restores(Links):
         return Table(version, groups, initial=True, origin=origin)
 
     def truncate(self, manifest: Manifest) -> None:
-        """What the sinks have behind a checkpoint goes. Of another branch of the job they are put where it was."""
+        """Remove the rows after a checkpoint from the sinks. If the sinks have another branch of the job, reset them to the checkpoint."""
         checks, epoch = self.checks, manifest.commit.commit_id.step.epoch
         if all((checks.emitted_label.get(e), checks.emitted_in.get(e)) == x for e, x in manifest.emitted.items()):
             for e, (_, rows) in manifest.sink.items():
@@ -221,7 +222,7 @@ class Restores(Links):
         self.remember(manifest)
 
     def remember(self, manifest: Manifest) -> None:
-        """What led to a checkpoint, which may be of a branch that was left."""
+        """Keep the history of a checkpoint, which may be on an abandoned branch."""
         at: Any = manifest.truth
         while at is not None and at.commit_id is not None:
             self.checks.references[at.commit_id] = at
@@ -229,7 +230,7 @@ class Restores(Links):
             at = at.parent
 
     def settle_truth(self, manifest: Manifest) -> None:
-        """In a new run attempts are numbered anew: of the last one counts what led to the checkpoint."""
+        """A new run numbers its attempts from the begin; of the last run only the history of the checkpoint counts."""
         before = self.checks
         self.checks = checks.Checks(before.world)
         self.checks.root, self.checks.references = before.root, {None: before.root}

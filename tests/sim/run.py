@@ -1,8 +1,8 @@
 """Run many seeds, or look for the damage that a removed rule does.
 
     python -m tests.sim.run --seeds 2000 --from 0      all rules on; the first failure ends the run
-    python -m tests.sim.run --seeds 2000 --moving      the same from a seed that the commit says
-    python -m tests.sim.run --seed S -v                one seed, with its story
+    python -m tests.sim.run --seeds 2000 --moving      the same, with a first seed from the commit
+    python -m tests.sim.run --seed S -v                one seed, with all its events
     python -m tests.sim.run --rules                    every rule removed in turn
     python -m tests.sim.run --rule NAME[+NAME]         one rule, or rules that cover each other
 
@@ -36,7 +36,7 @@ MODELLED = (
     "compares_offsets", "keeps_tombs", "scans_whole", "collects_pinned_last", "looks_after_pinning", "rewinds",
     "takes_owed", "waits_out",
 )  # fmt: skip
-"""Guards of the driver's process, and of the store, which are modelled here: no part of the protocol, removed in the same way."""
+"""Guards of the driver's process and of the store, which are simulated here: not rules of the protocol, but removed alike."""
 
 
 def one(seed: int, off: tuple[str, ...] = (), verbose: bool = False) -> tuple[int, int, str, str]:
@@ -60,7 +60,7 @@ def tell(world: World) -> str:
 
 
 def _begin() -> None:
-    """What is there before the first seed stays; each seed leaves one world, which is collected now and then."""
+    """Objects from before the first seed stay; each seed leaves one world, which is collected from time to time."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -90,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")
-    parser.add_argument("--moving", action="store_true", help="begin where the commit says")
+    parser.add_argument("--moving", action="store_true", help="take the first seed from the commit")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--rule", default="")
     parser.add_argument("--rules", action="store_true")

@@ -1,7 +1,7 @@
-"""Spark's checkpoint of the query: what each epoch covers of the source, and which epochs have ended. It can lose its end.
+"""Spark's checkpoint of the query: the blocks of the source in each epoch, and the epochs that have ended. It can lose its end.
 
-The source is an endless row of blocks. Spark decides how many an epoch covers when it plans it, and that depends on the
-moment: an epoch that is planned anew covers something else. Drivers come and go, and read what is here.
+The source is an endless sequence of blocks. When Spark plans an epoch, it decides how many blocks the epoch has, which
+depends on the moment: an epoch that is planned again has other blocks. Each driver reads this checkpoint.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from ferry.contract.names import CommitId
 from tests.sim.events import Dice
 
 Range = tuple[int, int]
-"""From this block on, up to that one."""
+"""First block, and the block after the last."""
 
 
 class Spark:
-    """The folder, not the process."""
+    """The checkpoint folder, not the process."""
 
     def __init__(self, epochs: int, rnd: Dice) -> None:
         self.epochs, self.rnd = epochs, rnd
@@ -23,11 +23,11 @@ class Spark:
         self.commits: dict[int, bool] = {}
 
     def ended(self) -> int:
-        """The last epoch that Spark has seen the end of."""
+        """The last epoch that has ended, as far as Spark knows."""
         return max(max(self.commits, default=-1), max(self.offsets, default=-1) - 1)
 
     def plan(self, epoch: int, start: int | None) -> Range:
-        """What the epoch covers; decided now, unless it was before. A driver that ran the one before knows its `start`."""
+        """The blocks of the epoch, planned now unless they were before. The driver of the epoch before knows `start`."""
         if epoch not in self.offsets:
             if start is None:
                 start = self.offsets[max(self.offsets)][1] if self.offsets else 0
@@ -35,7 +35,7 @@ class Spark:
         return self.offsets[epoch]
 
     def forget(self) -> None:
-        """The newest files are gone."""
+        """Lose the newest files."""
         for _ in range(self.rnd.randint(1, 2)):
             newest = max([*self.offsets, *self.commits], default=-1)
             self.commits.pop(newest, None)
@@ -49,8 +49,8 @@ class Spark:
         epoch = committed.step.epoch
         start, end = covered(meta)
         if epoch and epoch - 1 not in self.offsets:
-            self.offsets[epoch - 1] = (start, start)  # Where it began does not matter any more.
-        # A driver that was given up may have planned it anew, where it was lost.
+            self.offsets[epoch - 1] = (start, start)  # Its first block does not matter any more.
+        # If the plan of this epoch was lost, a zombie may have planned the epoch again.
         if epoch not in self.commits or epoch not in self.offsets:
             self.offsets[epoch] = (start, end)
         again = self.ended() < epoch and not final
@@ -59,7 +59,7 @@ class Spark:
 
 
 def covered(meta: bytes) -> Range:
-    """What the epoch that committed these notes covers."""
+    """The blocks of the epoch that committed these notes."""
     start, end, *_ = meta.split()
     return int(start), int(end)
 
@@ -70,5 +70,5 @@ def greatest(meta: bytes, operators: int) -> list[int]:
 
 
 def notes(covers: Range, seen: list[int]) -> bytes:
-    """What an epoch commits with its steps."""
+    """The notes that an epoch commits with its steps."""
     return " ".join(map(str, (*covers, *seen))).encode()

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 SCAN_ROWS = 3
-"""Of one part of a scan."""
+"""Rows in one part of a scan."""
 YOUNG = 120
-"""A file stays for so long after it was first seen that no writer needs it: a driver that was given up may still name it."""
+"""Time that a file stays after it was first seen without a writer: a zombie may still name it."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    """A checkpoint, and what the checker knows of its moment."""
+    """A checkpoint, and the reference state of its moment."""
 
     name: str
     number: int
@@ -47,7 +47,7 @@ class Manifest:
 
 @dataclass(slots=True)
 class Part:
-    """What becomes one file: a scan of one virtual node, or changes of several."""
+    """The content of one file: a scan of one virtual node, or changes of several."""
 
     rows: dict[int, data.Rows] = field(default_factory=dict)
     name: str = ""
@@ -64,22 +64,22 @@ class StoredRows:
 
 
 class Store:
-    """What outlives everything."""
+    """The store, which outlives all processes."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.files: dict[str, StoredRows] = {}
         self.manifests: dict[str, Manifest] = {}
         self.pins: dict[str, Manifest] = {}
-        """By the name of the restore that needs the files."""
+        """Manifests whose files a restore needs, by the name of the restore."""
         self.lost: dict[str, bool] = {}
-        """Files that a fault has taken, which no guard brings back."""
+        """Files that a fault has removed."""
         self.unneeded: dict[str, int] = {}
-        """Files that no writer needs any more, and since when that is known."""
+        """Files that no writer needs any more, with the time when that was first seen."""
         self.names = 0
 
     def delay(self) -> int:
-        """Of one request."""
+        """The delay of one request."""
         rnd = self.world.rnd
         return rnd.randint(30, 150) if rnd.random() < 0.08 and not self.world.net.fair else rnd.randint(1, 6)
 
@@ -95,7 +95,7 @@ class Store:
         self.world.after(self.delay(), self._arrive, host, host.life, part, name, then)
 
     def _arrive(self, host: Host, life: int, part: Part, name: str, then: Callable[[], None]) -> None:
-        """A part that a checkpoint needs, while one before still writes it, may be there twice: the first one counts."""
+        """Write a part. If an earlier checkpoint still writes it, it may be written twice: the first file counts."""
         ended = not host.alive or host.life != life
         if self.fails() or (ended and self.world.rnd.random() < 0.5):
             if not ended:
@@ -108,11 +108,11 @@ class Store:
             then()
 
     def listed(self) -> list[Manifest]:
-        """The newest first."""
+        """All manifests, the newest first."""
         return sorted(self.manifests.values(), key=lambda one: (one.number, one.generation), reverse=True)
 
     def state(self, manifest: Manifest, vnode: int) -> data.Rows | None:
-        """What a restore would load; None: a file is missing."""
+        """The rows that a restore would load; None if a file is missing."""
         rows: data.Rows = {}
         for name in manifest.chains[vnode]:
             if name not in self.files:
@@ -121,7 +121,7 @@ class Store:
         return rows
 
     def verify(self, manifest: Manifest) -> None:
-        """It is the state as of its commit id, whole."""
+        """Check that a checkpoint has the whole state as of its commit id."""
         world, truth = self.world, manifest.truth
         if len(manifest.chains) != world.vnodes:
             world.checks.fail(f"{manifest.name} has virtual nodes {sorted(manifest.chains)} of {world.vnodes}")
@@ -136,13 +136,13 @@ class Store:
                 world.checks.fail(f"{manifest.name} has {have} for virtual node {v}, not {want}")
 
     def living(self, manifest: Manifest, rows: data.Rows) -> data.Rows:
-        """What matters after its epoch."""
+        """The rows that matter after the epoch of the checkpoint."""
         highs, epoch = manifest.truth.highs, manifest.commit.commit_id.step.epoch
         return {r: x for r, x in rows.items() if data.lives(self.world.graph, r, highs, epoch)}
 
-    # ---- what may go
+    # ---- removal
     def collect(self, keep: int, goes_on: Callable[[], bool]) -> Iterator[int]:
-        """Old manifests, then files that nobody needs, one after the other; yields after each request."""
+        """Remove old manifests, then unneeded files, one after the other; yields the delay of each request."""
         pinned, listed = self.pinned(), self.listed()
         for manifest in listed[keep:]:
             yield 4 * self.delay()
@@ -164,7 +164,7 @@ class Store:
         return {name for one in self.pins.values() for name in one.files}
 
     def in_flight(self, name: str, file: StoredRows) -> bool:
-        """Whether it may become part of a checkpoint: its writer has it in a chain, or had a moment ago."""
+        """Whether a file may become part of a checkpoint: its writer has it in a chain, or had it a moment ago."""
         writer, now = file.writer, self.world.clock.now
         if writer.alive and writer.life == file.life and name in writer.archive.names():
             return True
@@ -174,7 +174,7 @@ class Store:
 # ---- what an instance writes ---------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Kept:
-    """Of one virtual node: a scan, what has changed since it began, and the scan that is to take its place."""
+    """For one virtual node: a scan, the changes since it began, and the scan that will replace it."""
 
     scan: Part = field(default_factory=Part)
     whole: bool = False
@@ -183,7 +183,7 @@ class Kept:
 
 
 class Archive:
-    """What one life of an instance has of the virtual nodes that it leads, for checkpoints."""
+    """Scans and changes of the virtual nodes that an instance leads, in one life, for checkpoints."""
 
     def __init__(self, host: Host) -> None:
         self.host, self.world = host, host.world
@@ -204,7 +204,7 @@ class Archive:
         self.world.after(self.world.rnd.randint(0, 8), self.scan, self.host.life, vnode, kept, None)
 
     def scan(self, life: int, vnode: int, kept: Kept, cursor: data.Row | None) -> None:
-        """The next rows, as they are now."""
+        """Scan the next rows of the current state."""
         host, mine = self.host, self.kept.get(vnode)
         if not host.alive or life != host.life or mine is None or (kept is not mine and kept is not mine.again):
             return
@@ -222,12 +222,12 @@ class Archive:
             self.shadow.setdefault(vnode, {}).update(rows)
 
     def names(self) -> set[str]:
-        """Of all that may still be named."""
+        """Names of all files that a checkpoint may still name."""
         chains = [one for kept in self.kept.values() for one in (kept, kept.again) if one is not None]
         return {part.name for one in chains for part in (one.scan, *one.changes)}
 
     def write(self, effect: core.WriteCheckpoint) -> None:
-        """Freeze what has changed until now, and answer when all is in the store that makes the state of now."""
+        """Freeze the changes until now, and answer when the store has all files of the current state."""
         frozen, self.shadow = Part(self.shadow), {}
         whole = all(kept.whole for kept in self.kept.values()) or not self.world.scans_whole
         for v, kept in self.kept.items():
@@ -257,7 +257,7 @@ class Archive:
             stored()
 
     def answer(self, life: int, effect: core.WriteCheckpoint, chains: bytes) -> None:
-        """Whoever stands still says it later."""
+        """Answer the driver; an instance that stands still answers later."""
         host = self.host
         if not host.alive or host.life != life:
             return
@@ -301,7 +301,7 @@ class Loading:
                 self.world.after(store.delay(), self.go_on, life)
                 return
             self.reason = f"{name} is missing"
-            # Who is still loading once the job has begun without it is no member.
+            # An instance that still loads after the job has begun without it is no member.
             journal = self.world.journal
             origin = journal.origin if journal is not None and journal.restoring else ""
             if name not in store.lost and origin == commit.origin and host.ways is None:

@@ -1,4 +1,4 @@
-"""The page of what becomes of a move when something dies in the middle of it is what happens."""
+"""`docs/handover-matrix.md` shows the simulated outcomes of a move with a failure in the middle."""
 
 from __future__ import annotations
 

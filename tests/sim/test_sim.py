@@ -21,7 +21,7 @@ def test_nothing_breaks(first: int) -> None:
 
 @pytest.mark.sim
 def test_a_seed_is_a_seed() -> None:
-    """The same story whatever Python's hash seed is: nothing iterates a set in an order that matters."""
+    """The events of a seed do not depend on Python's hash seed: no order of a set matters."""
     stories = []
     for salt in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -34,7 +34,7 @@ def test_a_seed_is_a_seed() -> None:
 def test_a_failed_seed_is_replayed_by_one_line_and_carries_its_story(capsys: pytest.CaptureFixture[str]) -> None:
     found = search(range(20), ("drop_stale",), 1)
     assert report(found, ("drop_stale",)) == 1
-    said = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     seed, story = found[0][0], found[0][3].splitlines()
-    assert said[1] == f"replay: python -m tests.sim.run --seed {seed} --rule drop_stale -v"
-    assert len(story) == 64 and said[2 : 2 + 64] == story
+    assert lines[1] == f"replay: python -m tests.sim.run --seed {seed} --rule drop_stale -v"
+    assert len(story) == 64 and lines[2 : 2 + 64] == story

@@ -1,6 +1,7 @@
-"""The simulated host keeps and drops what the real one does: the same stories through both, compared after every step.
+"""The simulated host has the same state as a real instance: both run the same stories and are compared after every step.
 
-A story is what one instance is told. The real side is `Instance` and `Data` with files, the simulated one `tests.sim.host`.
+A story is a sequence of events for one instance. The real side is `Instance` and `Data` with files, the simulated side
+`tests.sim.host`.
 """
 
 from __future__ import annotations
@@ -35,38 +36,40 @@ Rows = dict[tuple[int, int], int]
 
 
 @dataclass
-class Told:
-    """One step of a story: an event, what comes with it, and after how many of its effects the instance dies, if it does."""
+class StoryStep:
+    """One step of a story: an event, its rows, and the number of effects after which the instance dies, if it dies."""
 
     event: core.Event | None
-    """None: it dies between two events."""
+    """None: the instance dies between two events."""
     rows: Rows = field(default_factory=dict)
     dies_after: int | None = None
     lost: str = ""
-    """Of which leader the logged deltas are gone when it comes back ("*": of all)."""
+    """The leader whose logged deltas are lost at the restart ("*": all leaders)."""
 
 
-def table(number: int, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]], initial: bool = False) -> Told:
+def table(
+    number: int, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]], initial: bool = False
+) -> StoryStep:
     made = tuple(Group(Term(1, number), in_sync, learners) for in_sync, learners in groups)
-    return Told(m.Install(Table(Version(1, number), made, initial)))
+    return StoryStep(m.Install(Table(Version(1, number), made, initial)))
 
 
 def delta(epoch: int, number: int, rows: Rows, vnodes: tuple[int, ...], chain: tuple[InstanceId, ...] = (A, ME),
-          version: int = 1, leader: InstanceId = A, operator: int = 0) -> Told:  # fmt: skip
+          version: int = 1, leader: InstanceId = A, operator: int = 0) -> StoryStep:  # fmt: skip
     step = Step(epoch, operator)
-    return Told(m.Delta(step, Attempt(1, number), Version(1, version), leader, chain, vnodes, 0, 0), rows)
+    return StoryStep(m.Delta(step, Attempt(1, number), Version(1, version), leader, chain, vnodes, 0, 0), rows)
 
 
 def commit(
     epoch: int, number: int, low: int = 0, high: int = 0, dies_after: int | None = None, operator: int = 0
-) -> Told:
+) -> StoryStep:
     results = (StepResult(Attempt(1, number), low, high),)
-    return Told(m.Commit(CommitId(Step(epoch, operator), Attempt(1, number)), 1, results), {}, dies_after)
+    return StoryStep(m.Commit(CommitId(Step(epoch, operator), Attempt(1, number)), 1, results), {}, dies_after)
 
 
-def chunk(number: int, rows: Rows, base: int | None, last: bool = False, session: int = 1, floor: int = 0) -> Told:
+def chunk(number: int, rows: Rows, base: int | None, last: bool = False, session: int = 1, floor: int = 0) -> StoryStep:
     commit_id = CommitId(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
-    return Told(m.Chunk(A, session, number, commit_id, last, 0, floor), rows)
+    return StoryStep(m.Chunk(A, session, number, commit_id, last, 0, floor), rows)
 
 
 def spread(epoch: int, first: int | None = None) -> Rows:
@@ -78,7 +81,7 @@ def of(vnodes: tuple[int, ...], rows: Rows) -> Rows:
     return {at: x for at, x in rows.items() if at[1] % VNODES in vnodes}
 
 
-DIES, ASK = Told(None), Told(m.Ask(1))
+DIES, ASK = StoryStep(None), StoryStep(m.Ask(1))
 BOTH, ALL = ((A, ME), ()), (0, 1, 2, 3)
 HELD = [table(1, BOTH, BOTH, BOTH, BOTH, initial=True), delta(0, 1, spread(0), ALL), commit(0, 1)]
 LEARNS = ((A,), (ME,))
@@ -86,7 +89,7 @@ LEARNED = [
     table(1, LEARNS, LEARNS, ((A,), ()), ((A,), ())), commit(0, 1), chunk(0, of((0, 1), spread(0)), 0),
 ]  # fmt: skip
 
-STORIES: dict[str, list[Told]] = {
+STORIES: dict[str, list[StoryStep]] = {
     "a replica follows": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2), DIES, ASK],
     "an Apply is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
     "an Apply is cut short after the commit record": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
@@ -117,7 +120,7 @@ STORIES: dict[str, list[Told]] = {
     ],
     "it leaves a group": [*HELD, table(2, BOTH, ((A,), ()), ((C,), ()), BOTH), DIES, ASK],
     "it leaves a group, and dies before it drops": [
-        *HELD, Told(table(2, BOTH, ((A,), ()), ((C,), ()), BOTH).event, {}, 1), ASK,
+        *HELD, StoryStep(table(2, BOTH, ((A,), ()), ((C,), ()), BOTH).event, {}, 1), ASK,
     ],
     "it leaves, and comes back": [
         *HELD, table(2, ((A,), ()), BOTH, BOTH, BOTH), table(3, LEARNS, BOTH, BOTH, BOTH),
@@ -132,7 +135,7 @@ STORIES: dict[str, list[Told]] = {
         LEARNED[0], commit(2, 3, 15, 15), chunk(0, of((0, 1), spread(0)), 2), chunk(1, {}, 2, last=True),
     ],
     "a snapshot is cut short": [*LEARNED, DIES, ASK],
-    "whole, and dies before it is told that it is in sync": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
+    "whole, and dies before a table has it in sync": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
     "a learner's delta beside the snapshot": [
         *LEARNED, delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), commit(1, 2), chunk(1, {}, 0, last=True), DIES,
     ],
@@ -141,16 +144,16 @@ STORIES: dict[str, list[Told]] = {
     ],
     "a learner's delta that comes over another leader's snapshot": [
         *LEARNED, chunk(1, {}, 0, last=True), commit(1, 2), table(2, LEARNS, ((C,), (ME,)), ((A,), ()), ((A,), ())),
-        Told(m.Chunk(C, 2, 0, CommitId(Step(1, 0), Attempt(1, 2)), False, 0, 0), of((1,), {**spread(0), **spread(1)})),
-        Told(m.Chunk(C, 2, 1, CommitId(Step(1, 0), Attempt(1, 2)), True, 0, 0)),
+        StoryStep(m.Chunk(C, 2, 0, CommitId(Step(1, 0), Attempt(1, 2)), False, 0, 0), of((1,), {**spread(0), **spread(1)})),
+        StoryStep(m.Chunk(C, 2, 1, CommitId(Step(1, 0), Attempt(1, 2)), True, 0, 0)),
         delta(1, 2, of((0, 1), spread(1)), (0, 1), ()),
     ],
     "a snapshot begins again": [
-        *LEARNED, Told(core.PeerLost(A)), chunk(0, of((0, 1), spread(1)), 0, session=2),
+        *LEARNED, StoryStep(core.PeerLost(A)), chunk(0, of((0, 1), spread(1)), 0, session=2),
         chunk(1, {}, 0, last=True, session=2),
     ],
     "a snapshot of a leader that is ahead in time": [
-        *LEARNED, commit(1, 2, 0, 20), Told(core.Tick(60_000)), chunk(0, of((0, 1), spread(2)), 1, session=2, floor=20),
+        *LEARNED, commit(1, 2, 0, 20), StoryStep(core.Tick(60_000)), chunk(0, of((0, 1), spread(2)), 1, session=2, floor=20),
         chunk(1, {}, 1, last=True, session=2, floor=20), DIES, ASK,
     ],
 }  # fmt: skip
@@ -163,9 +166,9 @@ JOIN = OperatorDescriptor("j", 0, "join", (("k", "int"),), Window(SIZE[0], SIZE[
              Side((("x", "x", "int64"),)), Side((("y", "y", "int64"),)))  # fmt: skip
 
 
-def appended(told: Told) -> Told:
-    """The same for a state that only grows: every epoch has keys of its own."""
-    return replace(told, rows={(s, k + 2 * VNODES * (x // 100)): x for (s, k), x in told.rows.items()})
+def appended(step: StoryStep) -> StoryStep:
+    """The same step for a state that only grows: every epoch has its own keys."""
+    return replace(step, rows={(s, k + 2 * VNODES * (x // 100)): x for (s, k), x in step.rows.items()})
 
 
 class Real:
@@ -197,14 +200,14 @@ class Real:
         for effect in effects[:dies_after]:
             assert self.data.perform(effect) is None
 
-    def take(self, told: Told) -> None:
-        if told.event is not None:
-            if isinstance(told.event, m.Delta | m.Chunk):
-                self.data.receive(told.event, self.batch(told.rows))
-            self.perform(self.core.step(told.event), told.dies_after)
-        if told.event is None or told.dies_after is not None:
-            if told.lost:
-                for file in (self.directory / "log").glob(f"*-{told.lost}-*.delta"):
+    def take(self, step: StoryStep) -> None:
+        if step.event is not None:
+            if isinstance(step.event, m.Delta | m.Chunk):
+                self.data.receive(step.event, self.batch(step.rows))
+            self.perform(self.core.step(step.event), step.dies_after)
+        if step.event is None or step.dies_after is not None:
+            if step.lost:
+                for file in (self.directory / "log").glob(f"*-{step.lost}-*.delta"):
                     file.unlink()
             self.begin()
 
@@ -223,7 +226,7 @@ class Real:
         return pa.RecordBatch.from_pydict(columns, schema=state_schema(self.descriptor))
 
     def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
-        """By virtual node (slice, key, value), each as often as it is there."""
+        """By virtual node: (slice, key, value), with the number of rows."""
         out = {}
         for v in range(VNODES):
             found: Counter[tuple[int, int, int]] = Counter()
@@ -243,7 +246,7 @@ class Real:
 
 
 class Simulated:
-    """The same by the simulation."""
+    """The same instance in the simulation."""
 
     def __init__(self) -> None:
         world = self.world = World(0)
@@ -273,23 +276,23 @@ class Simulated:
         self.left -= 1
         return "dies" if self.left < 0 else ""
 
-    def take(self, told: Told) -> None:
-        self.left = told.dies_after
-        if told.event is not None:
+    def take(self, step: StoryStep) -> None:
+        self.left = step.dies_after
+        if step.event is not None:
             body: Any = None
-            rows = [(k % VNODES, (0, s, k), x) for (s, k), x in told.rows.items()]
-            match told.event:
+            rows = [(k % VNODES, (0, s, k), x) for (s, k), x in step.rows.items()]
+            match step.event:
                 case m.Delta(vnodes=vnodes):
                     body = {v: {row: x for w, row, x in rows if w == v} for v in vnodes}
                 case m.Chunk():
                     body = rows
-            self.host.take(told.event, "", body)
-        if told.event is None or told.dies_after is not None:
+            self.host.take(step.event, "", body)
+        if step.event is None or step.dies_after is not None:
             if self.host.alive:
                 self.world.crash(self.host)
             log = self.host.files.log
-            for commit_id in list(log) if told.lost else ():
-                log[commit_id] = [(d, body) for d, body in log[commit_id] if told.lost not in ("*", d.leader)]
+            for commit_id in list(log) if step.lost else ():
+                log[commit_id] = [(d, body) for d, body in log[commit_id] if step.lost not in ("*", d.leader)]
             self.begin()
 
     def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
@@ -305,7 +308,7 @@ class Simulated:
 
 
 def live(side: Real | Simulated, over: int) -> dict[int, Counter[tuple[int, int, int]]]:
-    """What is held of slices that never were over: a file of rows goes when all of its slices are, which nobody reads."""
+    """Rows of slices that are not final: a file stays until all its slices are final, and final slices are never read."""
     return {
         v: Counter({row: n for row, n in held.items() if (row[0] + 1) * SIZE[0] > over})
         for v, held in side.holds().items()
@@ -320,12 +323,12 @@ def test_the_simulated_host_holds_what_the_real_one_does(
 ) -> None:
     real, simulated = Real(tmp_path, descriptor), Simulated()
     over = real.floor
-    for number, told in enumerate(STORIES[name]):
+    for number, step in enumerate(STORIES[name]):
         if descriptor.kind == "join":
-            told = appended(told)
-        real.take(told)
-        simulated.take(told)
-        where = f"after step {number}: {told.event}"
+            step = appended(step)
+        real.take(step)
+        simulated.take(step)
+        where = f"after step {number}: {step.event}"
         assert real.core.saved == simulated.host.core.saved == simulated.host.files.saved, where
         assert real.floor == simulated.floor, where
         over = max(over, real.floor)
@@ -340,9 +343,9 @@ def test_the_simulated_host_holds_what_the_real_one_does(
 def test_an_apply_that_cannot_be_done_again_leaves_no_copy(name: str, tmp_path: Path) -> None:
     real = Real(tmp_path, AGGREGATE)
     story = STORIES[name]
-    for told in story[: story.index(ASK) + 1]:
-        real.take(told)
-    (answer,) = [said for said in real.sent if isinstance(said, m.Answer)]
+    for step in story[: story.index(ASK) + 1]:
+        real.take(step)
+    (answer,) = [message for message in real.sent if isinstance(message, m.Answer)]
     assert (answer.committed, answer.holds, answer.prepared) == (None, (), ())
     assert not any(real.holds().values()) and not real.logged()
-    assert real.core.saved.generation == 1, "whom it obeys it knows all the same"
+    assert real.core.saved.generation == 1, "it still knows the generation of its driver"

@@ -25,12 +25,12 @@ from tests.sim.spark import Spark
 from tests.sim.store import Store
 
 HEALED = 1_200
-"""From this time on nothing new goes wrong."""
+"""From this time on no new fault occurs."""
 PATIENCE = 25_000
-"""How long a healed world may take to finish."""
+"""Time that a healed world may take to finish."""
 
 NEED_ROOM = ("LogDelta", "Apply", "LoadChunk")
-"""What an instance cannot do on a full disk."""
+"""Effects that fail on a full disk."""
 
 
 class World(Restores):
@@ -44,8 +44,8 @@ class World(Restores):
         off: tuple[str, ...] = (),
         scenario: faults.Scenario | None = None,
     ) -> None:
-        """`off`: guards of what is modelled here that are removed, like rules; their names are attributes. `scenario`: instead of the
-        one that the seed draws."""
+        """`off`: guards of the simulated driver and store that are removed, like rules; their names are attributes. `scenario`: in
+        place of the scenario of the seed."""
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
         self.rnd = Dice(f"world/{seed}")
         self.code = Dice(f"code/{seed}")
@@ -64,7 +64,7 @@ class World(Restores):
         self.net = Net(self.clock, self.rnd, s.weather, self.deliver)
         self.story: Story = Loud() if verbose else deque(maxlen=64)
         self.counts: dict[str, int] = {}
-        """How often the kinds of effects of which one is `planned` came."""
+        """Number of effects so far, by kind, for kinds with a fault in `planned`."""
         self.planned: dict[tuple[str, int], faults.Fault] = {}
         names = [f"{w}.{i}" for w in range(s.workers + s.spare) for i in range(s.per_worker)]
         self.hosts = {name: Host(self, name) for name in names}
@@ -80,17 +80,17 @@ class World(Restores):
         """Whether a new driver makes Spark's log agree with the state."""
         self.keeps_tombs = "keeps_tombs" not in off
         self.takes_owed = "takes_owed" not in off
-        """Whether a receipt counts only for what its loop owes."""
+        """Whether a receipt counts only for a share that its loop owes."""
         self.scans_whole = "scans_whole" not in off
-        """Whether a checkpoint waits for the scans of what it is made of."""
+        """Whether a checkpoint waits for the scans that it contains."""
         self.collects_pinned_last = "collects_pinned_last" not in off
-        """Whether who removes files looks for readers after manifests."""
+        """Whether a collection reads the pins after the manifests."""
         self.looks_after_pinning = "looks_after_pinning" not in off
-        """Whether a reader looks for the manifest once it has said that it reads."""
+        """Whether a restore looks for the manifest after it has set its pin."""
         self.rewinds = "rewinds" not in off
-        """Whether a restore takes back what Spark and the sinks have beyond the checkpoint."""
+        """Whether a restore cuts Spark's log and the sinks at the checkpoint."""
         self.waits_out = "waits_out" not in off
-        """Whether a copy that takes no snapshot waits until what its leader had is over."""
+        """Whether a copy without a snapshot waits until the earlier rows of its leader are final."""
         self.plans: dict[int, Plan] = {}
         self.desired: Plan | None = None
         self.drivers: dict[str, Driver] = {}
@@ -111,7 +111,7 @@ class World(Restores):
 
     # ---- running
     def run(self) -> str:
-        """Until the job is done, or has stopped for a good reason. Raises Violation or Livelock."""
+        """Run until the job is done, or has stopped for a good reason. Raises Violation or Livelock."""
         for name in self.hosts:
             there = worker_of(InstanceId(name)) < self.scenario.workers
             self.start(name) if there else self.after(self.rnd.randint(1, 300), self.start, name)
@@ -132,7 +132,7 @@ class World(Restores):
         clock, heap = self.clock, self.clock.heap
         while not self.done:
             if heap and clock.now > HEALED + PATIENCE and self.no_helper():
-                self.done = "apart"  # Only an epoch without data gets through, which resets the driver's patience.
+                self.done = "apart"  # Only epochs without data end, and they reset the driver's deadlines.
                 break
             if not heap or clock.now > HEALED + PATIENCE:
                 raise checks.Livelock(
@@ -157,7 +157,7 @@ class World(Restores):
         return self.clock.now > max([0, *self.scenario.desired]) + 50 and not self.unbegun and not self.suspends
 
     def hold_back(self, epoch: int) -> bool:
-        """Some epochs wait, so that faults meet an idle job, too."""
+        """Whether an epoch waits, so that faults occur in an idle job, too."""
         return epoch >= 3 and self.clock.now < epoch * 25
 
     def finish(self, epoch: int) -> None:
@@ -165,7 +165,7 @@ class World(Restores):
 
     # ---- faults
     def before(self, kind: str, who: Any) -> str:
-        """Called before every effect; says how the one who performs it ends, if it does."""
+        """Called before every effect; returns the fate of its process, or an empty text."""
         if kind in NEED_ROOM and isinstance(who, Host) and who.full_until > self.clock.now:
             self.to_driver(who, "", m.Failed(InstanceId(who.name), "its disk is full"))
             return "fails"
@@ -193,7 +193,7 @@ class World(Restores):
         host = who if isinstance(who, Host) else rnd.choice(list(self.hosts.values()))
         driver = who if isinstance(who, Driver) else self.driver
         if what in ("worker", "loseworker", "backup"):
-            # The one that performs the effect comes last: it is the one that the caller ends.
+            # The process that performs the effect comes last: the caller ends it.
             one = {"worker": "crash", "loseworker": "lose", "backup": "rollback"}[what]
             length = rnd.randint(20, 200)
             for mate in self.mates(host):
@@ -215,7 +215,7 @@ class World(Restores):
         elif what == "slow":
             host.long_computes += 1
         elif what == "freeze" and host.alive:
-            # A job that has not begun waits for its first workers for as long as they take.
+            # A job that has not begun waits for its first workers without a limit.
             begun = self.journal is not None and not self.journal.initial
             host.stand(f.length if begun else min(f.length, 1500), frozen=True)
         elif what == "twin" and host.alive and host.ways is None and not host.with_earlier_life and self.may_lose(host):
@@ -250,16 +250,16 @@ class World(Restores):
         return ""
 
     def roll_back(self, host: Host, files: Files) -> None:
-        """Its disk comes back as it was some time ago."""
+        """Restart an instance with older files."""
         if host.alive and host.ways is None and self.may_lose(host) and self.noticed(host):
             self.crash(host)
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def noticed(self, host: Host) -> bool:
-        """Whether Spark or another in-sync copy knows of what the sink was given last.
+        """Whether Spark or another in-sync copy has the last epoch of the sink.
 
-        Files of one older day, everywhere and in Spark's log, are that day: nobody can tell. Who only learns may know
-        better, but no new driver waits for its answer.
+        If all files and Spark's log are equally old, no process can notice the loss. A learner may have newer state, but no new
+        driver waits for its answer.
         """
         given = max(self.checks.emitted_label.values(), default=None)
         if given is None or given.step.epoch <= self.spark.ended():
@@ -272,7 +272,7 @@ class World(Restores):
     def may_lose(self, host: Host) -> bool:
         """Files are lost only if every virtual node has another living in-sync copy, unless the scenario allows it.
 
-        Also by the table that is on its way to the journal: with it the other copy may go.
+        The table that is being written to the journal counts, too: it may remove the other copy.
         """
         if self.scenario.losing or self.journal is None:
             return self.journal is not None
@@ -308,7 +308,7 @@ class World(Restores):
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
             if host.files.saved.committing is not None and self.rnd.random() < 0.8:
-                host.files.log = {}  # Files of different days: the commit record is of today.
+                host.files.log = {}  # Files of different ages: the commit record is the newest.
             else:
                 host.files = Files()
         self.note(host.name, "is down")
@@ -353,7 +353,7 @@ class World(Restores):
         if kind == "superseded":
             known = [self.journal.version.generation] if self.journal is not None else []
             if max([*known, *(h.files.saved.generation for h in self.hosts.values())]) < driver.generation:
-                raise checks.Violation(f"{driver.name} halts, and nobody has taken over: {reason}")
+                raise checks.Violation(f"{driver.name} halts without a successor: {reason}")
             self.kill_driver(driver)
         elif kind == "failed" and self.journal is not None and self.journal.origin != driver.core.table.origin:
             self.kill_driver(driver)
@@ -372,7 +372,7 @@ class World(Restores):
             self.kill_driver(driver)
 
     def no_copy(self) -> bool:
-        """Whether a virtual node has no in-sync member left that lives, could be reached, has its files and room for more."""
+        """Whether a virtual node has no in-sync member left that runs, is reachable, and has its files and free disk."""
         assert self.journal is not None
         return any(
             all(
@@ -384,11 +384,11 @@ class World(Restores):
         )
 
     def somebody(self) -> bool:
-        """Whether anybody could load a checkpoint."""
+        """Whether an instance could load a checkpoint."""
         return any((h.alive and not h.frozen) or h.lost_at >= 0 for h in self.hosts.values())
 
     def no_helper(self) -> bool:
-        """Whether instances that are apart for good leave no helper that reaches a member of every group."""
+        """Whether no instance reaches a member of every group, because some instances stay apart."""
         assert self.journal is not None
         there = [h.name for h in self.hosts.values() if h.alive]
         return bool(self.apart) and not any(
@@ -419,7 +419,7 @@ class World(Restores):
         for driver in self.drivers.values():
             driver.take(dcore.JournalReachable(True))
 
-    # ---- what the operator wants
+    # ---- placements that the operator wants
     def desire(self, number: int) -> None:
         rnd = self.rnd
         if rnd.random() < 0.3 and self.desired is not None:
@@ -446,7 +446,7 @@ class World(Restores):
 
 
 class Loud(Story):
-    """Says what happens as it happens."""
+    """Prints each event when it happens."""
 
     def append(self, line: tuple[int, str, Any]) -> None:
         time, who, what = line

@@ -1,6 +1,6 @@
-"""The part of a simulated driver that has to do with the store: it asks for checkpoints, publishes, collects, rewinds.
+"""Checkpoints of a simulated driver: it requests checkpoints, publishes manifests, removes old files, and restores.
 
-Must never touch what an instance has, nor go on with a restore whose manifest it has not pinned.
+Must never touch the state of an instance, nor continue a restore without a pin on its manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.driver import Driver
 
 
-class Keeper:
+class Checkpoints:
     """Checkpoints and restores of one driver."""
 
     def __init__(self, driver: Driver) -> None:
@@ -33,7 +33,7 @@ class Keeper:
         return self.pin.commit if self.pin is not None else None
 
     def rewound(self, event: core.Journaled) -> bool:
-        """After the claim, and before anybody is asked: the sink and Spark's log end where the checkpoint does."""
+        """After the claim, and before the driver asks any instance: cut the sink and Spark's log at the checkpoint."""
         pin, world, driver = self.pin, self.world, self.driver
         if pin is None or event.version.number or not world.rewinds:
             return True
@@ -48,7 +48,7 @@ class Keeper:
         return True
 
     def begin(self) -> None:
-        """Recovery is over."""
+        """Begin to request checkpoints; the recovery is over."""
         if self.pin is not None:
             self.world.store.pins.pop(self.origin, None)
             self.pin = None
@@ -65,7 +65,7 @@ class Keeper:
         world.after(world.scenario.checkpoint_ms * (10 if world.net.fair else 1), self.ask)
 
     def publish(self, effect: core.Publish) -> None:
-        """Make the manifest, and have it written."""
+        """Make the manifest, and schedule its write."""
         world, driver = self.world, self.driver
         commit = m.Commit(effect.commit_id, driver.generation, effect.results, effect.meta)
         name = f"{effect.number}-{driver.generation}"
@@ -73,8 +73,8 @@ class Keeper:
         epoch, checks = effect.commit_id.step.epoch, world.checks
         if effect.commit_id not in checks.references:
             if driver.generation >= world.sink_fence:
-                checks.fail(f"checkpoint {name} is of {effect.commit_id}, which nobody has applied")
-            return  # Of a life of the job that is over, by a driver that is.
+                checks.fail(f"checkpoint {name} is of {effect.commit_id}, which no member has applied")
+            return  # An old driver publishes a checkpoint of an old run.
         if checks.emitted_label.get(epoch) != effect.commit_id:
             if driver.generation >= world.sink_fence:
                 checks.fail(f"checkpoint {name} is of {effect.commit_id}, the sinks do not have that epoch")
@@ -87,7 +87,7 @@ class Keeper:
         world.after(world.store.delay(), self.write, manifest)
 
     def write(self, manifest: Manifest) -> None:
-        """The manifest is written; the driver may die before it, or before it hears of it."""
+        """Write the manifest; the driver may die before the write, or before the answer."""
         world, driver, store, name = self.world, self.driver, self.world.store, manifest.name
         if not driver.alive and world.rnd.random() < 0.5:
             return
@@ -109,7 +109,7 @@ class Keeper:
         self.collect(store.collect(world.scenario.keep, lambda: driver.alive or world.rnd.random() < 0.9))
 
     def collect(self, requests: Iterator[int]) -> None:
-        """One request after the other; who has begun goes on, dead or not."""
+        """Send one request after the other; a collection that has begun continues after the death of its driver."""
         for delay in requests:
             self.world.after(delay, self.collect, requests)
             return
