@@ -61,15 +61,15 @@ class Place:
         """Perform the steps at this place, and yield each result when it arrives. Raises RunFailed."""
         with self._started(steps) as process:
             assert process.stdout is not None
-            said: deque[str] = deque(maxlen=30)
+            output: deque[str] = deque(maxlen=30)
             for line in process.stdout:
                 text = line.removeprefix("b: ").strip()
                 if text.startswith("{"):
                     yield json.loads(text)
                 else:
-                    said.append(line.rstrip())
+                    output.append(line.rstrip())
             if process.wait() != 0:
-                raise RunFailed(f"{self.name}: ended with {process.returncode}\n" + "\n".join(said))
+                raise RunFailed(f"{self.name}: ended with {process.returncode}\n" + "\n".join(output))
 
     @contextmanager
     def _started(self, steps: Sequence[Step]) -> Iterator[subprocess.Popen[str]]:

@@ -1,7 +1,7 @@
-"""The store of durable checkpoints as an actor, what an instance writes into it, and what it loads from it.
+"""The store of durable checkpoints as an actor, the writes of an instance into it, and the loads of an instance from it.
 
-Only a file that is whole is there; what was cut short is none, whatever it is called. A write may fail and is tried again
-under another name; a reader may be slow; whoever has begun to remove files goes on when its driver is dead.
+Only whole files exist: a write that was cut short leaves no file. A write may fail and is retried under another name. A
+reader may be slow. A removal of files that has begun continues after the death of its driver.
 """
 
 from __future__ import annotations
