@@ -1,7 +1,7 @@
 """Every text of an error, a condition and an event of the product, collected from its source.
 
-A text is what a call of an error class is given: `SpecRefused(f"no column {name!r}")` is the pattern `no column {name}`.
-A variable that is assigned a text in the same function, and a constant of the same module, are followed.
+A text is an argument of an error class: `SpecRefused(f"no column {name!r}")` is the pattern `no column {name}`. The page
+follows variables of the same function, constants, and functions that return a text: a whole text, or lines of several.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ REPORTS = {
     "Rule": 3,
     "UntimedCondition": 3,
     "add": 1,
+    "note": 1,
     "warn": 1,
 }
 """Other classes with a text for users, and the position of this argument."""
@@ -39,6 +40,12 @@ DEGRADED = ("Problem", "ReportedPatience", "ReportedProblem", "add", "warn")
 """The calls with a reason of the condition `Degraded`."""
 
 REASON = re.compile(r"([A-Z][a-z]+)+")
+
+TEXTS = ("str", "str | None", "list[str]", "Iterator[str]")
+"""Annotations of functions that return texts."""
+
+PRINTED = {"spec.warnings()": "warning", "listing.instead()": "remedy", "hints._of_stream()": "remedy"}
+"""Functions whose texts are printed as they are, or end another text: what the page calls them."""
 
 BUILTIN = {
     "FileNotFoundError", "KeyError", "LookupError", "NotADirectoryError", "OSError", "RuntimeError", "TimeoutError",
@@ -78,7 +85,7 @@ TOPICS = {
 LITERAL_MIN = 4
 """Letters that a pattern has at least beside its placeholders; others only pass a text on."""
 
-ALTERNATIVES_MAX = 6
+ALTERNATIVES_MAX = 12
 
 
 @dataclass(frozen=True, order=True)
@@ -107,12 +114,16 @@ def entries(root: Path = ROOT) -> list[Entry]:
     """All of them, in the order of the page; a text that several places raise is there once."""
     trees = parsed(root)
     kinds, shared = error_classes([*trees.values()]), constants([*trees.values()])
+    shared |= returned(trees)
     found: dict[str, Entry] = {}
     for file, tree in trees.items():
         package = next(root / p for p in PACKAGES if file.is_relative_to(root / p))
         topic = topic_of(file.relative_to(package))
-        for kind, pattern in texts(tree, kinds, shared):
+        for kind, pattern in texts(tree, kinds, shared | returned({file: tree})):
             found.setdefault(pattern, Entry(topic, pattern, kind))
+        for function, kind in PRINTED.items():
+            for pattern in (p for value in returned({file: tree}).get(function, ()) for p in patterns(value, shared)):
+                found.setdefault(pattern, Entry(topic, pattern, kind))
     return sorted(found.values())
 
 
@@ -147,6 +158,27 @@ def constants(trees: list[ast.Module]) -> dict[str, list[ast.expr]]:
     return {name: [value] for name, value in found.items() if len({ast.dump(v) for n, v in texts if n == name}) == 1}
 
 
+def returned(trees: dict[Path, ast.Module]) -> dict[str, list[ast.expr]]:
+    """By `name()`, if no other function has the name, and by `module.name()`: the texts that a function returns."""
+    named: dict[str, list[ast.FunctionDef]] = {}
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) in TEXTS:
+                for name in (f"{node.name}()", f"{file.stem}.{node.name}()"):
+                    named.setdefault(name, []).append(node)
+    return {name: [*_results(one[0])] for name, one in named.items() if len(one) == 1}
+
+
+def _results(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    local = assigned(function.body)
+    for node in ast.walk(function):
+        match node:
+            case ast.Return(value=ast.Name(id=name)) if name in local:
+                yield from local[name]
+            case ast.Return(value=ast.expr() as value) | ast.Yield(value=ast.expr() as value):
+                yield value
+
+
 def reasons(root: Path = ROOT) -> set[str]:
     """The reasons of the condition `Degraded` that the source names."""
     trees = [*parsed(root).values()]
@@ -179,6 +211,8 @@ def texts(tree: ast.Module, kinds: set[str], shared: dict[str, list[ast.expr]]) 
                 continue
             word = f" {words[0]}" if words else ""
             given = argument(node, REPORTS[kind], "message")
+            if kind == "Notice":
+                scope = {name: values for name, values in scope.items() if not name.endswith("()")}
             yield from ((f"{NAMED.get(kind, kind)}{word}", text) for text in patterns(given, scope))
         else:
             for given in node.args:
@@ -212,7 +246,7 @@ def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None
 
 
 def assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
-    """What each name of a scope is assigned."""
+    """The values of each name of a scope: assigned, or appended to its list."""
     found: dict[str, list[ast.expr]] = {}
     for node in (n for statement in body for n in ast.walk(statement)):
         match node:
@@ -223,6 +257,8 @@ def assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
                     if isinstance(target, ast.Name):
                         found.setdefault(target.id, []).append(value)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                found.setdefault(name, []).append(value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value]):
                 found.setdefault(name, []).append(value)
     return found
 
@@ -260,11 +296,22 @@ def written(node: ast.expr, scope: dict[str, list[ast.expr]], depth: int) -> Ite
                 yield from written(value, scope, depth + 1)
         case ast.Call(func=ast.Attribute(value=ast.Constant() | ast.Name() as value, attr="format")):
             yield from written(value, scope, depth)
+        case ast.Call(func=ast.Name() | ast.Attribute()) if depth < 2 and (function := _function(node, scope)):
+            for value in scope[function]:
+                yield from written(value, scope, depth + 1)
+        case ast.GeneratorExp(elt=value) | ast.ListComp(elt=value):
+            yield from written(value, scope, depth)
         case ast.List(elts=several):
             for each in several:
                 yield from written(each, scope, depth)
         case _:
             yield placeholder(node)
+
+
+def _function(call: ast.Call, scope: dict[str, list[ast.expr]]) -> str:
+    """The key in `scope` of the function that is called; empty: it returns no text."""
+    names = (f"{ast.unparse(call.func)}()", f"{called(call)}()")
+    return next((name for name in names if name in scope), "")
 
 
 def placeholder(node: ast.expr) -> str:

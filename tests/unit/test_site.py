@@ -87,6 +87,20 @@ def test_every_error_text_has_its_entry(site: Path) -> None:
     assert len(anchors) == len(set(anchors)) == len(found)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{path}: unknown field{suggest}",
+        "{path}: {value} is not allowed; must be {allowed}",
+        "spec.workers: {instances} instances share {virtual_nodes} virtual nodes; {instances} of them will lead nothing",
+        "a file source needs a directory; looked for in {getcwd}",
+        "the first malformed record: {reason}; see {dead_letters}",
+    ],
+)
+def test_texts_that_a_function_returns_have_their_entry(text: str) -> None:
+    assert text in {entry.pattern for entry in errors.entries()}
+
+
 def test_explained_texts_are_those_of_the_product() -> None:
     """A text that changed is changed on the page as well; ` ...` at its end leaves the rest out."""
     table = ERRORS.partition("## The most likely texts")[2].partition("\n## ")[0]
@@ -119,6 +133,7 @@ def test_every_reason_of_degraded_is_explained() -> None:
         ('raise Fault("is gone" if x else "is away")', "is away"),
         ('add("InstancesApart", f"{a} cannot reach {b}")', "{a} cannot reach {b}"),
         ('Notice("Normal", "Paused", "by an annotation")', "by an annotation"),
+        ('def f():\n    lines = []\n    lines.append(f"{a} is gone")\n    raise Fault(lines)', "{a} is gone"),
     ],
 )
 def test_a_text_is_found_as_a_pattern(code: str, expected: str) -> None:

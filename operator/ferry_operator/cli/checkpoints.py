@@ -132,7 +132,8 @@ def restore(
 
 @app.command()
 def suspend(ctx: typer.Context, job: Job, wait: Wait = WAIT_SECONDS, as_json: AsJson = False) -> None:
-    """Take a last durable checkpoint, then end all processes or pods. `resume`, or `ferry run`, continues from it."""
+    """Take a last durable checkpoint, then end all processes or pods. `ferry resume` on a cluster, or `ferry run --set
+    restoreFrom=latest` on this machine, continues from it."""
     target = targets.find(ctx.obj, job)
     text = target.suspend()
     if not isinstance(target, Local):

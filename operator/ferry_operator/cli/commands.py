@@ -24,17 +24,18 @@ app = typer.Typer()
 AnyJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run on this machine.")]
 Worker = Annotated[int, typer.Argument(help="Index of the worker.")]
 
+CLUSTER = "Commands for a job on a cluster"
 WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as in kubectl, anywhere in the command line."
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def watch(
     ctx: typer.Context,
     job: ClusterJob,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds after which the command fails; 0: never.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a handover until the job is at rest. Exit code: 0 at rest, 1 failed or paused, 2 refused."""
+    """Follow a handover on a cluster until the job is at rest. Exit code: 0 at rest, 1 failed or paused, 2 refused."""
     from ferry_operator.cli.remote.follow import FollowState, follow
 
     ends = {FollowState.REST: OK, FollowState.FINISHED: OK, FollowState.REFUSED: REFUSED}
@@ -85,7 +86,7 @@ def logs(
     sys.stdout.buffer.flush()
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def diagnose(
     ctx: typer.Context,
     job: ClusterJob,
@@ -109,13 +110,13 @@ def diagnose(
     print(file)
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def undrain(ctx: typer.Context, job: ClusterJob, worker: Worker, as_json: AsJson = False) -> None:
     """Undo `drain`: let a worker hold state again."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).undrain(worker))
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def unpin(
     ctx: typer.Context,
     job: ClusterJob,
@@ -126,13 +127,13 @@ def unpin(
     done(job, as_json, targets.on_cluster(ctx.obj, job).unpin(vnode))
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def pause(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
-    """Stop reconciling. The job keeps running and fails over, but lost pods are not recreated."""
+    """Stop reconciling. The job keeps running, and copies take over after failures, but lost pods are not recreated."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).pause())
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def resume(
     ctx: typer.Context,
     job: ClusterJob,
@@ -143,7 +144,7 @@ def resume(
     done(job, as_json, targets.on_cluster(ctx.obj, job).resume(workers))
 
 
-@app.command(epilog=WHERE)
+@app.command(epilog=WHERE, rich_help_panel=CLUSTER)
 def restart(ctx: typer.Context, job: ClusterJob, as_json: AsJson = False) -> None:
     """Restart the driver. It continues with the state in the workers."""
     done(job, as_json, targets.on_cluster(ctx.obj, job).restart())

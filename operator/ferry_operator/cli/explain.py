@@ -78,7 +78,7 @@ def _pipeline(file: Path, sets: tuple[str, ...], plot: Path | None, as_json: boo
 def _why_nothing(document: Record) -> str:
     """Why there is no decision."""
     if not document.get("autoscaled"):
-        return "only users change its size: spec.autoscale.max is not set"
+        return "no autoscaler: spec.autoscale.max is not set"
     if document.get("suspended"):
         return "nothing is decided while the job is suspended"
     return "nothing is decided yet: try again in a few seconds"

@@ -77,8 +77,8 @@ print(sales[["window_start", "shop", "orders", "cents"]].tail(6).to_string(index
 NEXT = """{name}/ has a job file, its program, orders, a test, and a script to read results.
 
   cd {name}
-  # Test the pipeline without a cluster; the first time compiles kernels:
-  pytest -q
+  # Test without a cluster (pip install pytest); compiles kernels at first:
+  python -m pytest -q
   # Check the job, and show its pipeline, without a run:
   ferry validate {name}.yaml
   ferry explain {name}.yaml

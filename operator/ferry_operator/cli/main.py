@@ -30,13 +30,18 @@ from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control.commands import FORMS, join_at
 from ferry_operator.job import spec
+from ferry_operator.job.fields import names_of
+from ferry_operator.job.models_balance import BalanceSpec
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.settings import Options
 from ferry_operator.local import check, environment
 from ferry_operator.local.registry import NoSuchJob, Registry
 from ferry_operator.local.run_command import FAILED, NO_SUCH_JOB, OK, REFUSED, RunCommand
 from ferry_operator.local.timeline.console import PlainConsole
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 app.add_typer(commands.app)
 app.add_typer(checkpoints.app)
 app.add_typer(plans.app)
@@ -215,7 +220,13 @@ def first_share(led: list[int], share: str, instance: str) -> list[int]:
 def handover(
     ctx: typer.Context,
     job: Job,
-    sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as strategy=fluid or atEpoch=900.")],
+    sets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FIELD=VALUE...",
+            help=f"Fields: {', '.join(names_of(Handover))}. Such as strategy=fluid or atEpoch=900.",
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Set fields of `spec.handover`: how the next plans are cut, and when they begin."""
@@ -226,7 +237,13 @@ def handover(
 def balance(
     ctx: typer.Context,
     job: Job,
-    sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as mode=auto or horizon=5m.")],
+    sets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FIELD=VALUE...",
+            help=f"Fields: {', '.join(names_of(BalanceSpec))}. Such as mode=auto or horizon=5m.",
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Set fields of `spec.balance`: whether virtual nodes move when the load is uneven."""

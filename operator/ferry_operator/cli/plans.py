@@ -223,5 +223,5 @@ def plans(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
-    """Withdraw the submitted plan: the job gets its previous size and a new plan."""
+    """Withdraw the submitted plan: the job returns to its previous size, by a new plan."""
     done(job, as_json, targets.find(ctx.obj, job).cancel())

@@ -145,8 +145,8 @@ def warnings(job: StreamJob) -> list[str]:
         return ["spec.suspend: the job is suspended: it has no pods"]
     if spec.state.replicas >= spec.workers:
         lines.append(
-            f"spec.state.replicas: {spec.state.replicas} copies need {spec.state.replicas + 1} workers; "
-            f"with {spec.workers} there will be {spec.workers - 1}"
+            f"spec.state.replicas: {spec.state.replicas} needs {spec.state.replicas + 1} workers; with {spec.workers} each "
+            f"virtual node has {spec.workers - 1}"
         )
     instances = spec.workers * spec.instances_per_worker
     if instances > spec.state.virtual_nodes:

@@ -25,7 +25,8 @@ from ferry.kernels.kinds import key_kind_of
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stream(BaseStream):
-    """Records of a source, or fired rows of an operator. `pipeline(streams, args)` gets streams; each step returns a stream.
+    """Records of a source, or the rows that an operator has written. `pipeline(streams, args)` gets streams; each step
+    returns a stream.
 
     Example:
         >>> def pipeline(streams, args):

@@ -59,7 +59,7 @@ def _value(out: str, column: str | None, aggregate: Aggregate, takes: Sequence[s
     if value is not None and family(value) in takes:
         return value
     raise SpecRefused(
-        f"{out} needs another column: column {column!r} is {kind}, and {aggregate.function} takes {', '.join(takes)}; "
+        f"{out}: column {column!r} is {kind}, and {aggregate.function} takes {', '.join(takes)}; "
         "make it one of these before the operator"
     )
 

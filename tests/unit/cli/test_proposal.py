@@ -120,7 +120,7 @@ def test_drains_and_pauses_count() -> None:
 
 def test_warnings_of_the_job_file_are_given() -> None:
     found = planned(present(), {"spec": {"workers": 1}})
-    assert any("copies need" in text for text in found.warnings)
+    assert any("spec.state.replicas: " in text for text in found.warnings)
 
 
 def test_what_programs_get_is_plain() -> None:

@@ -246,7 +246,7 @@ def test_virtual_nodes_and_name_cannot_change() -> None:
 
 def test_one_worker_is_allowed_with_replicas_but_warned_of() -> None:
     assert spec.warnings(spec.load(JOB)) == []
-    assert "1 copies need 2 workers" in spec.warnings(spec.load(JOB, ["workers=1"]))[0]
+    assert "spec.state.replicas: 1 needs 2 workers" in spec.warnings(spec.load(JOB, ["workers=1"]))[0]
     many = spec.warnings(spec.load(JOB, ["workers=4", "instancesPerWorker=32"]))
     assert "128 instances share 64 virtual nodes; 64 of them will lead nothing" in many[0]
 
