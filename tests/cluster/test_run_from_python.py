@@ -43,6 +43,9 @@ def args(finite: bool, copy: str = "copy") -> dict[str, object]:
 
 def test_a_run_is_watched_scaled_and_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ferry.run("job.py", args=args(False), output="out", workers=1, sets={"state.replicas": 0}) as run:
+        assert run.status()["spec"]["workers"] == 1, "the first request waits until the run is listed"
+        with pytest.raises(ferry.SpecRefused, match=r"no parquet sink has begun yet$"):
+            run.result()
         until = time.monotonic() + 120
         while "copy" not in [path.name for path in tmp_path.glob("out/*") if list(path.glob("epoch=*"))]:
             assert run.running and time.monotonic() < until

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import FerryError, SpecRefused
 
 _COMMAND = (sys.executable, "-m", "ferry_operator.cli")
+_NO_SUCH_JOB = 4
+"""Exit code of a command: `ferry run` has not listed the run yet, or it has ended."""
+_LOOK_SECONDS = 0.2
 _MARK = "_ferry-life"
 """A file in the folder of every parquet sink."""
 
@@ -111,15 +115,15 @@ class Run:
         Parameters:
             sink: the folder of the sink. None: the only sink.
         Returns: an Arrow table.
-        Raises: SpecRefused, if the sink has not written, or if `sink` is None and there are several sinks.
+        Raises: SpecRefused, if the sink has not begun, or if `sink` is None and there are several sinks.
         """
         there = sorted(path.parent.relative_to(self.output).as_posix() for path in self.output.rglob(_MARK))
         chosen = [folder for folder in there if sink is None or folder == sink]
         if len(chosen) != 1:
-            known = ", ".join(there) or "no sink with rows yet"
-            raise SpecRefused(
-                f"result({'' if sink is None else repr(sink)}) of {self.name}: name one sink; there are: {known}"
-            )
+            result = f"result({'' if sink is None else repr(sink)}) of {self.name}"
+            if not there:
+                raise SpecRefused(f"{result}: no parquet sink has begun yet")
+            raise SpecRefused(f"{result}: name one sink; there are: {', '.join(there)}")
         epochs = sorted((self.output / chosen[0]).glob("epoch=*/*.parquet"))
         tables = [pq.read_table(file, partitioning=None) for file in epochs]
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
@@ -133,7 +137,12 @@ class Run:
             sys.stderr.flush()
 
     def _command(self, *arguments: str) -> str:
-        ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        """The output of a command. In its first seconds the run is not listed yet: the command waits."""
+        while True:
+            ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if ran.returncode != _NO_SUCH_JOB or not self.running:
+                break
+            time.sleep(_LOOK_SECONDS)
         if ran.returncode:
             raise RunFailed(ran.stderr.strip().removeprefix("ferry: "))
         return ran.stdout
