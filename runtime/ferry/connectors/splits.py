@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
+from ferry.contract.errors import SpecRefused
+
 Position: TypeAlias = Any
 """A source's offset: a JSON value that only its source understands. Spark's offset log stores it."""
 
@@ -28,6 +30,14 @@ PARTS = 8
 
 BATCH_ROWS = 131_072
 """Approximate rows in a batch of a source. A task processes one batch at a time."""
+
+
+def require_end(source: object, position: Position) -> None:
+    """Raise SpecRefused if the position of a finite input has no end: the job began with an input that is not finite."""
+    if "end" not in position:
+        raise SpecRefused(
+            f"{source!r}: the job began with finite=False, so its position has no end; set finite=False again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,20 @@ def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Pa
     assert [row["a"] for row in read(source, first, source.latest(first, 10))] == [2]
 
 
+def test_a_position_of_another_input_is_refused(tmp_path: Path) -> None:
+    """A job that goes on may have another source under the same name, or one that has become finite."""
+    (tmp_path / "1.json").write_bytes(lines(1))
+    endless = json_files(tmp_path, SCHEMA)
+    position = endless.latest(endless.start(), 10)
+    with pytest.raises(
+        SpecRefused, match=r"JsonSplits\(.*: the job began with finite=False, so its position has no end"
+    ):
+        json_files(tmp_path, SCHEMA, finite=True).latest(position, 10)
+    for other in ({"after": 7, "rows": 1}, [3, 4]):
+        with pytest.raises(SpecRefused, match="the job's position is from another kind of source"):
+            endless.latest(other, 10)
+
+
 def test_a_file_that_becomes_shorter_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(line_files, "JSON_SHARE_BYTES", 100)
     (tmp_path / "1.json").write_bytes(whole := lines(*range(100)))

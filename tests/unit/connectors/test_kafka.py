@@ -184,6 +184,8 @@ def test_a_finite_input_ends_where_the_topic_ended(monkeypatch: pytest.MonkeyPat
     assert last["offsets"] == {"0": 4, "1": 0} and one.ended(last) and not one.ended(start)
     assert one.latest(last, 1000) is last and one.lag(last) == 0 and one.lag(start) == 4
     assert one.flows(last) == {"0": False, "1": False}
+    with pytest.raises(SpecRefused, match="the job began with finite=False"):
+        one.latest(source(brokers, monkeypatch).start(), 1)
 
 
 def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,8 @@ def test_a_finite_input_ends_with_what_was_there(shop: Shop) -> None:
     shop.own.execute("DELETE FROM orders")
     gone = source.latest(start, 10)
     assert source.ended(gone) and read(source, start, gone) == []
+    with pytest.raises(SpecRefused, match="the job began with finite=False"):
+        source.latest(shop.orders().start(), 10)
 
 
 def test_values_that_do_not_fit_set_their_rows_aside(shop: Shop) -> None:

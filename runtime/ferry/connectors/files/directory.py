@@ -27,7 +27,7 @@ from ferry.connectors.files.folder import Folder
 from ferry.connectors.files.hive import constants
 from ferry.connectors.files.listing import named, partitions
 from ferry.connectors.files.taken import File, Taken, digest, files_of, origin
-from ferry.connectors.splits import WHOLE, Flow, Malformed, Position, Split
+from ferry.connectors.splits import WHOLE, Flow, Malformed, Position, Split, require_end
 from ferry.contract.errors import Fault, FerryError, RowsGone, SpecRefused, Unreachable
 from ferry.system.files import path_of
 
@@ -178,7 +178,7 @@ class DirectorySplits(ABC):
         `WHOLE`. An unreadable file keeps its place: the later files of its flow wait, because their event times would make
         its records late.
         """
-        self._refuse_old(start)
+        self._require_ours(start)
         self._folder.unreadable, self._held = [], []
         if self.ended(start):
             return start
@@ -234,11 +234,10 @@ class DirectorySplits(ABC):
             raise Fault(str(wrong)) from wrong
         return sum(share for _, _, share in pieces)
 
-    def _refuse_old(self, position: Position) -> None:
-        if not isinstance(position, dict):
+    def _require_ours(self, position: Position) -> None:
+        if not isinstance(position, dict) or "taken" not in position:
             raise SpecRefused(
-                f"{self!r}: release 0.1.0 wrote the job's positions, which do not name the files that were read; go on with "
-                "that release, or start a new job"
+                f"{self!r}: the job's position is from another kind of source; use that source again, or start a new job"
             )
 
     def _check_whole(self, start: Position, waiting: list[File]) -> None:
@@ -267,7 +266,10 @@ class DirectorySplits(ABC):
 
     def ended(self, position: Position) -> bool:
         """Whether the input is finite and all its files are taken at this position."""
-        return self.finite and position["taken"] == position["whole"][0]
+        if not self.finite:
+            return False
+        require_end(self, position)
+        return bool(position["taken"] == position["whole"][0])
 
     # ---- reading
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
@@ -275,8 +277,8 @@ class DirectorySplits(ABC):
 
         Raises RowsGone if a file of `stop` is missing or was written again.
         """
-        self._refuse_old(start)
-        self._refuse_old(stop)
+        self._require_ours(start)
+        self._require_ours(stop)
         if start["id"] == stop["id"]:
             return []
         if stop["after"] != start["id"]:

@@ -18,7 +18,7 @@ from ferry.connectors.kafka.place import KafkaPlace
 from ferry.connectors.kafka.readers import SAME_SECONDS, lent_reader, recreated
 from ferry.connectors.kafka.records import Decoder
 from ferry.connectors.kafka.registry import SchemaRegistry
-from ferry.connectors.splits import BATCH_ROWS, Flow, Malformed, Position, Split, ranges
+from ferry.connectors.splits import BATCH_ROWS, Flow, Malformed, Position, Split, ranges, require_end
 from ferry.contract.errors import RECORDS_LOST, SpecRefused, Unreachable
 from ferry.contract.texts import require_name
 
@@ -216,7 +216,10 @@ class KafkaSplits:
 
     def ended(self, position: Position) -> bool:
         """Whether a finite input was read up to the topic's end when the job began."""
-        return self.finite and all(offset >= position["end"][name] for name, offset in position["offsets"].items())
+        if not self.finite:
+            return False
+        require_end(self, position)
+        return all(offset >= position["end"][name] for name, offset in position["offsets"].items())
 
     def flows(self, position: Position) -> dict[str, bool]:
         """Partitions, and whether a partition has unread records. Before the first request of ends it may have some."""

@@ -25,7 +25,7 @@ from ferry.connectors.formats.json_lines import checked
 from ferry.connectors.formats.json_nodes import JsonNode, is_text
 from ferry.connectors.formats.python_values import is_cut
 from ferry.connectors.secrets import shown_url
-from ferry.connectors.splits import Malformed, Position, Split, malformed
+from ferry.connectors.splits import Malformed, Position, Split, malformed, require_end
 from ferry.connectors.table.databases import Misfit, Ordered, kept, refuse_unknown
 from ferry.contract.durations import Duration, milliseconds
 from ferry.contract.errors import RowsGone, SpecRefused, Unreachable
@@ -109,7 +109,10 @@ class TableSplits:
 
     def ended(self, position: Position) -> bool:
         """Whether a finite input was read up to its greatest value when the job began."""
-        return self.finite and position["after"] == position["end"]
+        if not self.finite:
+            return False
+        require_end(self, position)
+        return bool(position["after"] == position["end"])
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
         """Ranges of values. Raises RowsGone if the number of rows differs from the first plan of the epoch."""
