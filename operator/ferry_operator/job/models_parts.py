@@ -342,12 +342,6 @@ class SinkSpec(SpecPart):
         json_schema_extra=PACE,
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_release(cls, values: Any) -> Any:
-        """Stored objects of version 0.1.0 all have `attempts`, by its default."""
-        return {k: v for k, v in values.items() if k != "attempts"} if isinstance(values, dict) else values
-
 
 class DeadLetter(SpecPart):
     """Handling of malformed records."""

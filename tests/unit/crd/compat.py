@@ -8,30 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ferry_operator.crd.rules import RULES
-
 Schema = Mapping[str, Any]
 
-_NEW = "It looks at a field that no earlier object has."
-ACCEPTED: dict[str, str] = {
-    rule.rule: "It allows 0 workers, too." if rule.name == "replicas-below-workers" else _NEW
-    for rule in RULES
-    if rule.name
-    in (
-        "replicas-below-workers",
-        "suspend-has-a-location",
-        "restore-from-while-suspended",
-        "restore-from-no-password",
-        "location-on-a-volume",
-        "autoscale-min-holds-copies",
-        "autoscale-max-within-virtual-nodes",
-    )
-}
+ACCEPTED: dict[str, str] = {}
 """Rules that came after a release and refuse nothing that it allowed, each with the reason."""
 
-WITHDRAWN: dict[str, str] = {
-    "spec.sink.attempts": "Stored objects have it by its default. It ended jobs; a sink has `patience` now, and they go on.",
-}
+WITHDRAWN: dict[str, str] = {}
 """Fields that are no more, and why no object that has them is the worse for it: the API server drops them."""
 
 _LOWER = ("minimum", "minLength", "minItems", "minProperties")

@@ -80,6 +80,7 @@ REFUSED = [
     ("epoch: {intervl: 2s}", "spec.epoch.intervl: unknown field; did you mean 'interval'?"),
     ("state: {virtual_nodes: 64}", "spec.state.virtual_nodes: unknown field; did you mean 'virtualNodes'?"),
     ("bandwidth: 3", "spec.bandwidth: unknown field; did you mean 'spec.handover.bandwidth'?"),
+    ("sink: {attempts: 6}", "spec.sink.attempts: unknown field; allowed here: patience"),
     ("deadLetter: {zzz: 3}", "spec.deadLetter.zzz: unknown field; allowed here: directory"),
     ("workers: '3'", "spec.workers: '3': must be a whole number"),
     ("workers: true", "spec.workers: True: must be a whole number"),
