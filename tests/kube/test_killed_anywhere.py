@@ -70,8 +70,8 @@ class Mortal:
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         return self._survive(self._api.patch(kind, name, document, subresource))
 
-    def json_patch(self, kind: Kind, name: str, steps: Sequence[dict[str, Any]], dry_run: bool = False) -> Doc:
-        return self._survive(self._api.json_patch(kind, name, steps, dry_run))
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[dict[str, Any]]) -> Doc:
+        return self._survive(self._api.json_patch(kind, name, steps))
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         self._survive(self._api.delete(kind, name, uid, version, grace))

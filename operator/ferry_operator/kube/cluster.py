@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from ferry.contract.addresses import netloc
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import Unreachable
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, GoodSpec, JobMemory, RefusedSpec
+from ferry_operator.job.status import MESSAGE_MAX, CheckpointAnswer, JobMemory, RefusedSpec
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
@@ -93,8 +93,6 @@ class KubeCluster:
                 self._submit(step)
             case d.LimitCopies(bandwidth):
                 self.driver_client.limit_copies(self._url("a limit of copies"), self._key(), bandwidth)
-            case s.MigrateMemory(legacy):
-                self._write_memory(good=self._admitted(legacy.good))
             case s.TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
             case s.ForceDeletePod(pod, _):
@@ -208,24 +206,6 @@ class KubeCluster:
         driver = self.view.seen.driver
         if driver is not None:
             self._annotate(driver, {names.SETTINGS: fingerprint})
-
-    def _admitted(self, text: str | None) -> GoodSpec | None:
-        """The last good spec of an older release; None unless the API server would admit it for this job now."""
-        job, seen = effective_spec.read_kept(self.view.seen.job, text), self.view.seen
-        if job is None:
-            return None
-        spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        same = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
-        try:
-            effective_spec.revisions(job, seen.uid, self.release)
-            self.api.json_patch(JOBS, seen.name, [same, {"op": "add", "path": "/spec", "value": spec}], dry_run=True)
-        except SpecRefused:
-            return None
-        except ApiError as error:
-            if error.is_transient:
-                raise
-            return None
-        return effective_spec.last_good(job, seen.uid, int(seen.job["metadata"].get("generation") or 0), self.release)
 
     def _submit(self, action: d.SubmitDesired) -> None:
         self.driver_client.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)

@@ -24,8 +24,6 @@ CRASHES_MAX = 3
 def plan(view: JobView, token: int) -> list[s.Step]:
     """The steps of this reconcile; empty when the cluster already matches the spec."""
     seen = view.seen
-    if (legacy := seen.legacy) is not None and not seen.deleting:
-        return [s.MigrateMemory(legacy)]
     if seen.paused and not seen.deleting:
         return []
     steps: list[s.Step] = [s.ForceDeletePod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]

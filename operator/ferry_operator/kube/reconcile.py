@@ -232,7 +232,7 @@ class Reconciler:
         cache.counted_at, cache.problems = view.seen.now, written.problems
         known = {key: value for key, value in (view.seen.job.get("status") or {}).items() if key != "memory"}
         status = replacing(known, written.status.to_wire())
-        if new := "memory" not in (view.seen.job.get("status") or {}) and view.seen.legacy is None:
+        if new := "memory" not in (view.seen.job.get("status") or {}):
             status["memory"] = view.seen.memory.to_wire()
         try:
             patched = self.api.patch(JOBS, view.seen.name, {"status": status}, "status")

@@ -2,7 +2,6 @@
 
 | step | when |
 |---|---|
-| MigrateMemory | an older release left its memory of the job in annotations: move it into the status, before other steps |
 | TakeOwnership | a pod has the token of another operator: a patch changes its version, and late deletions miss |
 | ForceDeletePod | a pod will not come back (`observe`) |
 | DeletePod | a leaving worker is empty, an outdated pod never ran, or the job has ended |
@@ -32,14 +31,6 @@ from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.observe.facts import Pod
-from ferry_operator.kube.observe.legacy_memory import LegacyMemory
-
-
-@dataclass(frozen=True, slots=True)
-class MigrateMemory:
-    """Move the memory of an older release from annotations into the status."""
-
-    legacy: LegacyMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +146,7 @@ class Rescale:
 
 
 Bookkeeping = (
-    MigrateMemory
-    | TakeOwnership
+    TakeOwnership
     | RecordGoodSpec
     | MarkWithoutSurge
     | CreateBudget
@@ -218,8 +208,7 @@ def describe(step: Step) -> str:
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
-            MigrateMemory()
-            | TakeOwnership()
+            TakeOwnership()
             | RecordGoodSpec()
             | CreateBudget()
             | MarkWithoutSurge()

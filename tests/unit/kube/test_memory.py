@@ -18,7 +18,7 @@ from ferry_operator.kube.api.port import JOBS
 from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.observe import effective_spec
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
-from tests.unit.kube.test_suspension import SHELF, begun, edit, memory, suspended
+from tests.unit.kube.test_suspension import SHELF, begun, edit, events, memory, suspended
 
 MANIFEST = job(state=SHELF)
 
@@ -217,3 +217,23 @@ def test_no_user_can_answer_for_the_operator() -> None:
     asked = {names.CHECKPOINT: '{"id": "1"}', "ferry.dev/checkpoint-answered": '{"id": "1", "number": 9}'}
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": asked}})
     world.until(lambda w: len(w.checkpoints) == 1)
+
+
+def test_a_definition_that_keeps_no_memory_is_said() -> None:
+    """Helm upgrades no definition: until an administrator does, the operator begins nothing that it has to remember."""
+    world = begun()
+    status = {key: one for key, one in world.status.items() if key != "memory"}
+    world.api._store(JOBS, {**world.api.objects[JOBS, "nbq5"], "status": status})
+    world.begin_operator()
+    pods, patch = world.pods(), world.api.patch
+
+    def prunes(kind: Any, name: str, document: Doc, subresource: str = "") -> Doc:
+        kept = {key: one for key, one in (document.get("status") or {}).items() if key != "memory"}
+        return patch(kind, name, {**document, "status": kept} if kind == JOBS else document, subresource)
+
+    world.api.patch = prunes  # type: ignore[method-assign]
+    world.rounds(10)
+    assert "streamjobs.ferry.dev.yaml" in world.condition("Degraded")["message"] and world.pods() == pods
+    world.api.patch = patch  # type: ignore[method-assign]
+    world.until(lambda w: settled(w) and w.condition("Degraded")["status"] == "False")
+    assert memory(world)["run"] == 1 and events(world, "ApiRefused")

@@ -78,9 +78,9 @@ class KubeApi:
         """See `port.Api`."""
         return self._call("PATCH", kind, name, subresource, document)
 
-    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
         """See `port.Api`."""
-        return self._call("PATCH", kind, name, body=list(steps), query=[("dryRun", "All")] if dry_run else None)
+        return self._call("PATCH", kind, name, body=list(steps))
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""
@@ -225,9 +225,9 @@ class Fenced:
         """See `port.Api`."""
         return self._mine().patch(kind, name, document, subresource)
 
-    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
         """See `port.Api`."""
-        return self._mine().json_patch(kind, name, steps, dry_run)
+        return self._mine().json_patch(kind, name, steps)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""

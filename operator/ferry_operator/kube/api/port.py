@@ -76,8 +76,8 @@ class Api(Protocol):
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         """Apply a merge patch; CONFLICT as in `replace`."""
 
-    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
-        """Apply a JSON patch, atomically; UNFIT when a test fails. A dry run changes nothing."""
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """Apply a JSON patch, atomically; UNFIT when a test fails."""
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """Delete the object, with uid and version as preconditions; `grace` seconds, 0: now, None: its own default."""

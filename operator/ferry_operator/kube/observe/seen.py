@@ -13,7 +13,6 @@ from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import KubeNode, Pod, Problem
-from ferry_operator.kube.observe.legacy_memory import LegacyMemory, legacy_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,10 @@ class Seen:
     @property
     def memory(self) -> JobMemory:
         """The operator's memory of the job. After a loss of the status, the pods have the number of the run."""
-        if (legacy := self.legacy) is not None:
-            return legacy.memory
         with suppress(SpecRefused):
             if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
                 return kept
         return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
-
-    @property
-    def legacy(self) -> LegacyMemory | None:
-        """The memory of an older release about the job; None once this release has written its own."""
-        return legacy_memory(self.job)
 
     @property
     def run(self) -> str:

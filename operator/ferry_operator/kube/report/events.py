@@ -154,7 +154,7 @@ def step_notice(step: s.Step) -> Notice | None:
             | s.WriteSettings()
         ):
             return None
-        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.MigrateMemory():
+        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun():
             return None
         case _:
             assert_never(step)

@@ -83,7 +83,7 @@ class FakeApi:
 
         return self._call(f"patch {subresource}".strip(), kind, name, patch)
 
-    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc], dry_run: bool = False) -> Doc:
+    def json_patch(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
         def json_patch() -> Doc:
             new = copied(self._known(kind, name))
             for step in steps:
@@ -98,7 +98,7 @@ class FakeApi:
                     raise ApiError(422, "Invalid", "the server rejected our request due to an error in it") from None
                 if step["op"] == "add":
                     at[last] = step["value"]
-            return new if dry_run else self._store(kind, new)
+            return self._store(kind, new)
 
         return self._call("json_patch", kind, name, json_patch)
 
