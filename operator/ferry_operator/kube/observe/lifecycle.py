@@ -89,8 +89,7 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
     """The reason to replace a running driver, or None. `fine`: the driver answers the operator, or the operator knows why
     a starting driver waits.
 
-    The readiness probe of the kubelet decides: a broken network between operator and driver replaces no driver. Drivers of
-    older releases have no probe.
+    The readiness probe of the kubelet decides: a broken network between operator and driver replaces no driver.
     """
     if pod.not_ready_since is None or (fine and not pod.was_ready):
         return None
