@@ -198,7 +198,7 @@ def named(vnodes: Sequence[int]) -> str:
 
 
 def taken(asked: int, number: int, epoch: int, written: int, total: int) -> Record:
-    """The record of a complete checkpoint. `number`: of the requested checkpoint (`asked`), or of a later one."""
+    """The record of a complete checkpoint. `number`: the requested checkpoint (`asked`), or a later checkpoint."""
     return {"asked": asked, "number": number, "epoch": epoch, "bytes": written, "totalBytes": total}
 
 

@@ -89,8 +89,8 @@ def find(target: Target, name: str) -> Local | RemoteJob:
 
 
 def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | None:
-    """The directory of a run on this machine, and a function whether the run is alive: of a live run, else of the last ended
-    run. None: there is no run, or the command is for a cluster. Raises SpecRefused if several runs match."""
+    """The directory of the live run on this machine, else of the last ended run; and a function that returns whether the
+    run is alive. None: there is no run, or the command is for a cluster. Raises SpecRefused if several runs match."""
     if target.cluster:
         return None
     registry = Registry(environment.home())

@@ -23,7 +23,7 @@ class ProcessInput(NamedTuple):
     schema: pa.Schema
     key: tuple[tuple[str, KeyType], ...]
     initial: bool = False
-    """Whether the state begins from this input. Its rows have no order."""
+    """Whether the state begins from this input, whose rows have no order."""
 
 
 def process_descriptor(

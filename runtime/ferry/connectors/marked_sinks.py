@@ -118,7 +118,7 @@ class MarkedSink(Sink):
         self._begin_life(epoch, take_back=True)
 
     def keep_after(self, epoch: int) -> None:
-        """Keep the rows of later epochs. New epochs of these numbers are added."""
+        """Keep the rows of later epochs. New epochs get the same numbers, and are added."""
         self._begin_life(epoch, take_back=False)
 
     def _begin_life(self, epoch: int, take_back: bool) -> None:

@@ -42,7 +42,7 @@ def require_end(source: object, position: Position) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Records that a source could not parse. They are counted and go to the dead letters; the job goes on.
+    """Records that a source could not parse. Ferry counts such records and writes dead letters; the job goes on.
 
     Parameters:
         count: number of these records.

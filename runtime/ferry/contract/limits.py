@@ -86,14 +86,14 @@ Spark's JVM needs about a kilobyte per such row, all copies together: 600,000 of
 """
 
 EMIT_LOCAL_BYTES = 16 * 1024 * 1024
-"""And up to these bytes."""
+"""Most bytes of the fired rows that become a local relation."""
 
 EMIT_DIRECT_ROWS = 2_000_000
 """Up to this many fired rows go from the instances through the driver to the sink if Spark has nothing to do with
 them."""
 
 EMIT_DIRECT_BYTES = 256 * 1024 * 1024
-"""And up to these bytes, which the driver holds."""
+"""Most bytes of the fired rows that go through the driver, which holds them."""
 
 SETS_OF_REPLICAS = 3
 """Sets of replicas per leader; more only to balance bytes, workers or nodes."""

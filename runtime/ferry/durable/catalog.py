@@ -107,7 +107,7 @@ class CheckpointCatalog:
         return max((_order(name)[0] for name in self._names()), default=0) + 1
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish a checkpoint. All files that it names must be closed in the store."""
+        """Publish a checkpoint, whose files must all be closed in the store."""
         token = secrets.token_hex(8)
         name = f"{MANIFESTS}/{manifest.number:010d}-{manifest.generation:06d}-{token}.json"
         self.location.write_new(name, manifest.dump())

@@ -126,7 +126,7 @@ def words_of(columns: Sequence[StateColumn]) -> int:
 
 
 def flagged(descriptor: OperatorDescriptor) -> bool:
-    """True when the last state column has flags: whether each other one holds a value, and whether it has
+    """True when the last state column has flags: for each other column, whether it holds a value, and whether it has
     overflowed."""
     return any(place.function.nullable for place in places(descriptor))
 
@@ -251,7 +251,7 @@ def min(column: str) -> Aggregate:
 def max(column: str) -> Aggregate:
     """Greatest value.
 
-    Parameters: `column` as of `min`.
+    Parameters: `column` as for `min`.
     >>> highest = per_auction.aggregate("highest", price=ferry.max("price"))
     """
     return _of("max", column)
@@ -272,9 +272,9 @@ def mean(column: str) -> Aggregate:
 
 @_keeps(kept.where_greatest("by"), kept.value_of, values.arrow_type, ORDERED)
 def arg_max(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is kept.greatest, among records that have both; ties go to the greater value.
+    """The value of `column` where `by` is greatest, among records that have both; ties go to the greater value.
 
-    Parameters: `column` and `by`, each as of `min`.
+    Parameters: `column` and `by`, each as for `min`.
     >>> winners = per_auction.aggregate("winners", bidder=ferry.arg_max("bidder", by="price"))
     """
     return _of("arg_max", column, by)
@@ -284,7 +284,7 @@ def arg_max(column: str, by: str) -> Aggregate:
 def first(column: str) -> Aggregate:
     """The value of the earliest record by event time that has one; at equal times the greatest value.
 
-    Parameters: `column` as of `min`.
+    Parameters: `column` as for `min`.
     >>> opening = per_auction.aggregate("opening", price=ferry.first("price"))
     """
     return _of("first", column)
@@ -294,7 +294,7 @@ def first(column: str) -> Aggregate:
 def last(column: str) -> Aggregate:
     """The value of the latest record by event time that has one; at equal times the greatest value.
 
-    Parameters: `column` as of `min`.
+    Parameters: `column` as for `min`.
     >>> closing = per_auction.aggregate("closing", price=ferry.last("price"))
     """
     return _of("last", column)

@@ -173,7 +173,7 @@ class IntervalJoin(Process):
 
 @dataclass
 class OuterIntervalJoin(IntervalJoin):
-    """The same pairs; and rows that have had no partner, once, when the watermark excludes further partners.
+    """The pairs of `IntervalJoin`, and each row without a partner, once the watermark excludes further partners.
 
     Output: the left columns, the right columns, nulls in place of a partner. A row whose key has a null never has a
     partner, and is emitted at once.

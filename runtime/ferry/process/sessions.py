@@ -61,7 +61,7 @@ class Formed(NamedTuple):
     timer: Ints
     """A timer that is set for it, at its end or before."""
     is_set: Any
-    """Mask: that timer was set before."""
+    """Mask of sessions whose timer was set before."""
     old: Ints
     """For each session that was open before: the session that now includes it."""
     rows: Ints

@@ -114,7 +114,7 @@ class AggregateState:
         self._apply(delta, absent=False)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set the missing ones of these entries: a snapshot never overwrites a delta that was applied before it."""
+        """Set the entries that are missing here: a snapshot never overwrites a delta that was applied before it."""
         self._apply(chunk, absent=True)
 
     def _apply(self, batch: pa.RecordBatch, absent: bool) -> None:

@@ -202,7 +202,7 @@ class EntryStore:
         self._tracker.changed(changes.column("place").to_pylist)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set the missing ones of these entries, unless a delta has removed them since the virtual node was dropped.
+        """Set the entries that are missing here, unless a delta has removed them since the virtual node was dropped.
 
         A later chunk does not set an entry that an earlier chunk lists as removed.
         """

@@ -142,7 +142,7 @@ class UnboundedAggregateState(AggregateState):
         return DeltaKeys(np.stack((hashes, hashes, keys), axis=1), offsets, data, bounds)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set the missing ones of these entries."""
+        """Set the entries that are missing here."""
         super().apply_absent(chunk)
         if self._emits_changes and chunk.num_rows:
             self._partly = max(self._partly, pc.max(chunk.column(self._epoch_column)).as_py())

@@ -102,7 +102,7 @@ class KafkaSink(Sink):
             self._take_over(marker.epoch)
 
     def keep_after(self, epoch: int) -> None:
-        """Keep the records of later epochs. New epochs of these numbers are added."""
+        """Keep the records of later epochs. New epochs get the same numbers, and are added."""
         self._take_over(epoch)
 
     def _take_over(self, epoch: int) -> None:
