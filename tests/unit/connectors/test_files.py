@@ -309,7 +309,7 @@ def test_what_is_gone_is_an_error_and_not_an_empty_answer(tmp_path: Path) -> Non
     with pytest.raises(RowsGone, match="does not follow"):
         source.plan(stop, {**stop, "id": "x", "after": "y"}, 1)
     for call in (lambda: source.latest([10**18, "f"], 10), lambda: source.plan([0, ""], [10**18, "f"], 1)):
-        with pytest.raises(SpecRefused, match=r"release 0\.1\.0 wrote"):
+        with pytest.raises(SpecRefused, match="from another kind of source"):
             call()
     with pytest.raises(SpecRefused, match="no directory"):
         parquet_files(tmp_path / "nowhere").start()
