@@ -178,8 +178,8 @@ class Checks:
                 self.held.setdefault(name, {})[v] = True
             old = before.groups[v].in_sync if before else group.in_sync
             for name in group.in_sync:
-                if name in old:
-                    continue
+                if name in old or table.restoring:
+                    continue  # Members of a restore load the checkpoint; state of the life before it counts for nothing.
                 host = self.world.hosts[name]
                 # A member that has lost its files, or has older files, reports that in its answer, and then counts as no
                 # copy.

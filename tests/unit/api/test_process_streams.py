@@ -146,7 +146,7 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", "sum"), "'sum' is not a ferry.Aggregator"),
     (
         lambda b, p, a: p.window(ferry.session("5ms")).aggregate("x", v=ferry.variance("name")),
-        "operator 'x': v needs another",
+        "operator 'x': v: column 'name' is string",
     ),
     (lambda b, p, a: b.window(ferry.session("5ms")).aggregate("x", v=ferry.max("prize")), "no column 'prize'"),
     (lambda b, p, a: p.window(ferry.session("5ms")).join("x", sources()["bids"], *SIDES), "needs .key_by(...)"),
