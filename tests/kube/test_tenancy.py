@@ -238,26 +238,3 @@ def test_a_job_that_is_made_again_asks_where_it_begins(kept: Running, tenant: Te
     tenant.run("patch", "sj/a", "--type=merge", "-p", '{"spec": {"restoreFrom": "latest"}}')
     wait_until(lambda: settings(kubectl)["restore_from"] == "latest", "an answer that is followed", 60)
     wait_until(lambda: len(kept.kubelets.lives) >= lives + 2, "a driver that goes on", 60)
-
-
-def test_a_job_of_an_older_release_keeps_its_run_and_its_spec(kept: Running) -> None:
-    """Which kept what it knew in annotations: the API server admits the last good spec, or it is not followed."""
-    kubectl, (operator,) = kept.kubectl, kept.operators.running
-    with at("again", kept):
-        wait_until(lambda: "good" in kept.status()["memory"], "a good spec that is kept", 20)
-    memory, pods = kept.status()["memory"], kept.pods()
-    operator.process.terminate()
-    operator.process.wait(20)
-    good = json.loads(memory["good"]["spec"])
-    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"depth": {"of": "maps"}}}}})
-    texts = notes(run={"number": 2, "over": False, "before": None}, last_good_spec=good)
-    kubectl.run("annotate", "sj/a", *(f"{name}={one}" for name, one in texts.items()))
-    kubectl.patch("sj/a", {"status": {"memory": None}}, subresource="status")
-    kept.operators.start()
-    wait_until(lambda: kept.status().get("memory", {}).get("run") == 2, "memory", 40)
-    assert json.loads(kept.status()["memory"]["good"]["spec"]) == good
-    wait_until(lambda: "last good spec stays in force" in degraded(kubectl, "a"), "refusal of the newest", 20)
-    assert kept.pods() == pods and len(kept.kubelets.lives) == 2
-    kubectl.run("delete", "pod", "a-driver", "--force", "--grace-period=0")
-    wait_until(lambda: len(kept.kubelets.lives) == 3, "another driver", 30)
-    assert settings(kubectl)["restore_from"] == "latest"
