@@ -77,13 +77,13 @@ def test_an_interrupt_while_commands_are_imported_has_no_traceback(error: str, s
     assert done.returncode == (1 if said else -signal.SIGINT) and bool(done.stderr) is said
 
 
-SHELF = {"virtualNodes": 8, "checkpoint": {"location": "/data/ferry"}}
+CHECKPOINTED = {"virtualNodes": 8, "checkpoint": {"location": "/data/ferry"}}
 
 
 @pytest.fixture
 def shelved(api: FakeUser, monkeypatch: pytest.MonkeyPatch) -> FakeUser:
     """A job with durable checkpoints; while a command waits, the world goes on."""
-    api.api.edit(JOBS, "nbq5", {"spec": {"state": SHELF}})
+    api.api.edit(JOBS, "nbq5", {"spec": {"state": CHECKPOINTED}})
     api.world.until(settled)
     # Of that module alone: threads that other tests have left behind sleep, too.
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: api.world.round())

@@ -73,15 +73,15 @@ def test_what_the_operator_would_refuse(patch: Doc, said: str) -> None:
     assert any(said in text for text in found.refusals) and found.effects == ("nothing: the spec in force stays",)
 
 
-SHELF = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
+CHECKPOINTED = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
 
 
 def test_to_rest_and_to_go_on() -> None:
-    runs = present(state=SHELF)
+    runs = present(state=CHECKPOINTED)
     for patch in ({"suspend": True}, {"workers": 0}, {"suspend": True, "restoreFrom": "3"}):
         found = planned(runs, {"spec": patch})
         assert "a last durable checkpoint, then all pods end" in found.effects[0] and found.refusals == ()
-    rests = present(state=SHELF, suspend=True, restoreFrom="3")
+    rests = present(state=CHECKPOINTED, suspend=True, restoreFrom="3")
     rests["status"] = {"memory": {"uid": "u", "run": 2, "before": "3"}}
     assert planned(rests, {"spec": {"cores": 4}}).effects == ("the change applies when the job is resumed",)
     assert planned(rests, {}).effects == ("nothing changes",)

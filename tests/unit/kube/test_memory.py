@@ -18,9 +18,9 @@ from ferry_operator.kube.api.port import JOBS
 from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.observe import effective_spec
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
-from tests.unit.kube.test_suspension import SHELF, begun, edit, events, memory, suspended
+from tests.unit.kube.test_suspension import CHECKPOINTED, begun, edit, events, memory, suspended
 
-MANIFEST = job(state=SHELF)
+MANIFEST = job(state=CHECKPOINTED)
 
 
 def put(world: World, **changes: Any) -> None:

@@ -20,11 +20,11 @@ from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
 from tests.unit.kube.test_decisions import driver, worker
 from tests.unit.kube.test_passes import running
 
-SHELF = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
+CHECKPOINTED = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
 
 
 def begun(**spec: Any) -> World:
-    world = running(state=SHELF, **spec)
+    world = running(state=CHECKPOINTED, **spec)
     world.until(lambda w: "good" in memory(w))
     return world
 
@@ -117,7 +117,7 @@ def test_a_job_is_suspended_again_and_again() -> None:
 
 def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
     world = World()
-    world.api.create(JOBS, job(state=SHELF, suspend=True, restoreFrom="7"))
+    world.api.create(JOBS, job(state=CHECKPOINTED, suspend=True, restoreFrom="7"))
     world.until(suspended)
     assert world.lives == 0 and memory(world)["run"] == 1
     world.take_checkpoint(None)
@@ -135,7 +135,7 @@ def test_what_a_run_begins_from(first: str | None, meanwhile: str | None, expect
     world = World()
     if first is not None:
         world.take_checkpoint(None)
-    world.api.create(JOBS, job(state=SHELF, restoreFrom=first))
+    world.api.create(JOBS, job(state=CHECKPOINTED, restoreFrom=first))
     world.until(lambda w: "good" in memory(w))
     edit(world, suspend=True, restoreFrom=meanwhile)
     world.until(suspended)
@@ -229,7 +229,7 @@ def test_a_job_that_was_refused_before_it_began_is_suspended_at_once() -> None:
     """There is nothing to keep, and its question stays: it does not begin from a checkpoint that nobody has named."""
     world = World()
     world.take_checkpoint(None)
-    world.api.create(JOBS, job(state=SHELF))
+    world.api.create(JOBS, job(state=CHECKPOINTED))
     world.until(lambda w: w.condition("Degraded").get("reason") == "RestoreFromNeeded")
     edit(world, suspend=True)
     world.lingers = 5.0
@@ -248,7 +248,7 @@ def test_a_job_that_was_refused_before_it_began_is_suspended_at_once() -> None:
 def test_a_job_whose_driver_was_never_started_is_suspended_at_once() -> None:
     world = World()
     world.refuses_image = "ferry:1"
-    world.api.create(JOBS, job(state=SHELF))
+    world.api.create(JOBS, job(state=CHECKPOINTED))
     world.until(lambda w: "nbq5-driver" in w.pods())
     world.rounds(3)
     edit(world, suspend=True)

@@ -185,11 +185,11 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert json.loads(ferry("ps", "--json")[0]) == []
 
 
-SHELF = "state.checkpoint.location=store"
+CHECKPOINTED = "state.checkpoint.location=store"
 
 
 def test_a_checkpoint_is_taken_from_another_terminal(ferry: Ferry) -> None:
-    run = ferry.start("run", "job.yaml", "--quiet", "--set", SHELF)
+    run = ferry.start("run", "job.yaml", "--quiet", "--set", CHECKPOINTED)
     ferry.wait_for(settles)
     assert ferry("checkpoint", "counts")[0].startswith("counts: checkpoint 1, as of epoch ")
     found = json.loads(ferry("checkpoint", "counts", "--name", "before", "--json")[0])
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_taken_from_another_terminal(ferry: Ferry) -> None:
 
 
 def test_a_checkpoint_that_is_late_or_has_no_location(ferry: Ferry) -> None:
-    run = ferry.start("run", "job.yaml", "--quiet", "--set", SHELF, "--set", "pipeline.args.full=true")
+    run = ferry.start("run", "job.yaml", "--quiet", "--set", CHECKPOINTED, "--set", "pipeline.args.full=true")
     ferry.wait_for(settles)
     assert "late: no room" in ferry("checkpoint", "counts", code=1)[1]
     assert "still without its last checkpoint" in ferry("suspend", "counts", "--wait", "1", code=1)[1]
@@ -222,7 +222,7 @@ def test_a_checkpoint_that_is_late_or_has_no_location(ferry: Ferry) -> None:
 def test_a_suspended_run_ends_with_a_last_checkpoint(ferry: Ferry, lost: bool) -> None:
     """Also when its driver is lost on the way; it is no failure, and nothing of it stays here."""
     run = ferry.start(
-        "run", "job.yaml", "--json", "--events", "9999999", "--set", SHELF, "--set", "pipeline.args.seconds=0.5"
+        "run", "job.yaml", "--json", "--events", "9999999", "--set", CHECKPOINTED, "--set", "pipeline.args.seconds=0.5"
     )
     ferry.wait_for(settles)
     if lost:
@@ -238,7 +238,7 @@ def test_a_suspended_run_ends_with_a_last_checkpoint(ferry: Ferry, lost: bool) -
 
 def test_a_restore_is_a_run_that_begins_from_a_checkpoint(ferry: Ferry) -> None:
     directory = ferry.home / "state"
-    options = ("--set", SHELF, "--set", f"state.directory={directory}", "--events", "500", "--json")
+    options = ("--set", CHECKPOINTED, "--set", f"state.directory={directory}", "--events", "500", "--json")
     out, _ = ferry("restore", "job.yaml", "--from", "before", "--sink", "keep", "--workers", "3", *options)
     assert json.loads(out)["outcome"] == "finished"
     settings = json.loads((directory / "run.json").read_text())
