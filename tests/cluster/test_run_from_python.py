@@ -14,6 +14,15 @@ from tests.cluster.runner import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: away
+contexts: [{name: away, context: {cluster: away, user: away}}]
+clusters: [{name: away, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: away, user: {}}]
+"""
+
 PROGRAM = """
 import ferry
 import pyarrow as pa
@@ -33,6 +42,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"k": [1, 1, 2], "v": [10, 20, 30]}), tmp_path / "in" / "a.parquet")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)  # A job of the same name may run on a cluster: it is another job.
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'runtime'}:{ROOT / 'operator'}")
 

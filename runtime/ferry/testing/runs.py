@@ -7,6 +7,7 @@ from Python is the same as a run from a terminal.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,8 +27,9 @@ from ferry.contract.errors import FerryError, SpecRefused
 
 _COMMAND = (sys.executable, "-m", "ferry_operator.cli")
 _NO_SUCH_JOB = 4
-"""Exit code of a command: `ferry run` has not listed the run yet, or it has ended."""
+"""Exit code of a command: `ferry run` has not listed the run yet, or the run has ended."""
 _LOOK_SECONDS = 0.2
+"""Pause between two tries of a command, until the run is listed."""
 _MARK = "_ferry-life"
 """A file in the folder of every parquet sink."""
 
@@ -137,9 +139,15 @@ class Run:
             sys.stderr.flush()
 
     def _command(self, *arguments: str) -> str:
-        """The output of a command. In its first seconds the run is not listed yet: the command waits."""
+        """The output of a command, about a run on this machine only: a job on a cluster may have the same name.
+
+        In its first seconds the run is not listed yet: the command waits.
+        """
+        env = {**os.environ, "KUBECONFIG": os.devnull}
         while True:
-            ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            ran = subprocess.run(
+                [*_COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env
+            )
             if ran.returncode != _NO_SUCH_JOB or not self.running:
                 break
             time.sleep(_LOOK_SECONDS)
