@@ -45,7 +45,7 @@ TEXTS = ("str", "str | None", "list[str]", "Iterator[str]")
 """Annotations of functions that return texts."""
 
 PRINTED = {"spec.warnings()": "warning", "listing.instead()": "remedy", "hints._of_stream()": "remedy"}
-"""Functions whose texts are printed as they are, or end another text: what the page calls them."""
+"""Functions that return a text for the terminal, or the end of an error text; and the kind of these texts on the page."""
 
 BUILTIN = {
     "FileNotFoundError", "KeyError", "LookupError", "NotADirectoryError", "OSError", "RuntimeError", "TimeoutError",
@@ -264,7 +264,7 @@ def assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
 
 
 def patterns(given: ast.expr | None, scope: dict[str, list[ast.expr]]) -> list[str]:
-    """The possible texts of an expression, except texts of placeholders alone."""
+    """The possible texts of an expression, without texts that consist of placeholders."""
     if given is None:
         return []
     made = dict.fromkeys(" ".join(text.split()) for text in islice(written(given, scope, 0), ALTERNATIVES_MAX))
