@@ -37,7 +37,7 @@ class Checks:
         self.fragments: dict[Fragment, list[tuple[int, data.Record]]] = {}
         """Records, each with the operator (or SOURCE) it was read from."""
         self.prepares: dict[CommitId, m.Prepare] = {}
-        self.root = data.Reference.root(world.graph, world.vnodes)
+        self.root = data.Reference.root(len(world.timers), world.vnodes)
         self.references: dict[CommitId | None, data.Reference] = {None: self.root}
         self.leaders: dict[tuple[int, Term], InstanceId] = {}
         self.known: dict[Version, Table] = {}
@@ -77,12 +77,13 @@ class Checks:
             return
         p = self.prepares[commit_id]
         batch = [r for _, fragments in p.winners for f in fragments for r in self.fragments[f]]
-        graph, operator = self.world.graph, commit_id.step.operator
-        reference = parent.follow(commit_id, batch, graph, self.world.vnodes)
-        watermarks = reference.lows[operator], reference.highs[operator]
+        graph = self.world.graph_at(commit_id.step.epoch)
+        node = graph[commit_id.step.operator]
+        reference = parent.follow(commit_id, batch, graph, self.world.vnodes, self.world.timers)
+        watermarks = parent.highs[node.id], reference.highs[node.id]
         if (p.low, p.high) != watermarks:
             self.fail(f"{commit_id} was prepared with watermarks {(p.low, p.high)}, committed inputs say {watermarks}")
-        for origin in graph[operator].inputs:
+        for origin in node.inputs:
             if origin != data.SOURCE:
                 have = sorted(record for one, record in batch if one == origin)
                 want = sorted(data.as_records(parent.fired[origin]))
@@ -136,9 +137,9 @@ class Checks:
             lows, live = reference.highs if over else reference.lows, reference.live[v]
             have = host.files.state.get(v, {})
             if have != live:
-                graph, released = self.world.graph, max(commit_id.step.epoch - 1, host.files.saved.released)
-                have = {r: x for r, x in have.items() if data.lives(graph, r, lows, released)}
-                live = {r: x for r, x in live.items() if data.lives(graph, r, lows, released)}
+                timers, released = self.world.timers, max(commit_id.step.epoch - 1, host.files.saved.released)
+                have = {r: x for r, x in have.items() if data.lives(timers, r, lows, released)}
+                live = {r: x for r, x in live.items() if data.lives(timers, r, lows, released)}
             if have != live:
                 self.fail(f"{host.name} holds {have} for virtual node {v} at {commit_id}, not {live}")
 
@@ -160,7 +161,7 @@ class Checks:
             if commit_id is None:
                 ordinals.append(-1)
                 continue
-            ordinals.append(commit_id.step.epoch * self.world.operators + commit_id.step.operator)
+            ordinals.append(self.world.ordinal(commit_id.step))
             other = commit_ids.setdefault(commit_id.step, (commit_id, name))
             if other[0] != commit_id:
                 self.fail(f"members disagree: {name} committed {commit_id}, {other[1]} {other[0]}")
@@ -170,6 +171,7 @@ class Checks:
     # ---- groups
     def journaled(self, before: Table | None, table: Table) -> None:
         self.installed(table)
+        self.deployed(table)
         if before is not None and (before.plan is not None or table.plan is not None):
             self.planned(before, table)
         self.held = {}
@@ -185,6 +187,21 @@ class Checks:
                 # copy.
                 if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
+
+    def deployed(self, table: Table) -> None:
+        """A program is in force from an epoch that has done nothing, and for ever."""
+        since = self.world.since
+        for number in [n for n in since if n > table.programs[-1].number]:
+            if not table.restoring:
+                self.fail(f"program {number} was in force, and {table.programs} does not have it")
+            del since[number]
+        for program in table.programs:
+            if since.setdefault(program.number, program.since) != program.since:
+                self.fail(
+                    f"program {program.number} is in force from {since[program.number]} and from {program.since} on"
+                )
+            if program.operators != tuple(node.id for node in self.world.graphs[program.number]):
+                self.fail(f"program {program.number} has the operators {program.operators}")
 
     def planned(self, before: Table, table: Table) -> None:
         """A plan only goes forward. Before its step only a former or in-sync member may lead: a leader may be lost."""
@@ -264,7 +281,7 @@ class Checks:
         reference = self.root
         for epoch in range(world.spark.ended() + 1):
             last = self.references[self.emitted_label[epoch]]
-            for operator in reversed(range(world.operators)):
+            for operator in reversed(range(len(world.graph_at(epoch)))):
                 if last.commit_id is None or last.commit_id.step != Step(epoch, operator) or last.parent is None:
                     self.fail(f"epoch {epoch} ends with {last.commit_id} in place of operator {operator}")
                     return
@@ -283,12 +300,13 @@ class Checks:
         for epoch in range(world.spark.ended() + 1):
             blocks = self.covered[self.emitted_label[epoch]]
             records = [r for s in data.between(world.seed, blocks, (0, 0), world.keys, world.splits) for r in s]
-            for operator, node in enumerate(world.graph):
+            graph = world.graph_at(epoch)
+            for operator, node in enumerate(graph):
                 commit_id = CommitId(Step(epoch, operator), self.emitted_label[epoch].attempt)
                 batch: list[tuple[int, data.Record]] = []
                 for origin in node.inputs:
                     of_it = records if origin == data.SOURCE else data.as_records(reference.fired[origin])
                     batch += [(origin, record) for record in of_it]
-                reference = reference.follow(commit_id, batch, world.graph, world.vnodes)
+                reference = reference.follow(commit_id, batch, graph, world.vnodes, world.timers)
             if world.sink[epoch][1] != reference.fired:
                 self.fail(f"epoch {epoch}: sink {world.sink[epoch][1]}, oracle {reference.fired}")

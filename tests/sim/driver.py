@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import Fragment, InstanceId
+from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
 from tests.sim.checkpoints import Checkpoints
@@ -98,18 +98,25 @@ class Driver:
                     self.spark.settle(committed, final, meta)
                 if world.desired is not None:
                     world.after(1, self.take, world.desired)
+                world.after(1, world.deploy)
                 world.after(rnd.randint(2, 15), self.begin)
             case core.Halt(kind, reason):
                 world.halted(self, kind, reason)
             case core.Close(instance, _):
                 host = world.hosts[instance]
                 world.sever(self.name, instance, max(host.frozen_until - world.clock.now, 0) + rnd.randint(1, 20))
+            case core.Deployed():
+                world.deployed(self, effect)
             case core.Publish():
                 self.checkpoints.publish(effect)
             case core.Note(changes=changes):
                 world.checks.demoted([c for c in changes if c.kind == "demoted"])
             case _:
                 raise AssertionError(effect)
+
+    def node_of(self, step: Step) -> data.Node:
+        """The operator of a step."""
+        return self.world.node_of(self.core.table.programs, step)
 
     def pace(self) -> int:
         """Time until a job begins; a zombie may be very slow."""
@@ -174,7 +181,7 @@ class Driver:
         if self.world.compares_offsets and job.step.operator and self.covers != spark.covered(job.meta):
             self.world.kill_driver(self)
             return
-        self.read(job, list(self.world.graph[job.step.operator].inputs), [], failed)
+        self.read(job, list(self.node_of(job.step).inputs), [], failed)
 
     def read(self, job: core.StartIngest, inputs: list[int], batches: list[Batch], failed: Any) -> None:
         """Read one input after the other, then stage the records."""
@@ -197,11 +204,13 @@ class Driver:
         self.rows(job.rows[origin], fetched, failed)
 
     def stage(self, job: core.StartIngest, batches: list[Batch], failed: Any) -> None:
-        world, operator = self.world, job.step.operator
+        world = self.world
+        node = self.node_of(job.step)
+        operator = node.id
         if not job.helpers and batches:
             world.after(20, failed)
             return
-        seen = spark.greatest(job.meta, world.operators)
+        seen = spark.greatest(job.meta, len(world.timers))
         for batch in batches:
             seen[operator] = max([seen[operator], *(record[0] for origin, record in batch if origin == data.SOURCE)])
 
@@ -212,9 +221,9 @@ class Driver:
             named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
             self.require_once(named, batches)
             assert self.covers is not None
-            high = data.watermark(world.graph, operator, seen[operator], tuple(rows.high for rows in job.rows))
+            high = data.watermark(node, seen[operator], [rows.high for rows in job.rows])
             # The first step of an epoch has its blocks in its notes, as with a real driver.
-            covers = spark.covered(job.meta) if operator else self.covers
+            covers = spark.covered(job.meta) if job.step.operator else self.covers
             self.take(core.Ingested(job.step, job.run, named, high, spark.notes(covers, seen)))
 
         if self.loops is not None:
@@ -250,7 +259,7 @@ class Driver:
                 if wins:
                     winners.setdefault(helper, []).append(fragment)
                 world.checks.fragments[fragment] = batch
-                part = data.partial(job.step.operator, [record for _, record in batch], world.vnodes)
+                part = data.partial(self.node_of(job.step).id, [record for _, record in batch], world.vnodes)
                 under_way[0] += 1
                 world.after(rnd.randint(1, 6), self.stream, helper, fragment, part, ok, end)
         world.after(1, end)

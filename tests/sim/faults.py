@@ -90,6 +90,8 @@ class Scenario:
     """Whether long-running tasks get assigned shares; otherwise each ingest run is a Spark job."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
+    deploys: tuple[tuple[int, Graph], ...] = ()
+    """When another program is deployed, and its operators."""
 
 
 KINDS = 11
@@ -155,15 +157,21 @@ def draw(seed: int) -> Scenario:
                 fault_.time = store.randint(60, 600)
         if store.random() < 0.1:
             disasters.append(("file", store.randint(60, 500)))
+    first = graph(seed, operators)
+    deploys = programs(seed, first)
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
-        graph=graph(seed, operators),
+        graph=first,
+        deploys=deploys,
         vnodes=rnd.choice((1, 1, 2, 2, 3)),
         workers=workers,
         spare=spare,
         per_worker=2 if rnd.random() < 0.1 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((2, 2, 2, 3, 3, 5)) + (store.choice((3, 6, 12)) if disasters else 0) + 8 * boundaries(seed),
+        epochs=rnd.choice((2, 2, 2, 3, 3, 5))
+        + (store.choice((3, 6, 12)) if disasters else 0)
+        + 8 * boundaries(seed)
+        + 2 * len(deploys),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
@@ -219,12 +227,53 @@ def graph(seed: int, operators: int) -> Graph:
     rnd = Dice(f"graph/{seed}")
     if operators == 3:
         operators = rnd.choice((3, 4))
-    made = [Node((SOURCE,), rnd.random() < 0.3)]
+    made = [Node((SOURCE,), rnd.random() < 0.3, 0)]
     for operator in range(1, operators):
         there = [SOURCE, *range(operator)]
         inputs = sorted(rnd.sample(there, min(len(there), rnd.choice((1, 1, 2, 2, 3)))))
-        made.append(Node(tuple(inputs), rnd.random() < 0.3))
+        made.append(Node(tuple(inputs), rnd.random() < 0.3, operator))
     return tuple(made)
+
+
+def programs(seed: int, first: Graph) -> tuple[tuple[int, Graph], ...]:
+    """For a third of the seeds: up to three programs, each of which changes the graph of the one before it anywhere."""
+    rnd = Dice(f"programs/{seed}")
+    if rnd.random() > 0.33:
+        return ()
+    now, known = first, {node.id: node for node in first}
+    deploys = []
+    for time in sorted(rnd.randint(1, 500) for _ in range(rnd.choice((1, 1, 2, 3)))):
+        now = changed(rnd, now, known)
+        known.update({node.id: node for node in now})
+        deploys.append((time, now))
+    return tuple(deploys)
+
+
+def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
+    """A graph with an operator more, an operator less, or other inputs of an operator."""
+    inputs = {n.id: [before[i].id if i != SOURCE else SOURCE for i in n.inputs] for n in before}
+    timers, order = {i: node.timers for i, node in known.items()}, [node.id for node in before]
+    gone = [i for i in known if i not in order]
+    what = rnd.choice(("insert", "insert", "drop", "drop", "return", "rewire"))
+    if what == "drop" and len(order) > 1:
+        lost = order.pop(rnd.randrange(len(order)))
+        for i in order:
+            if lost in inputs[i]:
+                inputs[i] = sorted({SOURCE if j == lost else j for j in inputs[i]})
+    elif what == "rewire":
+        at = rnd.randrange(len(order))
+        inputs[order[at]] = rnd.sample([SOURCE, *order[:at]], rnd.randint(1, min(2, at + 1)))
+    else:
+        new = rnd.choice(gone) if what == "return" and gone else len(known)
+        timers.setdefault(new, rnd.random() < 0.3)
+        at = rnd.randint(0, len(order))
+        inputs[new] = rnd.sample([SOURCE, *order[:at]], rnd.randint(1, min(2, at + 1)))
+        for i in order[at:]:
+            if rnd.random() < 0.5:
+                inputs[i].append(new)
+        order.insert(at, new)
+    place = {SOURCE: SOURCE} | {i: position for position, i in enumerate(order)}
+    return tuple(Node(tuple(sorted(place[j] for j in inputs[i])), timers[i], i) for i in order)
 
 
 def fault(rnd: random.Random, what: str) -> Fault:

@@ -88,15 +88,15 @@ class Host:
         saved, files = self.files.saved, self.files
         for v in [v for v in files.state if v not in saved.holds and v not in saved.learned]:
             self.forget(v)
-        self.floors = [WATERMARK_NONE] * self.world.operators
-        """By operator: slices that were final at this watermark are removed for good. Not on disk."""
+        self.floors = [WATERMARK_NONE] * len(self.world.timers)
+        """By id of the operator: slices that were final at this watermark are removed for good. Not on disk."""
         self.released = -1
         self.expire(saved.floors(), saved.released)
         self.tombs: dict[int, set[data.Row]] = {}
         """By learned virtual node: removed rows that a chunk may still contain."""
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
-            InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
+            InstanceId(self.name), self.files.saved, logged, self.world.rules, learn_stall_ms=500,
             slow_ms=50, session_vnodes=2,
         )  # fmt: skip
         self.execute(self.core.start(), "")
@@ -145,7 +145,16 @@ class Host:
                         continue
                 self.take(event, origin, body)
 
+    def load_program(self, number: int, life: int) -> None:
+        """A program is loaded, or cannot be."""
+        if self.alive and life == self.life and not self.failed:
+            fails = self.world.programs.random() < 0.05
+            self.world.to_driver(self, "", m.ProgramLoaded(InstanceId(self.name), number, "no memory" if fails else ""))
+
     def take(self, event: core.Event, origin: str = "", body: Any = None) -> None:
+        if type(event) is m.LoadProgram:
+            self.world.after(self.world.programs.randint(1, 60), self.load_program, event.number, self.life)
+            return
         if self.stands_until and self.stands:
             self.inbox.append((event, origin, body))
         elif self.alive and not self.failed:
@@ -249,7 +258,8 @@ class Host:
         self.expire(effect.watermarks, epoch)
 
     def expire(self, watermarks: Sequence[int], released: int) -> None:
-        higher = [max(pair) for pair in zip(self.floors, watermarks, strict=False)] or self.floors
+        reached = [*watermarks, *self.floors[len(watermarks) :]]
+        higher = [max(pair) for pair in zip(self.floors, reached, strict=True)]
         if higher != self.floors or released > self.released:
             self.floors, self.released = higher, max(self.released, released)
             state = self.files.state
@@ -258,7 +268,7 @@ class Host:
 
     def lives(self, row: data.Row) -> bool:
         """Final slices stay removed, also when an old Apply is repeated."""
-        return data.lives(self.world.graph, row, self.floors, self.released)
+        return data.lives(self.world.timers, row, self.floors, self.released)
 
     def drop(self, effect: core.Drop) -> None:
         if self.loading is not None:
@@ -270,7 +280,7 @@ class Host:
         for v in list(self.files.state):
             self.forget(v)
         self.files.log = {}  # Bodies of messages that wait for their table stay.
-        self.floors, self.released = [WATERMARK_NONE] * self.world.operators, -1
+        self.floors, self.released = [WATERMARK_NONE] * len(self.world.timers), -1
         self.archive, self.loading, self.scans, self.left = Archive(self), None, {}, {}
 
     def forget(self, vnode: int) -> None:
@@ -281,7 +291,7 @@ class Host:
 
     def load(self, effect: core.LoadChunk) -> None:
         files, chunk = self.files, effect.chunk
-        base = step_of(chunk.base, self.world.operators)
+        base = step_of(chunk.base, self.files.saved.programs)
         for v, row, x in self.chunks.pop(chunk):
             if any(step <= base for step in files.appended.get(v, ())):
                 self.world.checks.fail(f"{self.name} applied a step of virtual node {v} and loads it with base {base}")
@@ -329,6 +339,7 @@ class Host:
             self.take(core.ComputeFailed(step, attempt, "user code: it failed"))
             return
         partials = [self.partials[(step, attempt, h)] for h in helpers]
+        node = self.world.node_of(self.files.saved.programs, step)
         mine = self.bodies.setdefault(CommitId(step, attempt), {})
         for chain, vnodes in chains:
             late = fired = 0
@@ -336,7 +347,7 @@ class Host:
             for v in vnodes:
                 parts = [p for heard in partials for p in heard.get(v, ())]
                 state = self.files.state.get(v, NOTHING)
-                body[v], n_late, n_fired = data.after_images(self.world.graph, step, state, parts, low, high)
+                body[v], n_late, n_fired = data.after_images(node, step.epoch, state, parts, low, high)
                 late, fired = late + n_late, fired + n_fired
             out.append((chain, vnodes, late, fired))
             mine[InstanceId(self.name), chain] = body
@@ -420,8 +431,9 @@ class Host:
         if not self.alive or not self.core.may_read(generation, commit_id, vnodes):
             return None
         out: list[Any] = []
+        node = self.world.node_of(self.files.saved.programs, commit_id.step)
         for v in vnodes:
-            out += data.fired_rows(self.world.graph, commit_id.step, self.files.state.get(v, {}), low, high)
+            out += data.fired_rows(node, commit_id.step.epoch, self.files.state.get(v, {}), low, high)
         return out
 
 

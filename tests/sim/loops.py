@@ -88,7 +88,7 @@ class Loops:
         world, helper, ok = self.world, self.world.rnd.choice(job.helpers), [True]
         fragment = Fragment(job.step, self.driver.generation, job.run, task)
         world.checks.fragments[fragment] = batch
-        part = data.partial(job.step.operator, [record for _, record in batch], world.vnodes)
+        part = data.partial(self.driver.node_of(job.step).id, [record for _, record in batch], world.vnodes)
 
         def staged() -> None:
             world.after(world.rnd.randint(0, 4), self.answered, loop, task, helper, ok[0], fate == "fails")

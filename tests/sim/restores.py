@@ -12,6 +12,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.programs import Programs
 from ferry.contract.routing import Group, Table, Version
 from tests.sim import checks, faults
 from tests.sim.driver import Driver
@@ -166,7 +167,7 @@ class Restores(Links):
             if self.journal is not None:
                 self.new_driver()  # A zombie has begun the run.
             elif self.driver is None or not self.driver.alive:
-                self.initial = self.table_of(Version(manifest.generation, 0), origin)
+                self.initial = self.table_of(Version(manifest.generation, 0), origin, manifest.programs)
                 self.settle_truth(manifest)
                 self.new_driver_now()
 
@@ -181,7 +182,7 @@ class Restores(Links):
             if self.journal is not None and self.journal.version == driver.core.table.version:
                 version = Version(driver.generation, driver.core.table.version.number + 1)
                 self.note(driver.name, f"the job begins again from {manifest.name}")
-                self.journal, self.writer = self.table_of(version, origin), driver.name
+                self.journal, self.writer = self.table_of(version, origin, manifest.programs), driver.name
                 self.checks.journaled(None, self.journal)
                 for name in self.hosts:
                     self.net.send(driver.name, name, "control", m.Install(self.journal), None)
@@ -189,7 +190,7 @@ class Restores(Links):
 
         self.choose(chosen, driver.generation)
 
-    def table_of(self, version: Version, origin: str) -> Table:
+    def table_of(self, version: Version, origin: str, programs: Programs) -> Table:
         """A table with random running instances; no group has two members on one worker."""
         away = {h.name.split(".")[0]: True for h in self.hosts.values() if h.frozen}
         workers = sorted({name.split(".")[0] for name in self.hosts})
@@ -204,7 +205,7 @@ class Restores(Links):
             )
             for _ in range(self.vnodes)
         )
-        return Table(version, groups, initial=True, origin=origin)
+        return Table(version, groups, initial=True, origin=origin, programs=programs)
 
     def truncate(self, manifest: Manifest) -> None:
         """Remove the rows after a checkpoint from the sinks. If the sinks have another branch of the job, reset them to the checkpoint."""

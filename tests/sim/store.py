@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
+from ferry.contract.programs import Programs
+from ferry.contract.results import result_of
 from ferry.protocol import instance as core
 from tests.sim import data
 
@@ -39,6 +41,7 @@ class Manifest:
     emitted: dict[int, tuple[CommitId, int]]
     sink: dict[int, Any]
     covered: dict[CommitId, Any]
+    programs: Programs
 
     @property
     def files(self) -> list[str]:
@@ -138,7 +141,7 @@ class Store:
     def living(self, manifest: Manifest, rows: data.Rows) -> data.Rows:
         """The rows that matter after the epoch of the checkpoint."""
         highs, epoch = manifest.truth.highs, manifest.commit.commit_id.step.epoch
-        return {r: x for r, x in rows.items() if data.lives(self.world.graph, r, highs, epoch)}
+        return {r: x for r, x in rows.items() if data.lives(self.world.timers, r, highs, epoch)}
 
     # ---- removal
     def collect(self, keep: int, goes_on: Callable[[], bool]) -> Iterator[int]:
@@ -280,7 +283,8 @@ class Loading:
         self.todo = [(v, name) for v in effect.vnodes for name in pin.chains[v]] if pin is not None else []
         self.reason = "" if pin is not None else "it is not pinned"
         results, epoch = effect.commit.results, effect.commit.commit_id.step.epoch
-        host.floors, host.released = [result.high for result in results], epoch
+        highs = [result_of(results, operator).high for operator in range(len(host.floors))]
+        host.floors, host.released = highs, epoch
         for v in effect.vnodes:
             for known in (host.files.loaded, host.files.appended, host.tombs):
                 known.pop(v, None)

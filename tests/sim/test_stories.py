@@ -193,7 +193,7 @@ class Real:
             lambda send, _: self.sent.append(send.message),
             lambda *_: True,
         )
-        self.core = core.Instance(ME, 1, self.data.saved(), self.data.logged())
+        self.core = core.Instance(ME, self.data.saved(), self.data.logged())
         self.perform(self.core.start(), None)
 
     def perform(self, effects: list[core.Effect], dies_after: int | None) -> None:
@@ -250,7 +250,7 @@ class Simulated:
 
     def __init__(self) -> None:
         world = self.world = World(0)
-        self.host, world.operators = world.hosts[ME], 1
+        self.host, world.timers = world.hosts[ME], [False]
         self.sent: list[m.Message] = []
 
         def fail(what: str) -> None:

@@ -8,14 +8,15 @@ from collections import deque
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import Fragment, InstanceId, Term, worker_of
+from ferry.contract.names import Fragment, InstanceId, Step, Term, worker_of
 from ferry.contract.plans import Plan
+from ferry.contract.programs import Programs, first_program, program_at
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import short
-from tests.sim import checks, faults
+from tests.sim import checks, data, faults
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Dice, Net
 from tests.sim.host import Files, Host
@@ -52,12 +53,23 @@ class World(Restores):
         self.code_fails = self.code.choice((0.0, 0.0, 0.0, 0.0, 0.1, 0.3))
         """How often the user's code fails."""
         s = self.scenario = scenario or faults.draw(seed)
-        self.graph, self.operators, self.vnodes, self.epochs = s.graph, len(s.graph), s.vnodes, s.epochs
+        self.vnodes, self.epochs = s.vnodes, s.epochs
+        self.graphs = dict(enumerate((s.graph, *(graph for _, graph in s.deploys)), 1))
+        """By number of the program."""
+        nodes = {node.id: node for graph in self.graphs.values() for node in graph}
+        self.timers = [nodes[i].timers for i in range(len(nodes))]
+        """By id of the operator."""
+        self.since: dict[int, int] = {}
+        """By number: the first epoch of each program that is, or was, in force."""
+        self.wanted = 1
+        """The newest program that is to be deployed."""
+        self.programs = Dice(f"loads/{seed}")
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
-            operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300,
+            attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300,
             warm_ms=3_000, plan_ms=(300, 2_000, 1_800_000)[seed % 3], backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
             retry_max_ms=4_000, apart_ms=6_000, code_waits_ms=(20,) * 50,
+            load_ms=2_000, load_again_ms=100,
         )  # fmt: skip
         self.clock = Clock()
         self.after = self.clock.after
@@ -107,7 +119,7 @@ class World(Restores):
             return tuple(InstanceId(f"{(v + k) % s.workers}.{index}") for k in range(1 + s.replicas))
 
         groups = tuple(Group(Term(0, 0), chain(v)) for v in range(s.vnodes))
-        return Table(Version(0, 0), groups, initial=True)
+        return Table(Version(0, 0), groups, initial=True, programs=first_program(len(self.scenario.graph)))
 
     # ---- running
     def run(self) -> str:
@@ -124,6 +136,8 @@ class World(Restores):
                 self.clock.at(f.time, self.strike, f, None)
         for number, time in enumerate(self.scenario.desired, 1):
             self.clock.at(time, self.desire, number)
+        for number, (time, _) in enumerate(self.scenario.deploys, 2):
+            self.clock.at(time, self.deploy, number)
         for what, time in self.scenario.disasters:
             self.clock.at(
                 time, self.lose_file if what == "file" else self.disaster, *([] if what == "file" else [what])
@@ -440,6 +454,38 @@ class World(Restores):
         self.plans[number] = self.desired
         if self.driver is not None:
             self.driver.take(self.desired)
+
+    # ---- programs
+    def deploy(self, number: int = 0) -> None:
+        """Deploy a program; without a number: what is wanted and not in force, for a new driver."""
+        self.wanted = max(self.wanted, number)
+        driver, newest = self.driver, 1 if self.journal is None else self.journal.programs[-1].number
+        if driver is None or not driver.ready or newest >= self.wanted:
+            return
+        ids = tuple(node.id for node in self.graphs[self.wanted])
+        at = self.spark.ended() + self.programs.choice((0, 0, 0, 1, 2, 4))
+        driver.take(dcore.Deploy(self.wanted, ids, b"", at))
+
+    def deployed(self, driver: Driver, effect: dcore.Deployed) -> None:
+        """A program is in force, or refused: then it is deployed again, or given up."""
+        if not effect.refused:
+            if self.journal is None or self.since.get(effect.number) is None:
+                self.checks.fail(f"{effect} is not in the journal")
+        elif effect.number == self.wanted and driver is self.driver:
+            if self.programs.random() < 0.8:
+                self.after(50, self.deploy)
+
+    def graph_at(self, epoch: int) -> data.Graph:
+        """The operators of an epoch."""
+        return self.graphs[max((n for n, since in self.since.items() if since <= epoch), default=1)]
+
+    def node_of(self, programs: Programs, step: Step) -> data.Node:
+        """The operator of a step, for an instance that knows these programs."""
+        return self.graphs[program_at(programs, step.epoch).number][step.operator]
+
+    def ordinal(self, step: Step) -> int:
+        """Number of steps before this one."""
+        return sum(len(self.graph_at(epoch)) for epoch in range(step.epoch)) + step.operator
 
     def staged_event(self, fragment: Fragment) -> icore.Staged:
         return icore.Staged(fragment)

@@ -28,7 +28,7 @@ class Member:
     def __init__(self, driver: Driver) -> None:
         self._driver, self._drivers = driver, Drivers()
         self._drivers.opened(PEER)
-        self.machine = core.Instance(NAME, 1, core.InstanceRecord())
+        self.machine = core.Instance(NAME, core.InstanceRecord())
         self.cpu = 0.0
         self.bytes = self.messages = 0
         """that it sent; sent and heard"""

@@ -19,10 +19,12 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Refusal
 from ferry.contract.lenient import known
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.programs import Programs, first_program, from_wire, to_wire
 from ferry.contract.results import Results, StepResult
 
-FILE_FORMAT, MANIFEST_FORMAT = 1, 2
-"""A file or manifest of a higher format is refused. The first release wrote these."""
+FILE_FORMAT, MANIFEST_FORMAT = 1, 3
+"""A file or manifest of a higher format is refused. The first release wrote manifests of format 2; a manifest of the first
+program of a job is still written as such."""
 
 
 FILES = "files"
@@ -90,11 +92,21 @@ class Manifest:
     """The driver's notes committed with the step: positions, offsets, counters (`contract.notes`)."""
     virtual_nodes: int
     operators: tuple[OperatorDescriptor, ...]
+    """By id, also of operators that the program of this epoch does not have."""
     chains: tuple[Chain, ...]
     name: str | None = None
     restored_from: str | None = None
     """The checkpoint from which a job was restored; this one is another name for it."""
-    format: int = MANIFEST_FORMAT
+    programs: Programs = ()
+    """The program of the epoch, and the next one if it has another; empty: the first program has all operators."""
+    format: int = 0
+    """0: the lowest one that has all of this."""
+
+    def __post_init__(self) -> None:
+        programs = self.programs or first_program(len(self.operators))
+        object.__setattr__(self, "programs", programs)
+        if not self.format:
+            object.__setattr__(self, "format", MANIFEST_FORMAT if programs[-1].number > 1 else 2)
 
     @property
     def epoch(self) -> int:
@@ -129,6 +141,8 @@ class Manifest:
             "chains": chains,
             "restored_from": self.restored_from,
         }
+        if self.format > 2:
+            doc["programs"] = to_wire(self.programs)
         return json.dumps(doc | {"digest": _digest(json.loads(json.dumps(doc)))}, indent=1).encode()
 
     @staticmethod
@@ -147,6 +161,7 @@ class Manifest:
                     **known(Manifest, doc),
                     "commit_id": CommitId(Step(*step), Attempt(*attempt)),
                     "results": tuple(StepResult(Attempt(*one[0]), *one[1:]) for one in results),
+                    "programs": from_wire(doc.get("programs", ())),
                     "meta": base64.b64decode(doc["meta"]),
                     "operators": tuple(OperatorDescriptor.from_wire(one) for one in doc["operators"]),
                     "chains": tuple(

@@ -26,6 +26,7 @@
 | Freeze | driver -> leader | write what changed until this epoch's end for the checkpoint of that number |
 | Checkpointed | leader -> driver | the changes are in the store: the chains of files of the virtual nodes that it led |
 | Unrestorable | instance -> driver | the checkpoint that a restore began from cannot be loaded |
+| LoadProgram / ProgramLoaded | driver <-> instance | have the operators of a program ready; they are, or cannot be |
 | Report | instance -> driver | how much state it holds and the transports of its links, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
@@ -292,6 +293,23 @@ class Unrestorable:
     reason: str
 
 
+@record
+class LoadProgram:
+    """A program will be deployed: open its operators' state, load its code and compile its kernels. Idempotent."""
+
+    number: int
+    program: bytes
+    """In the form of `contract.program_load`."""
+
+
+@record
+class ProgramLoaded:
+    instance: InstanceId
+    number: int
+    error: str = ""
+    """Why this instance cannot run the program."""
+
+
 Message = (
     Install
     | Ask
@@ -321,6 +339,8 @@ Message = (
     | Unrestorable
     | BriefPrepare
     | CodeFailed
+    | LoadProgram
+    | ProgramLoaded
 )
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

@@ -20,15 +20,21 @@ class StepResult(NamedTuple):
     """Late records, and the approximate number of fired rows, over all chains."""
 
 
+NO_RESULT = StepResult(Attempt(0, 0), WATERMARK_NONE, WATERMARK_NONE)
+"""Of an operator that has committed no step."""
+
 Results = tuple[StepResult, ...]
-"""By operator. Entries up to the last committed operator are of its epoch, later ones of the epoch before."""
+"""By id of the operator. Of the program in force, operators up to the last committed position have the result of its epoch,
+later ones the result of the epoch before. An operator that is not in the program keeps its last result, from which it goes
+on when it is introduced again. Ids beyond the end have no result."""
 
 
-def no_results(operators: int) -> Results:
-    """Results before the first step."""
-    return (StepResult(Attempt(0, 0), WATERMARK_NONE, WATERMARK_NONE),) * operators
+def result_of(results: Results, operator: int) -> StepResult:
+    """The result of an operator by its id."""
+    return results[operator] if operator < len(results) else NO_RESULT
 
 
 def with_result(results: Results, operator: int, result: StepResult) -> Results:
-    """The results after a commit of this operator."""
-    return (*results[:operator], result, *results[operator + 1 :])
+    """The results after a commit of the operator with this id."""
+    before = results[:operator] + (NO_RESULT,) * (operator - len(results))
+    return (*before, result, *results[operator + 1 :])

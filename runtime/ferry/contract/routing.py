@@ -20,10 +20,13 @@ from ferry.contract.errors import Bug, Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.plans import Plan
+from ferry.contract.programs import ONE_OPERATOR, Programs
+from ferry.contract.programs import from_wire as programs_from_wire
+from ferry.contract.programs import to_wire as programs_to_wire
 
-JOURNAL_FORMAT = 1
+JOURNAL_FORMAT = 2
 """Of a table in the journal. A driver refuses a higher one: it would write the table back without the parts that it does
-not know."""
+not know. 2 since a job can have another program than its first one; a table with the first one is still written as 1."""
 
 
 class Version(NamedTuple):
@@ -87,6 +90,8 @@ class Table:
     at_window: tuple[tuple[int, InstanceId], ...] = ()
     """Copies without a snapshot, by virtual node and learner: they are complete once the state from before their start
     has expired (`Plan.at_window`). An instance that ignores this field sends a snapshot, which is as correct."""
+    programs: Programs = ONE_OPERATOR
+    """The operators of epochs. Empty in a table of the release before programs: the table is of the first program."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -135,13 +140,13 @@ class Table:
                 if not 0 <= vnode < len(groups):
                     raise Bug(f"virtual node {vnode} of {len(groups)}")
                 groups[vnode] = Group(term, in_sync, learners)
-            return Table(version, tuple(groups), initial, self.origin, at_window=self.at_window)
+            return replace(self, version=version, groups=tuple(groups), initial=initial, plan=None, prepared=None)
 
     def to_journal(self) -> dict[str, Any]:
         """Plain lists and maps, with the format and the plans."""
         plans = {"plan": self.plan, "prepared": self.prepared}
         return (
-            {"format": JOURNAL_FORMAT}
+            {"format": JOURNAL_FORMAT if any(p.number > 1 for p in self.programs) else 1}
             | self.to_wire()
             | {name: plan.to_wire() for name, plan in plans.items() if plan is not None}
         )
@@ -153,6 +158,7 @@ class Table:
             "initial": self.initial,
             "origin": self.origin,
             "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
+            "programs": programs_to_wire(self.programs),
         }
         return document | ({"at_window": [list(one) for one in self.at_window]} if self.at_window else {})
 
@@ -173,6 +179,7 @@ class Table:
                 plan=_plan(doc.get("plan")),
                 prepared=_plan(doc.get("prepared")),
                 at_window=tuple((int(vnode), InstanceId(i)) for vnode, i in doc.get("at_window", ())),
+                programs=programs_from_wire(doc.get("programs", ())),
             )
 
 

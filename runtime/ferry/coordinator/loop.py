@@ -19,6 +19,7 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.names import InstanceId, Term, driver_name
+from ferry.contract.programs import first_program
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import RunSettings
 from ferry.contract.timeline import append_record
@@ -72,9 +73,8 @@ class Loop:
         self._journal = JournalWriter(journal)
         self.members = Members(settings.timeout_ms, registry, self.post)
         journaled = self._journal.read()
-        initial, restore = begin(journaled, initial_table(settings))
+        initial, restore = begin(journaled, initial_table(settings, operators))
         patience = core.CoordinatorSettings(
-            operators=operators,
             grace_ms=int(limits.GRACE_SECONDS * 1000),
             return_ms=settings.return_deadline_ms,
             silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
@@ -94,6 +94,7 @@ class Loop:
         self.halt: core.Halt | None = None
         """The last order, once it was given."""
         self.on_publish: Callable[[core.Publish], None] = lambda effect: None
+        self.on_deployed: Callable[[core.Deployed], None] = lambda effect: None
         self.ending = threading.Event()
         """The job is to end, by a halt or on request: code that waits within an epoch gives up."""
 
@@ -206,6 +207,8 @@ class Loop:
                     self._note(effect)
                 case core.Publish():
                     self.on_publish(effect)
+                case core.Deployed():
+                    self.on_deployed(effect)
                 case core.Close(instance, reason):
                     if (channel := self._endpoint.channel(instance)) is not None:
                         channel.close(reason)
@@ -266,7 +269,7 @@ class Loop:
         append_record(self.settings.directory, record)
 
 
-def initial_table(settings: RunSettings) -> Table:
+def initial_table(settings: RunSettings, operators: int = 1) -> Table:
     """The first table of a job: virtual nodes round robin over workers, replicas on the next workers."""
     workers, per_worker = settings.workers, settings.instances_per_worker
     copies = min(settings.replicas, workers - 1)
@@ -279,4 +282,4 @@ def initial_table(settings: RunSettings) -> Table:
         first = turn // per_worker % limits.SETS_OF_REPLICAS * copies
         chain = [worker, *((worker + 1 + (first + k) % (workers - 1)) % workers for k in range(copies))]
         groups.append(Group(Term(1, 0), tuple(InstanceId(f"{w}.{index}") for w in chain)))
-    return Table(Version(0, 0), tuple(groups), initial=True)
+    return Table(Version(0, 0), tuple(groups), initial=True, programs=first_program(operators))

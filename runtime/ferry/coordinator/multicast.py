@@ -61,7 +61,10 @@ class Multicast:
 
     def _install(self, channel: Channel, generation: int, table: Table) -> None:
         base = self._tables.pop(channel, None)
-        if base is None or base.at_window != table.at_window:  # Changes do not carry at_window.
+        if base is None or (base.at_window, base.programs) != (
+            table.at_window,
+            table.programs,
+        ):  # Amend carries neither.
             if self._whole[0] is not table:
                 self._whole = table, m.encode(m.Install(table))
             kind: type[m.Message] = m.Install

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
+from ferry.contract.programs import program_at
 from ferry.contract.settings import CheckpointSettings, RunSettings
 from ferry.contract.status import CHECKPOINT_DELAYED, CheckpointStatus
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -238,6 +239,7 @@ class CheckpointScheduler:
             meta=order.meta,
             virtual_nodes=self._settings.virtual_nodes,
             operators=self._operators,
+            programs=(program_at(self._loop.machine.table.programs, order.commit_id.step.epoch),),
             chains=tuple(chains),
         )
 

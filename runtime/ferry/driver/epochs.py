@@ -248,7 +248,7 @@ class Epochs:
         rows = {i: self.publisher.splits(fired) for i, fired in enumerate(order.rows) if i in read and has_fired(fired)}
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
-        high = self.loop.machine.commits.results[order.step.operator].high
+        high = self.loop.machine.commits.result_before(order.step).high
         work, planned = self._works[order.step.operator], self._checkpoint.planned(order.step.epoch)
         run = IngestRun(order.step, generation, order.run, helpers, right, high, planned)
         self._poison.begin(order.step.epoch, EpochNotes.load(order.meta).aside if order.step.operator else ())

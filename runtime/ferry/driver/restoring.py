@@ -71,7 +71,9 @@ class Restoring:
         commit = self._from(catalog, url)
         log.info("the job begins with checkpoint %d: %s", manifest.number, url)
         origin = f"{url}#{manifest.generation + 1}"
-        return replace(initial, version=Version(manifest.generation, 0), origin=origin), commit
+        return replace(
+            initial, version=Version(manifest.generation, 0), origin=origin, programs=manifest.programs
+        ), commit
 
     def _chosen(self, which: str) -> tuple[CheckpointCatalog, Manifest]:
         if "/" in which:
@@ -182,7 +184,9 @@ class Restoring:
             for before, after in zip(machine.table.groups, placed, strict=True)
         )
         version = g.next_version(machine.table, machine.generation)
-        loop.swap(Table(version, groups, initial=True, origin=f"{url}#{machine.generation}"))
+        loop.swap(
+            Table(version, groups, initial=True, origin=f"{url}#{machine.generation}", programs=manifest.programs)
+        )
         return BeginsAgain(
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, because {why}"
         )

@@ -88,5 +88,14 @@ class Rules:
     """A checkpoint is taken when its epoch is final and the next one has not begun."""
     written_for_it: bool = True
     """Files that a leader has written for an abandoned checkpoint count for no other one."""
+    programs_first: bool = True
+    """The first epoch of a deployed program begins once the journal has the program."""
+    programs_since_next: bool = True
+    """A deployed program is in force from the next epoch on, never for an epoch that has committed a step."""
+    programs_recorded: bool = True
+    """The commit record of an instance has the programs of the last installed table: a step that a crash interrupted is
+    finished as a step of its own program."""
+    results_by_id: bool = True
+    """Results and watermarks belong to the id of an operator, not to its position in a program."""
     drop_stale: bool = True
     """A member drops its state when it leaves a group, so A -> B -> A never finds old state."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.contract.manifest import Chain, Manifest
+from ferry.contract.results import result_of
 from ferry.durable.catalog import PIN_SECONDS, CheckpointCatalog, Pin
 from ferry.durable.location import Location
 from ferry.durable.parts import read_parts
@@ -66,7 +67,7 @@ def read_state(
             rows
             for chain in manifest.chains
             for chunk in _chunks(catalog.location, manifest, descriptor, chain, renew)
-            if (rows := rows_of(descriptor, chunk, chosen, manifest.results[descriptor.index].high)).num_rows
+            if (rows := rows_of(descriptor, chunk, chosen, result_of(manifest.results, descriptor.index).high)).num_rows
         ]
     return pa.Table.from_batches(batches, schema=chosen.schema)
 

@@ -32,7 +32,8 @@ log = logging.getLogger("ferry.sidecar")
 
 
 class AttemptData:
-    """`send(message, body)` sends to another instance; `signs` get each part of a long operation."""
+    """`send(message, body)` sends to another instance; `signs` get each part of a long operation; `operator(step)` is the
+    id of a step's operator, by which descriptors and states are listed."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class AttemptData:
         staging: Staging,
         send: Callable[[core.Send, Any], None],
         signs: Signs,
+        operator: Callable[[Step], int],
     ) -> None:
         self._me = me
         self._descriptors = descriptors
@@ -51,6 +53,7 @@ class AttemptData:
         self._staging = staging
         self._send = send
         self._signs = signs
+        self._operator = operator
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
@@ -68,8 +71,9 @@ class AttemptData:
     def contribute(self, effect: core.Contribute) -> None:
         """Combine the staged fragments, and send each leader its share."""
         prepare = effect.prepare
-        state = self._states[prepare.step.operator]
-        schema = fragment_schema(self._descriptors[prepare.step.operator])
+        operator = self._operator(prepare.step)
+        state = self._states[operator]
+        schema = fragment_schema(self._descriptors[operator])
         merged = state.combine([batch for fragment in effect.fragments for batch in self._staging.take(fragment)])
         offsets = split_by_vnode(merged, self._virtual_nodes)
         part = m.Partials(prepare.step, prepare.attempt, self._me)
@@ -80,8 +84,8 @@ class AttemptData:
 
     def compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
         """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
-        prepare, state = effect.prepare, self._states[effect.prepare.step.operator]
-        descriptor = self._descriptors[prepare.step.operator]
+        prepare, operator = effect.prepare, self._operator(effect.prepare.step)
+        state, descriptor = self._states[operator], self._descriptors[operator]
         users = calls_users(descriptor)
         work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
@@ -96,8 +100,9 @@ class AttemptData:
 
     def _computed_of(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
-        state = self._states[prepare.step.operator]
-        schema = fragment_schema(self._descriptors[prepare.step.operator])
+        operator = self._operator(prepare.step)
+        state = self._states[operator]
+        schema = fragment_schema(self._descriptors[operator])
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
         parts = [batch_of(heard[helper], schema) for helper in effect.helpers]
         self._partials = {
@@ -121,7 +126,7 @@ class AttemptData:
 
     def delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
         """The rows of a delta: computed here, or received."""
-        schema = state_schema(self._descriptors[delta.step.operator])
+        schema = state_schema(self._descriptors[self._operator(delta.step)])
         if delta.leader == self._me:
             computed = self._computed[CommitId(delta.step, delta.attempt)]
             return narrowed(take_vnodes(*computed, delta.vnodes), schema)

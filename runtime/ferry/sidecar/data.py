@@ -22,6 +22,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, StateUnavailable
 from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.programs import first_program, operator_id
 from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
@@ -54,7 +55,7 @@ class BeginsAnew(FerryError):
 
 
 class Data:
-    """The data of one instance: one state per stateful operator, the log, the commit record, staged fragments."""
+    """The data of one instance: one state per stateful operator, by id, the log, the commit record, staged fragments."""
 
     def __init__(
         self,
@@ -77,6 +78,10 @@ class Data:
         self._alive = self._signs.turns
         self._lock = threading.RLock()
         self._record = InstanceRecordFile(directory, settings.path, settings.run, boot_id)
+        saved = self._record.saved
+        if not saved.programs or (saved.committed is None and saved.committing is None):
+            # A record of the release before programs, or one from before the first table.
+            self._record.saved = saved.changed(programs=first_program(len(descriptors)))
         self.damage = self._record.damage
         """why the life before dropped its state; empty: it did not"""
         self._log = DeltaLog(directory / "log", lend_bytes)
@@ -119,7 +124,9 @@ class Data:
         self._chunk: Any = None
         self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         """virtual nodes that are held, and learned, completely: as last passed to the states of processes"""
-        self.attempt = AttemptData(me, descriptors, self.states, self.virtual_nodes, self.staging, send, self._signs)
+        self.attempt = AttemptData(
+            me, descriptors, self.states, self.virtual_nodes, self.staging, send, self._signs, self._operator
+        )
         self.tally = self.attempt.tally
 
     def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
@@ -237,14 +244,19 @@ class Data:
             self.attempt.receive_delta(delta, body)
 
     def _apply(self, commit_id: CommitId) -> None:
+        operator = self._operator(commit_id.step)
         with self._lock:
             for source, _, batch in self._log.entries(commit_id):
                 self._alive()
-                (generation, number), state = commit_id.attempt, self.states[commit_id.step.operator]
+                (generation, number), state = commit_id.attempt, self.states[operator]
                 state.apply(batch, commit_id.step.epoch, f"{generation}-{number}-{source}")
                 if self.archive is not None:
-                    self.archive.applied(commit_id.step.operator, commit_id.step.epoch, source, batch)
+                    self.archive.applied(operator, commit_id.step.epoch, source, batch)
         self.attempt.forget_commit(commit_id)
+
+    def _operator(self, step: Step) -> int:
+        """The id of a step's operator."""
+        return operator_id(self._record.saved.programs, step)
 
     def _forget(self, step: Step) -> None:
         self._log.forget(step)
@@ -315,5 +327,5 @@ class Data:
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Fired rows of a committed step (`sidecar.reads`)."""
-        operator = ticket.operator
+        operator = self._operator(ticket.commit_id.step)
         return fired_rows(self.me, self.descriptors[operator], self.states[operator], self._lock, ticket, allowed)

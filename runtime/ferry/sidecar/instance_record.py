@@ -13,6 +13,8 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.programs import from_wire as programs_from_wire
+from ferry.contract.programs import to_wire as programs_to_wire
 from ferry.contract.results import StepResult
 from ferry.protocol import instance as core
 from ferry.sidecar.signs import crashed
@@ -116,6 +118,7 @@ def record_to_wire(saved: core.InstanceRecord) -> dict[str, Any]:
     doc = dict(vars(saved))
     doc["committed"] = list(saved.committed) if saved.committed else None
     doc["committing"] = m.encode(saved.committing) if saved.committing else None
+    doc["programs"] = programs_to_wire(saved.programs)
     return doc
 
 
@@ -131,5 +134,6 @@ def record_from_wire(doc: dict[str, Any]) -> core.InstanceRecord:
             "holds": tuple(doc["holds"]),
             "learned": tuple(doc.get("learned", ())),
             "committing": committing,
+            "programs": programs_from_wire(doc.get("programs", ())),
         }
     )

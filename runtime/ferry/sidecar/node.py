@@ -131,7 +131,7 @@ class Node:
         if data.arena is not None:
             self._chosen.lend(data.arena)
         saved = data.saved()
-        self._machine = core.Instance(self.me, len(descriptors), saved, data.logged())
+        self._machine = core.Instance(self.me, saved, data.logged())
         self._perform(self._machine.start())
         if saved.committing is not None and saved.holds and not self._machine.saved.holds:
             log.error(

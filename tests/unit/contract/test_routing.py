@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -11,7 +12,9 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug, Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.routing import Group, Table, Version
+from ferry.protocol.coordinator import Coordinator, CoordinatorSettings
 
 A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 TABLE = Table(Version(2, 1), (Group(Term(2, 1), (A, B)), Group(Term(1, 3), (B,), (C,))))
@@ -87,8 +90,18 @@ def test_a_journal_of_a_later_release_is_refused() -> None:
     """A driver that read it would write it again without what it does not know."""
     document = TABLE.to_journal()
     assert document["format"] == 1 and Table.from_wire(document) == TABLE
-    with pytest.raises(Refusal, match="its format is 2, this release reads up to 1"):
-        Table.from_wire({**document, "format": 2})
+    deployed = replace(TABLE, programs=(*TABLE.programs, ProgramVersion(2, 8, (1, 0))))
+    assert deployed.to_journal()["format"] == 2 and Table.from_wire(deployed.to_journal()) == deployed
+    with pytest.raises(Refusal, match="its format is 3, this release reads up to 2"):
+        Table.from_wire({**document, "format": 3})
+
+
+def test_a_journal_of_the_release_before_programs_is_of_the_first_program() -> None:
+    document = TABLE.to_journal()
+    del document["programs"]
+    initial = replace(TABLE, version=Version(0, 0), programs=first_program(3))
+    driver = Coordinator(CoordinatorSettings(), initial, Table.from_wire(document))
+    assert driver.table.programs == first_program(3)
 
 
 @pytest.mark.parametrize(

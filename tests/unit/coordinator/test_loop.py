@@ -15,6 +15,7 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug, Exhausted, Superseded
 from ferry.contract.names import InstanceId, Term, worker_of
+from ferry.contract.programs import first_program
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
 from ferry.driver.coordinator_orders import next_order
@@ -114,8 +115,9 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
     one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
     assert one.machine.driver.settings == core.CoordinatorSettings(
-        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, ended=7
+        silence_ms=8_000, grace_ms=200, return_ms=50_000, ended=7
     )
+    assert one.machine.table.programs == first_program(2)
 
 
 def test_the_loop_goes_round_while_what_is_outside_is_put_back(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from ferry.contract.errors import Refusal
 from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.programs import first_program
 from ferry.contract.settings import CheckpointSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import checkpoint_scheduler
@@ -40,7 +41,8 @@ class Job:
         self.metrics.epoch = 5
         self.posted: queue.Queue[Any] = queue.Queue()
         checkpoints = SimpleNamespace(under_way=None)
-        machine = SimpleNamespace(generation=1, checkpoints=checkpoints)
+        table = SimpleNamespace(programs=first_program(1))
+        machine = SimpleNamespace(generation=1, checkpoints=checkpoints, table=table)
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
         catalog = CheckpointCatalog(Location(where.location, self.settings.job))

@@ -79,7 +79,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     epochs: Any = object.__new__(Epochs)
     epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
     epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0, [])
-    commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
+    commits = SimpleNamespace(result_before=lambda step: SimpleNamespace(high=1234))
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.plan = CompiledPipeline({}, (operator,), ())
     epochs._checkpoint = SimpleNamespace(planned=lambda epoch: 1000 * epoch)

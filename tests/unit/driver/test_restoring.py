@@ -13,7 +13,7 @@ import pytest
 from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
-from ferry.contract.results import no_results
+from ferry.contract.results import NO_RESULT
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import CheckpointSettings
 from ferry.driver.errors import Halted
@@ -45,7 +45,7 @@ class Place:
         writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
         made = Manifest(
             number, self.job, run, "line", generation, 1.0, CommitId(Step(epoch, 4), Attempt(generation, 1)),
-            no_results(len(OPERATORS)), b"notes", VNODES, tuple(OPERATORS),
+            (NO_RESULT,) * len(OPERATORS), b"notes", VNODES, tuple(OPERATORS),
             (Chain(tuple(range(VNODES)), (writer.finish(),)),),
         )  # fmt: skip
         made = replace(made, **changes)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ferry.contract.errors import Bug, Refusal
 from ferry.contract.manifest import Chain, Manifest, StoredFile
 from ferry.contract.names import Attempt, CommitId, Step, vnode_shift
-from ferry.contract.results import no_results
+from ferry.contract.results import NO_RESULT
 from ferry.durable import catalog, parts
 from ferry.durable import location as locations
 from ferry.durable.catalog import CheckpointCatalog
@@ -270,7 +270,7 @@ def manifest(
         generation,
         5.0,
         commit_id,
-        no_results(1),
+        (NO_RESULT,),
         b"notes",
         VIRTUAL_NODES,
         (),

@@ -38,7 +38,7 @@ class Top:
         made, origin = tuple(Group(Term(0, 0), g) for g in groups), restore.origin if restore is not None else ""
         self.initial = Table(Version(0, 0), made, initial=True, origin=origin)
         self.journal: Table | None = None
-        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.InstanceRecord()) for x in instances}
+        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, i.InstanceRecord()) for x in instances}
         self.done: list[Any] = []
         self.stop: tuple[type, ...] = ()
         self.deaf: set[tuple[InstanceId, type]] = set()
@@ -115,7 +115,7 @@ class Top:
 
     def back(self, x: InstanceId, files: i.Instance) -> None:
         deltas = tuple(d for entries in files.log.by_commit_id.values() for d in entries)
-        self.members[x] = i.Instance(x, 1, files.saved, deltas)
+        self.members[x] = i.Instance(x, files.saved, deltas)
         self.follow(x, self.members[x].start())
         self.tell(c.Connected(x))
 

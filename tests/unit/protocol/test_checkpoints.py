@@ -132,7 +132,7 @@ def test_a_restore_goes_to_those_who_are_there_once_the_others_were_waited_for()
     assert {me: x.vnodes for me, x in of(top, i.Restore)} == {A: (0, 1, 4), B: (0, 2, 3)}
     assert top.journal is not None
     assert [group.in_sync for group in top.journal.groups] == [(A, B), (A,), (B,), (B,), (A,)]
-    top.members[C] = i.Instance(C, 1, i.InstanceRecord())
+    top.members[C] = i.Instance(C, i.InstanceRecord())
     top.tell(c.Connected(C))
     top.epoch(4)
     assert {x.step for x in top.committed().values() if x is not None} == {Step(4, 0)}
@@ -142,7 +142,7 @@ def test_a_restore_waits_for_whoever_is_there() -> None:
     top = Top([(A,), (B,)], (), restore=RESTORE)
     top.wait(3 * top.settings.return_ms)
     assert not of(top, c.Halt) and top.journal is not None and top.journal.groups[1].in_sync == (B,)
-    top.members[C] = i.Instance(C, 1, i.InstanceRecord())
+    top.members[C] = i.Instance(C, i.InstanceRecord())
     top.tell(c.Connected(C))
     top.wait(top.settings.return_ms - 1000)
     assert not of(top, i.Restore), "they come one by one"
@@ -151,7 +151,7 @@ def test_a_restore_waits_for_whoever_is_there() -> None:
 
 
 def test_a_restore_is_begun_once_and_told_as_often_as_it_is_asked_for() -> None:
-    member = i.Instance(A, 1, i.InstanceRecord())
+    member = i.Instance(A, i.InstanceRecord())
     member.step(restored(Version(2, 1), (A,)))
     assert [x for x in member.step(LOAD) if isinstance(x, i.Restore)] == [i.Restore(LOAD, (0,))]
     assert member.step(LOAD) == []
@@ -162,7 +162,7 @@ def test_a_restore_is_begun_once_and_told_as_often_as_it_is_asked_for() -> None:
 
 
 def test_what_a_commit_will_ask_for_is_loaded_ahead_also_in_the_next_life() -> None:
-    member = i.Instance(A, 1, i.InstanceRecord(3, committed=LABEL, holds=(0,)))
+    member = i.Instance(A, i.InstanceRecord(3, committed=LABEL, holds=(0,)))
     effects = member.step(restored(Version(3, 1), (A,)))
     ahead = i.LoadAhead(RESTORE.origin, (0,))
     kinds = [type(x) for x in effects]
@@ -171,17 +171,17 @@ def test_what_a_commit_will_ask_for_is_loaded_ahead_also_in_the_next_life() -> N
         "the process may be another one behind Erase"
     )
     assert effects[-1] == ahead
-    again = i.Instance(A, 1, saves[-1])
+    again = i.Instance(A, saves[-1])
     assert again.start() == [ahead]
     assert [x for x in again.step(restored(Version(4, 0), (A,))) if isinstance(x, i.Drop | i.Erase)] == []
     load = replace(LOAD, generation=4)
     again.step(load)
     again.step(i.Restored(load))
-    assert i.Instance(A, 1, again.saved).start() == []
+    assert i.Instance(A, again.saved).start() == []
 
 
 def test_who_is_left_out_while_it_loads_is_no_copy() -> None:
-    member = i.Instance(A, 1, i.InstanceRecord())
+    member = i.Instance(A, i.InstanceRecord())
     member.step(restored(Version(2, 1), (A, B)))
     member.step(LOAD)
     member.step(restored(Version(2, 2), (B,), initial=False))
@@ -191,7 +191,7 @@ def test_who_is_left_out_while_it_loads_is_no_copy() -> None:
 @pytest.mark.parametrize("initial", [True, False])
 def test_what_was_held_in_another_life_is_no_copy_in_this_one(initial: bool) -> None:
     """Be it of the very step: nobody knows what it is made of. Also who comes when the job has begun."""
-    member = i.Instance(A, 1, i.InstanceRecord(1, LABEL, RESTORE.results, b"", (0,), 3))
+    member = i.Instance(A, i.InstanceRecord(1, LABEL, RESTORE.results, b"", (0,), 3))
     effects = member.step(restored(Version(2, 1), (A,) if initial else (B,), initial=initial))
     assert i.Erase() in effects
     assert (member.saved.committed, member.saved.origin, member.saved.released) == (None, RESTORE.origin, -1)
@@ -218,7 +218,7 @@ def test_steps_of_another_life_are_not_the_newest() -> None:
     top = Top([(A, B)], (A, B), restore=RESTORE)
     ahead = i.InstanceRecord(1, CommitId(Step(9, 0), Attempt(1, 4)), RESTORE.results, b"old", (0,), 9)
     top.crash(B)
-    top.members[B] = i.Instance(B, 1, ahead)
+    top.members[B] = i.Instance(B, ahead)
     top.new_driver()
     assert top.last(c.Ready).committed == LABEL
     assert top.journal is not None and top.journal.groups[0].in_sync == (A,)

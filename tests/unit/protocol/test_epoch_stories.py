@@ -33,7 +33,7 @@ def test_the_first_commit_of_a_job_is_journaled_before_it_is_sent() -> None:
     top.ingest(0)
     assert top.journal is not None and not top.journal.initial
     # From now on a member without state is no copy: a driver that finds only such members stops.
-    top.members = {x: i.Instance(x, 1, i.InstanceRecord()) for x in (A, B)}
+    top.members = {x: i.Instance(x, i.InstanceRecord()) for x in (A, B)}
     top.new_driver()
     assert top.last(c.Halt).kind == "unavailable"
 
@@ -117,7 +117,7 @@ def test_a_new_driver_hears_whether_the_rows_of_the_last_epoch_were_given_up(pre
 
 
 def test_what_was_being_computed_for_the_old_driver_is_dropped_with_the_answer() -> None:
-    member = i.Instance(A, 1, i.InstanceRecord())
+    member = i.Instance(A, i.InstanceRecord())
     table = Table(Version(1, 1), (Group(Term(1, 1), (A,)),), initial=True)
     member.step(m.Install(table))
     prepare = m.Prepare(Step(0, 0), Attempt(1, 1), table.version, (), 0, 0)
@@ -199,7 +199,7 @@ def test_a_new_job_waits_for_its_first_workers_as_long_as_they_take() -> None:
     top = Top([(A, B)], ())
     top.tell(c.Tick(70_000))
     assert top.driver.phase is c.Phase.ASK
-    top.back(A, i.Instance(A, 1, i.InstanceRecord()))
+    top.back(A, i.Instance(A, i.InstanceRecord()))
     top.epoch(0)
     top.crash(A)
     top.new_driver()
@@ -260,7 +260,7 @@ def test_an_instance_speaks_once_for_all_chains_that_end_there() -> None:
 
 
 def test_chains_that_are_complete_do_not_wait_for_the_others_beyond_a_tick() -> None:
-    member = i.Instance(C, 1, i.InstanceRecord())
+    member = i.Instance(C, i.InstanceRecord())
     table = Table(Version(1, 1), (Group(Term(1, 1), (A, C)), Group(Term(1, 1), (B, C))), initial=True)
     member.step(m.Install(table))
     step, attempt = Step(0, 0), Attempt(1, 1)

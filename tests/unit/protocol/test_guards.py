@@ -52,7 +52,7 @@ def test_an_instance_commits_a_step_only_on_top_of_the_one_before(
         m.Commit(CommitId(Step(epoch, 0), Attempt(1, 3)), 1, (StepResult(Attempt(1, 3), 0, 0),)),
     )
     delta = m.Delta(Step(epoch, 0), Attempt(1, 3), Version(1, 1), A, (A, B), (0,), 0, 0)
-    one = i.Instance(B, 1, i.InstanceRecord(1, committed, holds=holds, committing=commit), (delta,))
+    one = i.Instance(B, i.InstanceRecord(1, committed, holds=holds, committing=commit), (delta,))
     if refused:
         with pytest.raises(Bug, match="on top of"):
             one.start()

@@ -27,7 +27,7 @@ class Learner:
     """A learner from A of virtual nodes 1 and 2, or others, and what it did."""
 
     def __init__(self, vnodes: tuple[int, ...] = (1, 2), session_vnodes: int = 32) -> None:
-        self.state = InstanceState(B, 1, InstanceRecord(), Rules())
+        self.state = InstanceState(B, InstanceRecord(), Rules())
         self.learning = Learning(self.state, 1000, session_vnodes)
         self.learning.keep(dict.fromkeys(vnodes, A), Version(1, 1))
         self.learning.begin(A, vnodes)
@@ -251,7 +251,7 @@ def test_who_waits_for_windows_begins_again_when_it_need_not_wait_any_more() -> 
 
 def test_a_leader_sends_nothing_only_to_whom_the_table_says() -> None:
     def begun(view: TableView | None) -> list[bool]:
-        state = InstanceState(A, 1, InstanceRecord(), Rules())
+        state = InstanceState(A, InstanceRecord(), Rules())
         state.view = view
         Teaching(state).begin(m.Fetch(B, Version(1, 1), 1, (1, 2)))
         return [effect.at_window for effect in state.take_effects() if isinstance(effect, BeginSnapshot)]

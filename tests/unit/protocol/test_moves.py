@@ -115,7 +115,7 @@ def test_who_is_too_late_for_the_first_table_is_taken_in_when_nobody_plans() -> 
     top.wait(15_000)
     assert [g.members for g in top.driver.table.groups] == [(A,), (A,)]
     top.epoch(0)
-    top.members[B] = i.Instance(B, 1, i.InstanceRecord())
+    top.members[B] = i.Instance(B, i.InstanceRecord())
     top.tell(c.Connected(B))
     assert top.driver.moves.pending(), "without data a tick has to make an epoch"
     for epoch in (1, 2):
@@ -131,7 +131,7 @@ def test_a_copy_that_was_lost_is_made_again_by_the_next_driver_too() -> None:
     top.crash(B)
     top.epoch(1)
     assert [g.members for g in top.driver.table.groups] == [(A,), (A,)]
-    top.members[B] = i.Instance(B, 1, i.InstanceRecord())
+    top.members[B] = i.Instance(B, i.InstanceRecord())
     top.new_driver()
     for epoch in (2, 3):
         top.epoch(epoch)

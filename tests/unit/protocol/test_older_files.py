@@ -16,7 +16,7 @@ VERSION = Version(1, 1)
 def copy_of(member: i.Instance) -> i.Instance:
     """Its files as they are now."""
     deltas = tuple(delta for entries in member.log.by_commit_id.values() for delta in entries)
-    return i.Instance(member.me, 1, member.saved, deltas)
+    return i.Instance(member.me, member.saved, deltas)
 
 
 def commit_id(epoch: int) -> CommitId:
@@ -43,7 +43,7 @@ def messages(effects: list[i.Effect]) -> list[m.Message]:
 def test_an_attempt_of_which_a_delta_is_missing_is_not_prepared() -> None:
     deltas = delta(1, (A, B), 0), delta(1, (C, B), 1)
     for logged, prepared in ((deltas[:1], ()), (deltas, (commit_id(1),))):
-        member = i.Instance(B, 1, i.InstanceRecord(1, commit_id(0), holds=(0, 1)), logged)
+        member = i.Instance(B, i.InstanceRecord(1, commit_id(0), holds=(0, 1)), logged)
         (answer,) = messages(member.step(m.Ask(2)))
         assert isinstance(answer, m.Answer) and answer.prepared == prepared
 
@@ -52,7 +52,7 @@ def test_what_was_learned_is_not_there_when_what_was_prepared_since_lacks_it() -
     """Files of the day on which it had learned virtual node 1; since then the journal made it a member for that, too."""
     deltas = delta(1, (A, B), 0), delta(1, (A,), 1)
     for logged, holds in ((deltas[:1], (0,)), (deltas, (0, 1)), ((), (0, 1))):
-        member = i.Instance(B, 1, i.InstanceRecord(1, commit_id(0), holds=(0,), learned=(1,)), logged)
+        member = i.Instance(B, i.InstanceRecord(1, commit_id(0), holds=(0,), learned=(1,)), logged)
         (answer,) = messages(member.step(m.Ask(2)))
         assert isinstance(answer, m.Answer) and answer.holds == holds
         assert answer.prepared == ((commit_id(1),) if logged else ())
@@ -116,33 +116,33 @@ def test_what_a_lost_member_said_is_applied_by_one_that_has_it_in_its_log() -> N
     top.deaf, top.members = set(), {A: top.members[A]}
     top.new_driver()
     top.crash(A)
-    top.back(A, i.Instance(A, 1, i.InstanceRecord()))
+    top.back(A, i.Instance(A, i.InstanceRecord()))
     top.back(B, behind)
     assert top.last(c.Ready).committed == committed == top.committed()[B]
     assert top.driver.table.groups[0].in_sync == (B,)
 
 
 def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hears_of_it() -> None:
-    member = i.Instance(B, 1, i.InstanceRecord())
+    member = i.Instance(B, i.InstanceRecord())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
     member.step(commit(0))
     effects = member.step(m.Chunk(A, 1, 0, commit_id(0), True, 0, 0))
     saved = [at for at, x in enumerate(effects) if isinstance(x, i.Save) and x.saved.learned == (0,)]
     told = [at for at, x in enumerate(effects) if isinstance(x, i.Send) and isinstance(x.message, m.Warm)]
     assert saved and told and saved[0] < told[0]
-    again = i.Instance(B, 1, member.saved)
+    again = i.Instance(B, member.saved)
     (answer,) = messages(again.step(m.Ask(2)))
     assert isinstance(answer, m.Answer) and answer.holds == (0,)
     # Whoever was made a member of it meanwhile has it; whoever was not has to learn it anew, and drops it first.
     effects = again.step(m.Install(table(Version(2, 1), ((A, B), ()))))
     assert not messages(effects) and again.saved.holds == (0,) and not again.saved.learned
-    again = i.Instance(B, 1, member.saved)
+    again = i.Instance(B, member.saved)
     effects = again.step(m.Install(table(Version(2, 1), ((A,), (B,)))))
     assert i.Drop((0,)) in effects and not again.saved.learned
 
 
 def test_what_was_learned_is_whole_as_of_its_step_only() -> None:
-    member = i.Instance(B, 1, i.InstanceRecord())
+    member = i.Instance(B, i.InstanceRecord())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
     member.step(commit(0))
     member.step(m.Chunk(A, 1, 0, commit_id(0), True, 0, 0))
@@ -151,7 +151,7 @@ def test_what_was_learned_is_whole_as_of_its_step_only() -> None:
 
 
 def test_a_delta_that_waits_for_its_table_is_forgotten_with_its_body() -> None:
-    member, newer = i.Instance(B, 1, i.InstanceRecord(1, commit_id(0))), Version(1, 2)
+    member, newer = i.Instance(B, i.InstanceRecord(1, commit_id(0))), Version(1, 2)
     member.step(m.Install(table(VERSION, ((A,), ()))))
     member.step(delta(1, (), 0, version=newer))
     assert i.ForgetLog(Step(1, 0)) in member.step(commit(1))
@@ -161,7 +161,7 @@ def test_a_delta_that_waits_for_its_table_is_forgotten_with_its_body() -> None:
 
 
 def test_a_request_that_comes_twice_begins_one_snapshot() -> None:
-    member = i.Instance(A, 1, i.InstanceRecord(1, commit_id(0), holds=(0,)))
+    member = i.Instance(A, i.InstanceRecord(1, commit_id(0), holds=(0,)))
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
 
     def scans(session: int) -> list[int]:
@@ -175,7 +175,7 @@ def test_a_request_that_comes_twice_begins_one_snapshot() -> None:
 
 
 def test_what_a_former_life_asked_for_is_not_answered() -> None:
-    member, newer = i.Instance(A, 1, i.InstanceRecord(1, commit_id(0), holds=(0,))), Version(1, 2)
+    member, newer = i.Instance(A, i.InstanceRecord(1, commit_id(0), holds=(0,))), Version(1, 2)
     member.step(m.Install(table(VERSION, ((A,), ()))))
     member.step(m.Fetch(B, newer, 1, (0,)))
     member.step(i.PeerLost(B))

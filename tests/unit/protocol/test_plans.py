@@ -249,7 +249,7 @@ def test_no_epoch_waits_for_a_copy_that_repairs() -> None:
     assert top.driver.table.groups[0].in_sync == (B, A)
     top.crash(A)
     top.deaf = {(A, m.Chunk)}
-    top.members[A] = i.Instance(A, 1, i.InstanceRecord())
+    top.members[A] = i.Instance(A, i.InstanceRecord())
     top.tell(c.Connected(A))
     top.tell(c.EpochBegun(4))
     assert top.driver.table.groups[0].learners == (A,) and top.driver.phase == c.Phase.INGEST

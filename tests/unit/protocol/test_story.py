@@ -33,7 +33,7 @@ def test_a_story_is_bounded() -> None:
 
 
 def test_an_error_that_leaves_a_machine_carries_the_last_events_once() -> None:
-    one = instance.Instance(InstanceId("0.0"), 1, instance.InstanceRecord())
+    one = instance.Instance(InstanceId("0.0"), instance.InstanceRecord())
     for generation in range(1, 100):
         one.step(m.Ask(generation))
     with pytest.raises(Bug, match=r"0\.0 cannot take EpochBegun") as told:

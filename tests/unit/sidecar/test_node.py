@@ -35,7 +35,7 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(
 ) -> None:
     sent: list[Any] = []
     one = node.Node.__new__(node.Node)
-    one.me, one._machine = ME, core.Instance(ME, 1, core.InstanceRecord())
+    one.me, one._machine = ME, core.Instance(ME, core.InstanceRecord())
     one._machine.story.add_event(7, m.Ask(3))
 
     def loop() -> None:
@@ -149,7 +149,7 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
     one._on_refused("1.0", "it is larger than any may be")
     item = one._inbox.take(0)
     assert item is not None
-    told = core.Instance(ME, 1, core.InstanceRecord()).step(item.event)
+    told = core.Instance(ME, core.InstanceRecord()).step(item.event)
     assert told == [core.Send(core.DRIVER, m.Unsendable(ME, "1.0", "it is larger than any may be"))]
 
 

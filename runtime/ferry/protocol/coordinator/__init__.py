@@ -8,6 +8,8 @@ from ferry.protocol.coordinator.io import (
     Close,
     Connected,
     CoordinatorSettings,
+    Deploy,
+    Deployed,
     Effect,
     Emit,
     EpochBegun,
@@ -31,6 +33,7 @@ from ferry.protocol.coordinator.io import (
     Ready,
     StartIngest,
     TakeCheckpoint,
+    Withdraw,
 )
 from ferry.protocol.coordinator.machine import Coordinator
 from ferry.protocol.io import Send, Tick
@@ -40,6 +43,8 @@ __all__ = [
     "Connected",
     "Coordinator",
     "CoordinatorSettings",
+    "Deploy",
+    "Deployed",
     "Effect",
     "Emit",
     "EpochBegun",
@@ -65,4 +70,5 @@ __all__ = [
     "StartIngest",
     "TakeCheckpoint",
     "Tick",
+    "Withdraw",
 ]

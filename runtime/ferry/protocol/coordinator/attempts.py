@@ -103,11 +103,11 @@ class Attempts:
         self.code.tries_again()
         self.trying, self.acks, self._waiting = True, {}, {}
         driver.enter(Phase.PREPARE)
-        low = commits.results[driver.step.operator].high
+        low = commits.result_before(driver.step).high
         self.watermarks = low, max(low, self.ingested.high)
         if not driver.rules.watermark_commit:
             result = StepResult(self.attempt, *self.watermarks)
-            commits.results = with_result(commits.results, driver.step.operator, result)
+            commits.results = with_result(commits.results, commits.operator_of(driver.step), result)
         prepare = m.Prepare(driver.step, self.attempt, view.version, self.ingested.winners, *self.watermarks)
         for i in sorted({**view.led, **self.helping}):
             driver.send(i, prepare)
@@ -150,7 +150,7 @@ class Attempts:
         self.code.over()
         late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
         result = StepResult(self.attempt, *self.watermarks, late, fired)
-        results = with_result(self._commits.results, self.commit_id.step.operator, result)
+        results = with_result(self._commits.results, self._commits.operator_of(self.commit_id.step), result)
         return m.Commit(self.commit_id, self._driver.generation, results, self.ingested.meta)
 
     # ---- an attempt that ends in the user's code

@@ -9,7 +9,8 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.contract.results import no_results
+from ferry.contract.programs import Programs, operator_id, program_at
+from ferry.contract.results import Results, StepResult, result_of
 from ferry.protocol.coordinator.io import FiredRows, Phase
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
@@ -25,8 +26,8 @@ class Commits:
         self._journaling = journaling
         self._members = members
         self.committed: CommitId | None = None
-        self.results = no_results(driver.settings.operators)
-        """Of all operators, as of the committed step."""
+        self.results: Results = ()
+        """As of the committed step."""
         self.meta = b""
         self.readable = True
         """Whether the fired rows of the committed epoch still exist; a member may have released them."""
@@ -118,14 +119,27 @@ class Commits:
         self.results, self.meta, self.readable = c.results, c.meta, True
 
     @property
+    def programs(self) -> Programs:
+        """The programs of the table in force."""
+        return self._journaling.table.programs
+
+    def operator_of(self, step: Step) -> int:
+        """The id of a step's operator."""
+        return operator_id(self.programs, step) if self._driver.rules.results_by_id else step.operator
+
+    def result_before(self, step: Step) -> StepResult:
+        """The last result of a step's operator."""
+        return result_of(self.results, self.operator_of(step))
+
+    @property
     def at(self) -> Step:
         """The committed step, or the one before the first."""
-        return step_of(self.committed, self._driver.settings.operators)
+        return step_of(self.committed, self.programs)
 
     @property
     def following(self) -> Step:
         """The step after the committed one."""
-        return successor(self.at, self._driver.settings.operators)
+        return successor(self.at, self.programs)
 
     # ---- input of other parts
     @property
@@ -154,19 +168,21 @@ class Commits:
     @property
     def late(self) -> int:
         """Late records of the committed step."""
-        return self.results[self.committed.step.operator].late if self.committed is not None else 0
+        return self.result_before(self.committed.step).late if self.committed is not None else 0
 
     @property
     def watermark(self) -> int:
-        """The lowest watermark of all operators."""
-        return min(result.high for result in self.results)
+        """The lowest watermark of the operators in force."""
+        operators = program_at(self.programs, self.at.epoch).operators
+        return min(result_of(self.results, operator).high for operator in operators)
 
     def rows(self) -> tuple[FiredRows, ...]:
-        """Rows fired in the epoch of the committed step, by operator."""
+        """Rows fired in the epoch of the committed step, by position of the operator."""
         assert self.committed is not None
         readers, generation = tuple(self._journaling.view.led.items()), self._driver.generation
-        epoch, operator = self.committed.step
+        epoch, last = self.committed.step
+        steps = [Step(epoch, position) for position in range(last + 1)]
         return tuple(
-            FiredRows(CommitId(Step(epoch, i), r.attempt), generation, r.low, r.high, readers, r.fired, r.late)
-            for i, r in enumerate(self.results[: operator + 1])
+            FiredRows(CommitId(step, r.attempt), generation, r.low, r.high, readers, r.fired, r.late)
+            for step, r in ((step, self.result_before(step)) for step in steps)
         )

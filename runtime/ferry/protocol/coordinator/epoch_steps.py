@@ -44,6 +44,11 @@ class EpochSteps:
             return True
         return False
 
+    def hold(self) -> None:
+        """Let the epoch wait for the journal: the members have nothing to do meanwhile."""
+        self._commits.end()
+        self.driver.enter(io.Phase.HOLD)
+
     def begin(self) -> None:
         """Begin the epoch unless it has to wait."""
         if self._moves.holds_epochs():

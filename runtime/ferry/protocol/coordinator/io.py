@@ -23,7 +23,7 @@ class Phase:
     FINISH: Final = "finish"
     IDLE: Final = "idle"
     HOLD: Final = "hold"
-    """An epoch has begun, and waits for copies."""
+    """An epoch has begun, and waits for copies, or for the journal to have its program."""
     INGEST: Final = "ingest"
     PREPARE: Final = "prepare"
     COMMIT: Final = "commit"
@@ -37,7 +37,6 @@ class Phase:
 class CoordinatorSettings:
     """Deadlines and pauses of the coordinator, in milliseconds of its clock."""
 
-    operators: int = 1
     attempt_ms: int = 10_000
     """An attempt that is not logged everywhere by then is repeated, the second time without the instances that keep it
     waiting; twice as long each time, counted from the last sign of work on it."""
@@ -72,6 +71,10 @@ class CoordinatorSettings:
     """A learner that received nothing for this long is dropped, and its move abandoned for a while."""
     plan_ms: int = 1_800_000
     """A plan without progress for this long is rolled back."""
+    load_ms: int = 30_000
+    """How long the instances may take to load a deployed program."""
+    load_again_ms: int = 2_000
+    """Interval at which LoadProgram is repeated to instances that have not answered."""
     ended: int = -1
     """The last epoch in Spark's commit log when this driver began: state as of an earlier epoch is outdated."""
 
@@ -177,6 +180,26 @@ class Published:
     reason: str = ""
 
 
+@record
+class Deploy:
+    """Run this program from the next epoch on, or from epoch `at`, once all instances have loaded it; answered with
+    Deployed. A new driver has to get it again until the journal has the program."""
+
+    number: int
+    operators: tuple[int, ...]
+    """Ids, by position."""
+    program: bytes
+    """For the instances: see `contract.messages.LoadProgram`."""
+    at: int = 0
+
+
+@record
+class Withdraw:
+    """Give up this deploy, unless it is in force."""
+
+    number: int
+
+
 Event = (
     m.Message
     | Tick
@@ -194,6 +217,8 @@ Event = (
     | Plan
     | TakeCheckpoint
     | Published
+    | Deploy
+    | Withdraw
 )
 
 
@@ -263,6 +288,14 @@ class Publish:
 
 
 @record
+class Deployed:
+    """The program is in force, or it is not and will not be, because it was `refused`."""
+
+    number: int
+    refused: str = ""
+
+
+@record
 class Ready:
     """Recovery is over: the query may start."""
 
@@ -298,4 +331,4 @@ class Note:
     text: str = ""
 
 
-Effect = Send | Close | Journal | StartIngest | Emit | Publish | Ready | Halt | Note
+Effect = Send | Close | Journal | StartIngest | Emit | Publish | Deployed | Ready | Halt | Note

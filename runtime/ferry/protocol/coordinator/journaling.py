@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ferry.contract.errors import Bug
 from ferry.contract.plans import Plan
+from ferry.contract.programs import Programs
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol.coordinator.groups import GroupChange, next_version
 from ferry.protocol.coordinator.io import Journal, JournalReachable, Phase
@@ -32,7 +33,7 @@ class Journaling:
         self.prepared: Plan | None
         """The submitted plan: it replaces the plan in force when it is due."""
         self.view: TableView
-        self._begin(journal or initial)
+        self._begin(replace(journal, programs=journal.programs or initial.programs) if journal else initial)
         self.expected = journal.version if journal is not None else None
         """The version in the journal, as far as this driver knows."""
         self.writing: Table | None = None
@@ -69,7 +70,7 @@ class Journaling:
         if not claims or journaled is None or journaled.version.generation >= self._driver.generation:
             return False
         submitted = self.prepared
-        self._begin(journaled)
+        self._begin(replace(journaled, programs=journaled.programs or self.table.programs))
         if submitted is not None and all(p is None or p.number < submitted.number for p in (self.plan, self.prepared)):
             self.prepared = submitted
         self.expected = journaled.version
@@ -81,6 +82,11 @@ class Journaling:
         """Journal the next table."""
         table = self.table.with_groups(next_version(self.table, self._driver.generation), groups)
         self._write(replace(table, initial=self.table.initial), tuple(changes))
+
+    def write_programs(self, programs: Programs) -> None:
+        """Journal the table with these programs."""
+        table = self.table.with_groups(next_version(self.table, self._driver.generation), self.table.groups)
+        self._write(replace(table, initial=self.table.initial, programs=programs), ())
 
     def write_begun(self) -> None:
         """Before the very first Commit, or after a restore: journal that a member without state is no copy from now on.

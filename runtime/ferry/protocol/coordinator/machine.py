@@ -11,7 +11,7 @@ other parts.
 
     EpochSteps                      the steps of an epoch, one after the other
     Takeover | Attempts | Moves     state from the previous driver | the step under way | the desired placement
-    Checkpointing                   durable checkpoints
+    Checkpointing | Deploying       durable checkpoints | another program from an epoch on
     Commits | Reachability          the committed step and its members | pairs that cannot reach each other
     Membership                      instances: connected, alive, lost
     Journaling | FailingCode        the table in force, and the next one | failing user code
@@ -32,6 +32,7 @@ from ferry.protocol.coordinator import io
 from ferry.protocol.coordinator.attempts import Attempts
 from ferry.protocol.coordinator.checkpoints import Checkpointing
 from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.deploying import Deploying
 from ferry.protocol.coordinator.epoch_steps import EpochSteps
 from ferry.protocol.coordinator.groups import Regrouped
 from ferry.protocol.coordinator.journaling import Journaling
@@ -71,6 +72,7 @@ class Coordinator:
         self.attempts = Attempts(driver, journaling, members, reachability, commits)
         self.moves = Moves(driver, journaling, members, reachability, commits, first)
         self.checkpoints = Checkpointing(driver, journaling, members, commits)
+        self.deploying = Deploying(driver, journaling, members, commits)
         self.steps = EpochSteps(driver, commits, self.attempts, self.moves, self.checkpoints)
         self.story = Story()
 
@@ -158,12 +160,21 @@ class Coordinator:
                 self.steps.step_committed()
             case io.Phase.IDLE | io.Phase.HOLD if self.checkpoints.holds:
                 self.checkpoints.begin()
-            case io.Phase.HOLD if not self._journal(self.moves.regrouped(epoch_begins=False)):
+            case io.Phase.HOLD if not self._switch() and not self._journal(self.moves.regrouped(epoch_begins=False)):
                 self.steps.begin()
 
     def _is_restored(self) -> bool:
         """Whether the restore is over and the journal does not say so yet."""
         return self.journaling.table.restoring and self.driver.rules.restore_begun
+
+    def _switch(self) -> bool:
+        """Before an epoch that waits: journal the deployed program, if the epoch is its first one; returns whether it is."""
+        epoch = self.commits.following.epoch
+        if not self.deploying.is_due(epoch):
+            return False
+        self.journaling.write_programs(self.deploying.programs(epoch))
+        self._journal_last()
+        return True
 
     # ---- the table: first in the journal, then in force
     def _journal(self, regrouped: Regrouped | None) -> bool:
@@ -186,6 +197,7 @@ class Coordinator:
         driver = self.driver
         changes = self.journaling.written()
         self.moves.table_changed(changes)
+        self.deploying.in_force()
         if changes:
             driver.note("groups", changes=changes)
         self.members.install()
@@ -212,6 +224,7 @@ class Coordinator:
         self.commits.forget(instance)
         self.moves.forget(instance)
         self.checkpoints.forget(instance)
+        self.deploying.forget(instance)
 
     def _on_connected(self, event: io.Connected) -> None:
         self._forget(event.instance)
@@ -245,7 +258,12 @@ class Coordinator:
     def _on_epoch_begun(self, event: io.EpochBegun) -> None:
         if self.steps.is_first_step(event.epoch):
             self.checkpoints.epoch_begun()
-            self._journal(self.moves.regrouped())
+            is_due = self.deploying.is_due(event.epoch)
+            if is_due and self.driver.rules.programs_first:
+                self.steps.hold()  # Another table may be on its way to the journal: `_advance` writes this one.
+                return
+            if not is_due or not self._switch():
+                self._journal(self.moves.regrouped())
             self.steps.begin()
 
     def _on_warm(self, event: m.Warm) -> None:
@@ -260,6 +278,7 @@ class Coordinator:
         for i in self.members.lose_silent(before):
             self._forget(i)
         self.members.ask_again()
+        self.deploying.tick()
         if self.journaling.writing is not None:
             return
         self.attempts.code_may_try_again()
@@ -315,6 +334,9 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     io.Published: lambda self, event: self.checkpoints.published(event),
     m.Checkpointed: lambda self, event: self.checkpoints.written(event),
     m.Unrestorable: lambda self, event: self.takeover.could_not_load(event),
+    io.Deploy: lambda self, event: self.deploying.deploy(event),
+    io.Withdraw: lambda self, event: self.deploying.withdraw(event.number),
+    m.ProgramLoaded: lambda self, event: self.deploying.loaded(event),
     m.Answer: Coordinator._on_answer,
     m.Leaving: lambda self, event: self.members.left(event.instance),
     m.Refused: lambda self, event: self.takeover.refused(event),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
+from ferry.contract.programs import Programs
 from ferry.contract.routing import Group, Table
 from ferry.protocol.coordinator.groups import GroupChange, next_term
 from ferry.protocol.rules import Rules
@@ -36,24 +37,22 @@ class Survey:
     """Virtual nodes without a holder: all members have answered without them."""
 
 
-def agrees(answer: m.Answer, target: CommitId | None, operators: int, rules: Rules) -> bool:
+def agrees(answer: m.Answer, target: CommitId | None, programs: Programs, rules: Rules) -> bool:
     """Whether an instance is as of `target`, or one step behind with the delta of `target` in its log."""
     if answer.committed == target or not rules.compare_commit_id:
         return True
     if target is None:
         return False
-    behind = successor(step_of(answer.committed, operators), operators) == target.step
+    behind = successor(step_of(answer.committed, programs), programs) == target.step
     return behind and target in answer.prepared
 
 
-def lacking(
-    answer: m.Answer, view: TableView, target: CommitId | None, operators: int, rules: Rules
-) -> dict[int, object] | None:
+def lacking(answer: m.Answer, view: TableView, target: CommitId | None, rules: Rules) -> dict[int, object] | None:
     """The state of its groups that an instance lacks: some virtual nodes, or all (None)."""
     held = view.held.get(answer.instance, ())
     if not held or view.table.restoring:
         return {}  # A restore loads all state, whatever was held before.
-    if not agrees(answer, target, operators, rules):
+    if not agrees(answer, target, view.table.programs, rules):
         return None
     if view.table.initial or not rules.whole_flag:
         return {}
@@ -80,7 +79,6 @@ def survey(
     view: TableView,
     answers: Mapping[InstanceId, m.Answer],
     heard: m.Answer | None,
-    operators: int,
     generation: int,
     rules: Rules,
 ) -> Survey:
@@ -102,7 +100,7 @@ def survey(
     for i in view.held:
         if i not in answers:
             whole[i] = {} if i in must else None
-        elif not agrees(answers[i], best, operators, rules):
+        elif not agrees(answers[i], best, table.programs, rules):
             whole[i] = {}
         else:
             # In the first table of a job all state is empty, so every member holds all of it. None stands for all.

@@ -61,7 +61,7 @@ class Takeover:
             return None
         if table.restoring:
             return self._begun(silent)
-        result = recovery.survey(table, view, answers, self.newest, settings.operators, driver.generation, driver.rules)
+        result = recovery.survey(table, view, answers, self.newest, driver.generation, driver.rules)
         epochs = result.best.step.epoch if result.best is not None else -1
         if silent and epochs < settings.ended and driver.waited < settings.return_ms:
             return None  # Only older files answered: a silent member may have the epoch that Spark has finished.
@@ -141,7 +141,7 @@ class Takeover:
         driver, view, target = self._driver, self._journaling.view, self._commits.target
         out = {}
         for i, answer in self._members.answers.items():
-            lacks = recovery.lacking(answer, view, target, driver.settings.operators, driver.rules)
+            lacks = recovery.lacking(answer, view, target, driver.rules)
             if lacks != {}:
                 out[i] = lacks
         return out

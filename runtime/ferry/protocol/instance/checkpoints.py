@@ -11,10 +11,10 @@ numbers.
 from __future__ import annotations
 
 from ferry.contract import messages as m
-from ferry.contract.names import Step
 from ferry.protocol.instance.io import Archive, Erase, Forget, LoadAhead, Restore, Restored, WriteCheckpoint
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
+from ferry.protocol.steps import last_step
 
 
 class Archiving:
@@ -41,7 +41,7 @@ class Archiving:
     def on_checkpoint(self, message: m.Freeze) -> None:
         """Write, if the epoch and the table are the ones that the driver names."""
         state = self._state
-        saved, view, last = state.saved, state.view, Step(message.epoch, state.operators - 1)
+        saved, view, last = state.saved, state.view, last_step(message.epoch, state.saved.programs)
         here = saved.committed is not None and saved.committed.step == last and saved.committing is None
         if here and view is not None and view.version == message.version and self._archived:
             watermarks = tuple(result.high for result in saved.results)

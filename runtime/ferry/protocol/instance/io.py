@@ -10,8 +10,9 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, Fragment, InstanceId, Step
+from ferry.contract.programs import ONE_OPERATOR, Programs, operator_id, program_at
 from ferry.contract.records import record
-from ferry.contract.results import Results
+from ferry.contract.results import Results, result_of
 from ferry.contract.routing import Version
 from ferry.protocol.io import Send, Tick
 
@@ -139,7 +140,7 @@ class Forget:
 
     epoch: int
     watermarks: tuple[int, ...]
-    """By operator; empty before the first commit."""
+    """By id of the operator; empty before the first commit."""
 
 
 @record
@@ -201,7 +202,7 @@ class WriteCheckpoint:
     version: Version
     epoch: int
     watermarks: tuple[int, ...]
-    """By operator; slices that end before the watermark are final and left out."""
+    """By id of the operator; slices that end before the watermark are final and left out."""
     anew: bool = False
     """A file that was written before is lost: begin with a scan."""
 
@@ -253,7 +254,7 @@ class InstanceRecord:
     generation: int = 0
     committed: CommitId | None = None
     results: Results = ()
-    """By operator, as of `committed`."""
+    """As of `committed`."""
     meta: bytes = b""
     holds: tuple[int, ...] = ()
     released: int = -1
@@ -265,22 +266,27 @@ class InstanceRecord:
     table."""
     origin: str = ""
     """The restore that all state goes back to; empty: none."""
+    programs: Programs = ONE_OPERATOR
+    """Of the last installed table: without them a step that is finished after a crash could not be told from its
+    neighbours."""
 
     def has_rows_of(self, commit_id: CommitId) -> bool:
         """Whether the rows fired in this step still exist: it is of the committed epoch, which was not released."""
         step = commit_id.step
         if self.committed is None or step.epoch <= self.released or step.epoch != self.committed.step.epoch:
             return False
-        return step <= self.committed.step and self.results[step.operator].attempt == commit_id.attempt
+        operator = operator_id(self.programs, step)
+        return step <= self.committed.step and result_of(self.results, operator).attempt == commit_id.attempt
 
     def floors(self) -> tuple[int, ...]:
-        """By operator, the watermark up to which slices are final and must not be read any more."""
+        """By id, the watermark up to which an operator's slices are final and must not be read any more."""
         if self.committed is None:
             return ()
         epoch, last = self.committed.step
         before = self.released >= epoch - 1
+        stepped = program_at(self.programs, epoch).operators[: last + 1]
         return tuple(
-            result.high if self.released >= epoch or (before and operator > last) else result.low
+            result.high if self.released >= epoch or (before and operator not in stepped) else result.low
             for operator, result in enumerate(self.results)
         )
 

@@ -173,8 +173,8 @@ class Learning:
     def _made_apart(self, s: Session, chunk: m.Chunk) -> bool:
         """Whether the new snapshot and the deltas applied here are disjoint, or are made so."""
         base, now = (
-            step_of(chunk.base, self._state.operators),
-            step_of(self._state.saved.committed, self._state.operators),
+            step_of(chunk.base, self._state.saved.programs),
+            step_of(self._state.saved.committed, self._state.saved.programs),
         )
         if base > now:
             s.ahead = base
@@ -195,7 +195,7 @@ class Learning:
                 s.early = step
             if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
                 continue  # Its delta may come late; a gap shows with the next one.
-            if s.applied is None or successor(s.applied, self._state.operators) != step:
+            if s.applied is None or successor(s.applied, self._state.saved.programs) != step:
                 s.since = step
             s.applied = step
 
@@ -207,7 +207,7 @@ class Learning:
         """
         mine = [s for s in self._sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
         if self._state.rules.once and any(
-            s.next_chunk and step_of(s.base, self._state.operators) >= late.step for s in mine
+            s.next_chunk and step_of(s.base, self._state.saved.programs) >= late.step for s in mine
         ):
             return False
         missing = [s for s in mine if s.applied != late.step and _covers(late.vnodes, s.vnodes)]
@@ -216,17 +216,17 @@ class Learning:
     def report(self) -> None:
         """Report complete snapshots as of the committed step to the driver; restart snapshots that cannot become
         complete."""
-        now = step_of(self._state.saved.committed, self._state.operators)
+        now = step_of(self._state.saved.committed, self._state.saved.programs)
         for s in [x for x in self._sessions if x.ahead is not None and x.ahead <= now]:
             self._again(s)
         for s in [x for x in self._sessions if x.complete or (x.at_window and x.next_chunk)]:
-            base = step_of(s.base, self._state.operators)
+            base = step_of(s.base, self._state.saved.programs)
             if now < base:
                 continue  # Only without the rule `once`: complete as soon as this instance commits that step, too.
-            gapless = s.since is not None and s.since <= successor(base, self._state.operators)
+            gapless = s.since is not None and s.since <= successor(base, self._state.saved.programs)
             reached = s.applied if gapless and s.applied is not None else base
             if reached < now and self._state.rules.missed_delta:
-                if successor(reached, self._state.operators) != now:
+                if successor(reached, self._state.saved.programs) != now:
                     self._again(s)
                 continue  # Else the delta of the committed step is on its way.
             if not s.complete:

@@ -46,17 +46,17 @@ from ferry.protocol.instance.participation import SLOW_MS, Participation
 from ferry.protocol.instance.state import InstanceState
 from ferry.protocol.io import Tick
 from ferry.protocol.rules import Rules
+from ferry.protocol.steps import last_step
 from ferry.protocol.story import Story
 from ferry.protocol.view import TableView, seen
 
 
 class Instance:
-    """One instance's decisions. `operators` is the number of stateful operators of the pipeline."""
+    """One instance's decisions."""
 
     def __init__(
         self,
         me: InstanceId,
-        operators: int,
         saved: InstanceRecord,
         logged: tuple[m.Delta, ...] = (),
         rules: Rules | None = None,
@@ -64,7 +64,7 @@ class Instance:
         slow_ms: int = SLOW_MS,
         session_vnodes: int = SESSION_VNODES,
     ) -> None:
-        state = self.state = InstanceState(me, operators, saved, rules or Rules())
+        state = self.state = InstanceState(me, saved, rules or Rules())
         self.log = LoggedDeltas(state, logged)
         self.participation = Participation(state, self.log, slow_ms)
         self.learning = Learning(state, learn_stall_ms, session_vnodes)
@@ -160,6 +160,8 @@ class Instance:
         self._obey(table.version.generation)
         anew = state.view is None or state.view.version.generation < table.version.generation
         view = state.view = seen(table)
+        if table.programs and table.programs != self.saved.programs:
+            state.save(programs=table.programs)
         self.participation.give_up()
         if self.checkpoints.begins_anew():
             self.participation.forget_all()
@@ -325,7 +327,7 @@ class Instance:
         self.early.step_committed(commit_id.step)
         self.log.forget(commit_id.step)
         self.participation.end(commit_id.step)
-        if not self.state.rules.rows_kept and commit_id.step.operator + 1 == self.state.operators:
+        if not self.state.rules.rows_kept and commit_id.step == last_step(commit_id.step.epoch, self.saved.programs):
             self._release(commit_id.step.epoch)
 
     def _begin_anew(self, upto: Step) -> None:

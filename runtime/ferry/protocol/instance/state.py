@@ -19,11 +19,10 @@ from ferry.protocol.view import TableView
 class InstanceState:
     """One instance, as every part sees it."""
 
-    def __init__(self, me: InstanceId, operators: int, saved: InstanceRecord, rules: Rules) -> None:
+    def __init__(self, me: InstanceId, saved: InstanceRecord, rules: Rules) -> None:
         self.me = me
-        self.operators = operators
         self.rules = rules
-        self.saved = saved
+        self.saved = saved if rules.programs_recorded else saved.changed(programs=saved.programs[:1])
         self.view: TableView | None = None
         """The installed table."""
         self.now = 0
@@ -37,7 +36,7 @@ class InstanceState:
     def follows(self, step: Step) -> bool:
         """A step is prepared and applied only directly after the previous one."""
         committed = self.saved.committed
-        return committed is None or successor(committed.step, self.operators) == step
+        return committed is None or successor(committed.step, self.saved.programs) == step
 
     # ---- effects
     def do(self, effect: Effect) -> None:
@@ -69,6 +68,7 @@ class InstanceState:
             released=released,
             origin=self.saved.origin if origin is None else origin,
             holds=holds,
+            programs=self.saved.programs,
         )
         self.do(Save(self.saved))
 

@@ -1,0 +1,118 @@
+"""A deploy: another program from an epoch on. All instances load it first, so that the switch costs one journal write.
+
+    Deploy --> LoadProgram to all ... ProgramLoaded by all --> an epoch begins --> journal --> Install --> Deployed
+                   '-- an error, or a deadline: Deployed with the reason; nothing has changed
+
+Everything before the journal write is in memory only: a new driver gets the Deploy again. Once the journal has the program,
+the epoch is of this program, whichever driver finishes it.
+"""
+
+from __future__ import annotations
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.contract.programs import Programs, ProgramVersion, program_at
+from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.io import Deploy, Deployed
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.state import DriverState
+
+
+class Deploying:
+    """The deploy under way."""
+
+    def __init__(self, driver: DriverState, journaling: Journaling, members: Membership, commits: Commits) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self._commits = commits
+        self.wanted: Deploy | None = None
+        """The program that is loaded, or waits for its epoch."""
+        self._loaded: dict[InstanceId, bool] = {}
+        self._since = 0
+        self._asked_at = 0
+
+    def deploy(self, event: Deploy) -> None:
+        """Have all instances load a program. It replaces a deploy under way."""
+        newest = self._journaling.table.programs[-1].number
+        if event.number <= newest:
+            self._driver.do(Deployed(event.number, "" if event.number == newest else f"program {newest} is in force"))
+            return
+        if self.wanted is not None and self.wanted.number != event.number:
+            self._refuse(f"program {event.number} was deployed instead")
+        self.wanted, self._loaded, self._since = event, {}, self._driver.now
+        self._ask()
+
+    def withdraw(self, number: int) -> None:
+        """Give the deploy up, unless it is in force."""
+        if self.wanted is not None and self.wanted.number == number:
+            self._refuse("it was withdrawn")
+
+    def _ask(self) -> None:
+        assert self.wanted is not None
+        self._asked_at = self._driver.now
+        for i in self._waited_for():
+            self._driver.send(i, m.LoadProgram(self.wanted.number, self.wanted.program))
+
+    def _waited_for(self) -> list[InstanceId]:
+        return [i for i in self._members.alive if i not in self._loaded]
+
+    def loaded(self, event: m.ProgramLoaded) -> None:
+        """An instance has loaded the program, or cannot: then the program is refused."""
+        if self.wanted is None or event.number != self.wanted.number:
+            return
+        if event.error:
+            self._refuse(f"{event.instance}: {event.error}")
+        else:
+            self._loaded[event.instance] = True
+
+    def forget(self, instance: InstanceId) -> None:
+        """The instance's next life has to load it, too."""
+        self._loaded.pop(instance, None)
+
+    def tick(self) -> None:
+        """Repeat the request to instances that have not answered; refuse after the deadline."""
+        if self.wanted is None or not (waited_for := self._waited_for()):
+            return
+        settings = self._driver.settings
+        if self._driver.now - self._since > settings.load_ms:
+            who = ", ".join(sorted(waited_for)[:4])
+            self._refuse(f"it was not loaded after {settings.load_ms / 1000:.0f} s by {who} (of {len(waited_for)})")
+        elif self._driver.now - self._asked_at > settings.load_again_ms:
+            self._ask()
+
+    def _refuse(self, why: str) -> None:
+        assert self.wanted is not None
+        self._driver.do(Deployed(self.wanted.number, why))
+        self.wanted = None
+
+    # ---- the switch
+    def is_due(self, epoch: int) -> bool:
+        """Whether this epoch, which has done nothing yet, is the first one of the program.
+
+        A copy without a snapshot waits until the state from before its start has expired: what it skips is known of the
+        operators in force only.
+        """
+        return (
+            self.wanted is not None
+            and epoch >= self.wanted.at
+            and not self._waited_for()
+            and not self._journaling.table.at_window
+            and self._journaling.up
+        )
+
+    def programs(self, epoch: int) -> Programs:
+        """The programs of the next table: the present one until `epoch`, then the deployed one."""
+        assert self.wanted is not None
+        since = epoch if self._driver.rules.programs_since_next else epoch - 1
+        before = program_at(self._journaling.table.programs, epoch - 1)
+        return (before, ProgramVersion(self.wanted.number, since, self.wanted.operators))
+
+    def in_force(self) -> None:
+        """Another table is in force: if it has the deployed program, the deploy is over."""
+        newest = self._journaling.table.programs[-1]
+        if self.wanted is not None and self.wanted.number == newest.number:
+            self._driver.note("deployed", f"program {newest.number} is in force from epoch {newest.since} on")
+            self._driver.do(Deployed(newest.number))
+            self.wanted = None
