@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -18,10 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from ferry.contract.errors import Exhausted, SpecRefused
+from ferry.contract.run_directory import PROGRAMS
 from ferry.system.user_module import CopiedFile, ProgramCopy
-
-PROGRAM = "program"
-"""Folder of the copy in the directory of a run."""
 
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -29,7 +26,7 @@ OURS = ("ferry", "ferry_operator", "ferry_workloads")
 
 
 def copy(module: str | None, file: str | None, directory: Path) -> str:
-    """Copy a program, in place of an earlier copy. Returns the folder. Raises SpecRefused if the file is not readable."""
+    """Copy a program, beside earlier copies. Returns its folder. Raises SpecRefused if the file is not readable."""
     program = _Program(None if file is None else Path(file).absolute().parent)
     if file is not None:
         try:
@@ -39,14 +36,11 @@ def copy(module: str | None, file: str | None, directory: Path) -> str:
         program.take(None, Path(file), text, package=False)
     elif module is not None:
         program.follow(module)
-    folder = directory / PROGRAM
+    top = directory / PROGRAMS
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
-        ProgramCopy.write(folder, program.texts)
+        return str(ProgramCopy.write(top, program.texts))
     except OSError as error:
-        raise Exhausted(f"{folder}: the program cannot be copied there: {error.strerror}") from None
-    return str(folder)
+        raise Exhausted(f"{top}: the program cannot be copied there: {error.strerror}") from None
 
 
 class _Program:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import RunSettings
 from ferry.system import files
 from ferry_operator.job.models import StreamJob
@@ -90,7 +91,7 @@ class RunDirectory:
 
     def _sync(self) -> None:
         """Sync the files that the next run needs; instances sync their own files."""
-        for path in (self.path / name for name in ("run.json", "redis", "checkpoint", "program")):
+        for path in (self.path / name for name in ("run.json", "redis", "checkpoint", PROGRAMS)):
             if path.is_dir():
                 files.sync_below(path)
             elif path.exists():

@@ -1,13 +1,19 @@
-"""Separates a descriptor's state from its program text: names of classes from a file hold the file's hash."""
+"""Separates a descriptor's state from its program text: names of classes hold the hash of their file or program."""
 
 from __future__ import annotations
 
 import re
 
 PREFIX = "ferry_pipeline_"
-"""Prefix of the name of a module that was loaded from a pipeline's file; the stem, `_`, and 12 digits follow."""
+"""Prefix of the name of a module that was loaded from a pipeline's file; the stem, `_`, and the hash follow."""
 
-_MODULE = re.compile(rf"{PREFIX}[^\":\s\\]*_[0-9a-f]{{12}}(?=:)")
+PACKAGE = "ferry_program_"
+"""Prefix of the package of a program's other modules; the hash of the program follows."""
+
+DIGITS = 12
+"""of a hash"""
+
+_MODULE = re.compile(rf"{PREFIX}[^\":\s\\]*_[0-9a-f]{{{DIGITS}}}(?=:)|{PACKAGE}[0-9a-f]{{{DIGITS}}}\.")
 
 
 def without_text(names: str) -> str:

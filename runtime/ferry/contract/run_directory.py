@@ -3,7 +3,7 @@
 | file | written by | contents |
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, because it holds the secret |
-| `program/` | supervisor | the program that the run was started with |
+| `programs/HASH/` | supervisor | the programs of the run: the one that it was started with, and deployed ones |
 | `driver.json` | driver | DriverAddress, once its control endpoint listens |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line (`contract.timeline`). At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and an older `timeline.1.jsonl` is removed |
@@ -47,3 +47,7 @@ class DriverAddress:
         """Inverse of dump. Raises ValueError, TypeError or KeyError for any other text."""
         doc = json.loads(text)
         return DriverAddress(str(doc["url"]), int(doc["pid"]), int(doc["generation"]))
+
+
+PROGRAMS = "programs"
+"""Folder of the copies of programs."""

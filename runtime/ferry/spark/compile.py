@@ -39,7 +39,7 @@ from ferry.connectors.poll.source import PollSplits
 from ferry.connectors.splits import Splits, has_flows
 from ferry.connectors.users import is_ferrys, refusal_of, refused
 from ferry.contract.errors import FerryError, InputAway, SpecRefused
-from ferry.contract.program_text import PREFIX
+from ferry.contract.program_text import PACKAGE, PREFIX
 from ferry.contract.user_code import at, function_name, place_of, reason, shown, where
 from ferry.kernels.frame_types import require_names, require_types
 from ferry.spark.emit import is_parted
@@ -246,7 +246,7 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
 def _named(module: ModuleType) -> str:
     """The name that the user knows: a file is loaded under a generated module name."""
     own = module.__name__.startswith(PREFIX) and module.__file__
-    return Path(own).name if own else module.__name__
+    return Path(own).name if own else re.sub(rf"^{PACKAGE}\w+\.", "", module.__name__)
 
 
 def source_schema(name: str, source: Any) -> pa.Schema:

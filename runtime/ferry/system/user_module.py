@@ -1,12 +1,14 @@
-"""Imports the user's pipeline as a module, in the driver and in instances with a process of it.
+"""Imports the user's pipeline as a module, in the driver, in tasks, and in instances with a process of it.
 
-A run on one machine has a copy of the program from its start (`ProgramCopy`): every process of the run reads the copy,
-and an edit of the user's files applies to the next run. Tracebacks, `__file__` and neighbours of a file refer to the
-user's own files.
+A run on one machine has copies of its programs (`ProgramCopy`): every process of the run reads the copy, and an edit of
+the user's files applies to the next program. All modules of a copy are imported below a name with the hash of the
+program, `ferry_program_HASH.helper`: two programs of one process never share a module. Imports in the copied texts are
+compiled to these names. Tracebacks, `__file__` and neighbours of a file refer to the user's own files.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -15,17 +17,19 @@ import linecache
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.program_text import PREFIX
+from ferry.contract.program_text import DIGITS, PACKAGE, PREFIX
 from ferry.contract.user_code import reason
+from ferry.system import files
 
 MODULES = "modules.json"
 """Index of the files in a copy's folder. Their texts are beside it, by their hash."""
@@ -44,24 +48,35 @@ class CopiedFile:
     package: bool = False
 
 
-class ProgramCopy(MetaPathFinder):
-    """The copy of a program in one folder; as a module finder it serves the copied texts.
+class ProgramCopy:
+    """The copy of a program in one folder, which has the program's hash as its name.
 
     Example:
-        >>> ProgramCopy.of("run/program").install()
+        >>> ProgramCopy.of("run/programs/0123456789ab").install()
     """
 
     def __init__(self, folder: Path, files: Sequence[CopiedFile]) -> None:
         self._folder = folder
-        self._files = tuple(files)
         self._modules = {one.module: one for one in files}
+        self.package = f"{PACKAGE}{folder.name}"
+        self._names = frozenset(one.module.split(".")[0] for one in files if one.module is not None)
 
     @staticmethod
-    def write(folder: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> None:
-        """Write these files into the folder, which is empty."""
-        for one, text in texts:
+    def write(top: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> Path:
+        """Write a program below this folder, unless the same program is there. Returns its folder. Raises OSError."""
+        ordered = sorted(texts, key=lambda one: one[0].module or "")
+        digest = hashlib.sha256()
+        for one, text in ordered:
+            digest.update(f"{one.module} {len(text)}\n".encode() + text)
+        folder = top / digest.hexdigest()[:DIGITS]
+        if (folder / MODULES).exists():
+            return folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one, text in ordered:
             (folder / one.copy).write_bytes(text)
-        (folder / MODULES).write_text(json.dumps([asdict(one) for one, _ in texts], indent=1), "utf-8")
+        with files.replacing(folder / MODULES) as new:  # last: the copy is complete
+            new.write_text(json.dumps([asdict(one) for one, _ in ordered], indent=1), "utf-8")
+        return folder
 
     @staticmethod
     def of(folder: str | Path) -> ProgramCopy:
@@ -70,36 +85,90 @@ class ProgramCopy(MetaPathFinder):
         return ProgramCopy(Path(folder), [CopiedFile(**one) for one in documents])
 
     def install(self) -> None:
-        """From now on this process imports the copies, and shows their lines in tracebacks."""
-        if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
-            sys.meta_path.insert(0, self)
+        """From now on this process can import the programs of the run, and shows their lines in tracebacks."""
+        top = self._folder.parent
+        if all(not isinstance(one, _Finder) for one in sys.meta_path):
+            sys.meta_path.insert(0, _Finder())
             sys.path.append(os.getcwd())  # for modules that were not copied
-            for one in self._files:
-                _know_lines(one.path, self.text(one))
+        finder = next(one for one in sys.meta_path if isinstance(one, _Finder))
+        finder.tops[top] = True
 
     def text(self, file: CopiedFile) -> bytes:
         """Text of a copied file."""
         return (self._folder / file.copy).read_bytes()
 
-    def of_pipeline(self) -> bytes | None:
-        """The text of the pipeline's file; None: the pipeline is a module."""
-        one = self._modules.get(None)
-        return None if one is None else self.text(one)
+    def name_of(self, module: str | None, file: str | None) -> str:
+        """The name of a module of the program; for the pipeline's file a name with its stem."""
+        return f"{PREFIX}{Path(file or '').stem}_{self._folder.name}" if module is None else f"{self.package}.{module}"
+
+    def spec(self, module: str | None, file: str | None = None) -> ModuleSpec | None:
+        """The spec of a module, whose imports of the program's modules are of this program; None: it was not copied."""
+        if (one := self._modules.get(module)) is None:
+            return None
+        text = self.text(one)
+        _know_lines(one.path, text)
+        return _spec(self.name_of(module, file), one.path, text, one.package, _Imports(self.package, self._names))
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules of programs by their full name, in the folders of all copies of the run."""
+
+    def __init__(self) -> None:
+        self.tops: dict[Path, bool] = {}
+        self._copies: dict[str, ProgramCopy] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if (one := self._modules.get(fullname)) is None:
+        package, _, module = fullname.partition(".")
+        if not package.startswith(PACKAGE) or (copied := self._copy(package.removeprefix(PACKAGE))) is None:
             return None
-        return _spec(fullname, one.path, self.text(one), one.package)
+        return copied.spec(module) if module else ModuleSpec(package, None, is_package=True)
+
+    def _copy(self, digest: str) -> ProgramCopy | None:
+        if digest not in self._copies:
+            for top in self.tops:
+                with suppress(OSError, ValueError):
+                    self._copies[digest] = ProgramCopy.of(top / digest)
+        return self._copies.get(digest)
+
+
+class _Imports(ast.NodeTransformer):
+    """Imports modules of a program below its package, wherever the statement is. Names in the program stay as they are."""
+
+    def __init__(self, package: str, names: Container[str]) -> None:
+        self._package = package
+        self._names = names
+
+    def _renamed(self, name: str) -> str:
+        return f"{self._package}.{name}" if name.split(".")[0] in self._names else name
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        """`import a.b` binds a, as before."""
+        out: list[ast.stmt] = []
+        for alias in node.names:
+            name, top = self._renamed(alias.name), alias.name.split(".")[0]
+            if name == alias.name or alias.asname or top == alias.name:
+                shown = alias.asname or (top if name != alias.name else None)
+                out.append(ast.Import([ast.alias(name, shown)]))
+            else:
+                out += [ast.Import([ast.alias(name, top)]), ast.Import([ast.alias(self._renamed(top), top)])]
+        return [ast.copy_location(one, node) for one in out]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        """`from . import b` is below the package already."""
+        if node.level == 0 and node.module:
+            node.module = self._renamed(node.module)
+        return node
 
 
 class _Text(SourceLoader):
     """Loads a module from a text in place of its file."""
 
-    def __init__(self, path: str, text: bytes) -> None:
+    def __init__(self, path: str, text: bytes, imports: _Imports | None) -> None:
         self._path = path
         self._text = text
+        self._imports = imports
 
     def get_filename(self, fullname: str) -> str:
         return self._path
@@ -110,11 +179,24 @@ class _Text(SourceLoader):
             raise FileNotFoundError(path)
         return self._text
 
+    def source_to_code(  # type: ignore[override]
+        self, data: Any, path: Any, *, _optimize: int = -1
+    ) -> CodeType:
+        """Compiled twice: errors of syntax refer to the text, and only the second one has other imports."""
+        code: CodeType = compile(data, path, "exec", dont_inherit=True, optimize=_optimize)
+        if self._imports is None:
+            return code
+        tree = ast.fix_missing_locations(self._imports.visit(ast.parse(data, path)))
+        code = compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+        return code
 
-def _spec(name: str, path: str, text: bytes, package: bool = False) -> ModuleSpec | None:
+
+def _spec(
+    name: str, path: str, text: bytes, package: bool = False, imports: _Imports | None = None
+) -> ModuleSpec | None:
     folder = [str(Path(path).parent)] if package else None
     return importlib.util.spec_from_file_location(
-        name, path, loader=_Text(path, text), submodule_search_locations=folder
+        name, path, loader=_Text(path, text, imports), submodule_search_locations=folder
     )
 
 
@@ -131,25 +213,22 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
     `program`: folder of the copy that is read instead of the user's files.
     """
     try:
-        copies = None if program is None else ProgramCopy.of(program)
-        if copies is not None:
-            copies.install()
+        if program is not None:
+            copied = ProgramCopy.of(program)
+            copied.install()
+            name = copied.name_of(module, file)
+            if module is not None:
+                return importlib.import_module(name if copied.spec(module) is not None else module)
+            if (spec := copied.spec(None, file)) is not None:
+                return _made(name, spec)
         if module is not None:
             return importlib.import_module(module)
         assert file is not None
-        text = copies.of_pipeline() if copies is not None else None
-        if text is None:
-            if not Path(file).is_file():
-                raise SpecRefused(f"spec.pipeline.file: no file {file}")
-            text = Path(file).read_bytes()
-        digest = hashlib.sha256(text).hexdigest()[:12]
-        name = f"{PREFIX}{Path(file).stem}_{digest}"
-        spec = _spec(name, file, text)
-        assert spec is not None and spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
-        sys.modules[name] = made
-        spec.loader.exec_module(made)
-        return made
+        if not Path(file).is_file():
+            raise SpecRefused(f"spec.pipeline.file: no file {file}")
+        text = Path(file).read_bytes()
+        name = f"{PREFIX}{Path(file).stem}_{hashlib.sha256(text).hexdigest()[:DIGITS]}"
+        return _made(name, _spec(name, file, text))
     except SpecRefused:
         raise
     except SyntaxError as error:
@@ -161,3 +240,17 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         ) from error
     except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error
+
+
+def _made(name: str, spec: ModuleSpec | None) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    try:
+        spec.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return made

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.run_directory import PROGRAMS
 from ferry.system.user_module import MODULES
 from ferry_operator.local import program
 
@@ -39,14 +40,15 @@ FILES = {
 }
 
 LOAD = """
-import json, sys, traceback
+import importlib, json, sys, traceback
 from ferry.system import user_module
 made = user_module.load(*json.loads(sys.argv[1]))
 try:
     made.price(1)
 except ZeroDivisionError:
-    import package.unused
-    print(made.__doc__, made.__file__, made.helper.HERE, sys.modules["package.deep.relative"].WORD, package.unused.__file__)
+    deep = next(name for name in sys.modules if name.endswith("package.deep.relative"))
+    unused = importlib.import_module(deep.replace("deep.relative", "unused"))  # as another module of the program may
+    print(made.__doc__, made.__file__, made.helper.HERE, sys.modules[deep].WORD, unused.__file__)
     print(traceback.format_exc())
 """
 
@@ -90,11 +92,11 @@ def test_what_is_edited_later_harms_nothing(folder: Path, as_module: bool) -> No
 
 
 def test_the_imports_of_the_user_are_copied_and_those_of_packages_are_not(folder: Path) -> None:
-    program.copy(None, "job.py", folder / "run")
-    found = json.loads((folder / "run" / "program" / MODULES).read_text())
+    copied = Path(program.copy(None, "job.py", folder / "run"))
+    found = json.loads((copied / MODULES).read_text())
     names = {"helper", "late", "package", "package.inner", "package.beside", "package.deep", "package.deep.other"}
     assert {one["module"] for one in found} == {None, *names, "package.deep.relative"}
-    assert len(list((folder / "run" / "program").iterdir())) == len(found) + 1
+    assert len(list(copied.iterdir())) == len(found) + 1
 
 
 def test_modules_beside_the_pipeline_are_found_from_any_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +113,10 @@ def test_modules_beside_the_pipeline_are_found_from_any_folder(folder: Path, mon
 def test_the_next_run_takes_the_new_text(folder: Path) -> None:
     for text in (PIPELINE, "syntax (", "import helper\n"):
         (folder / "user" / "job.py").write_text(text)
-        program.copy(None, "job.py", folder / "run")
-        (found,) = (
-            one for one in json.loads((folder / "run" / "program" / MODULES).read_text()) if one["module"] is None
-        )
-        assert (folder / "run" / "program" / found["copy"]).read_text() == text
+        copied = Path(program.copy(None, "job.py", folder / "run"))
+        (found,) = (one for one in json.loads((copied / MODULES).read_text()) if one["module"] is None)
+        assert (copied / found["copy"]).read_text() == text
+    assert len(list((folder / "run" / PROGRAMS).iterdir())) == 3
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
@@ -137,3 +138,44 @@ def test_a_program_that_cannot_be_imported_is_refused_with_the_place(folder: Pat
     (folder / "user" / "helper.py").write_text("1 / 0\n")
     file = str(folder / "user" / "job.py")
     assert words in loaded(folder, None, file, program.copy(None, file, folder / "run"))
+
+
+TWO = """
+import json, sys, pickle
+from ferry.spark import compile
+from pyspark import cloudpickle
+made = [compile.load(None, "job.py", copied) for copied in json.loads(sys.argv[1])]
+print([(one.lazily(), one.top.WORD, one.package.inner.WORD, one.renamed.WORD, one.WORD) for one in made])
+pickled = cloudpickle.dumps([(one.lazily, one.top.Thing()) for one in made])
+print(pickled.hex())
+"""
+
+TASK = """
+import sys
+from ferry.system import user_module
+user_module.ProgramCopy.of(sys.argv[1]).install()
+from pyspark import cloudpickle
+print([(lazily(), type(thing).__module__ == "helper", thing.word()) for lazily, thing in cloudpickle.loads(bytes.fromhex(sys.argv[2]))])
+"""
+
+
+def test_two_programs_of_one_process_share_no_module(folder: Path) -> None:
+    """Also not in imports within functions, nor in a task that gets a function of either program."""
+    copies = []
+    for word in ("old", "new"):
+        (folder / "user" / "helper.py").write_text(
+            f"WORD = {word!r}\nclass Thing:\n    def word(self):\n        return WORD\n"
+        )
+        (folder / "user" / "package" / "inner.py").write_text(f"WORD = {word!r}\n")
+        (folder / "user" / "job.py").write_text(
+            "import package.inner, helper as top\nfrom package import inner as renamed\nfrom helper import *\n"
+            "def lazily():\n    import helper\n    import package.inner\n    return helper.WORD + package.inner.WORD\n"
+        )
+        copies.append(program.copy(None, "job.py", folder / "run"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TWO, json.dumps(copies)], cwd=folder / "user", capture_output=True, text=True
+    )
+    shown, pickled = done.stdout.splitlines() if done.returncode == 0 else (done.stderr, "")
+    assert shown == "[('oldold', 'old', 'old', 'old', 'old'), ('newnew', 'new', 'new', 'new', 'new')]"
+    task = subprocess.run([sys.executable, "-P", "-c", TASK, copies[0], pickled], cwd=folder, capture_output=True, text=True)
+    assert task.stdout == "[('oldold', False, 'old'), ('newnew', False, 'new')]\n", task.stderr
