@@ -3,7 +3,7 @@
 
 It reads arguments, calls other rooms, and prints: progress and errors to standard error, results to standard output.
 Commands for jobs on a cluster are in `cli.commands`, commands for checkpoints in `cli.checkpoints`, commands for plans in
-`cli.plans`.
+`cli.plans`, commands for programs in `cli.deploys`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.table import Table
 
 from ferry.contract.errors import FerryError, Refusal
-from ferry_operator.cli import checkpoints, client, commands, explain, init, plans, targets
+from ferry_operator.cli import checkpoints, client, commands, deploys, explain, init, plans, targets
 from ferry_operator.cli.client import Local, Shown
 from ferry_operator.cli.options import AsJson, Job, JobFile, Sets
 from ferry_operator.cli.targets import Target, hoist
@@ -45,6 +45,7 @@ app = typer.Typer(
 app.add_typer(commands.app)
 app.add_typer(checkpoints.app)
 app.add_typer(plans.app)
+app.add_typer(deploys.app)
 app.add_typer(explain.app)
 app.add_typer(init.app)
 

@@ -156,6 +156,14 @@ class DriverClient:
         """Ask for a last checkpoint and the end of the run after it; may be repeated. Raises DriverRefuses, Unreachable."""
         self._request("POST", f"{url}/suspend", secret, "to suspend", None)
 
+    def call(self, method: str, url: str, secret: str, purpose: str, document: dict[str, Any] | None = None) -> Any:
+        """The answer to a request about programs. Raises DriverRefuses, Unreachable."""
+        answer = self._request(method, url, secret, purpose, document)
+        try:
+            return answer.json()
+        except MISREAD:
+            raise DriverRefuses(f"the driver gives no JSON to the request {purpose}") from None
+
     def close(self) -> None:
         """Close the connections; later requests fail."""
         self._closed = True

@@ -31,12 +31,18 @@ FIRST_SECONDS = 10.0
 ABORT_SECONDS = 2.0
 
 
+Program = tuple[str | None, str | None, str | None]
+"""(module, file, folder of the copy)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """The result of a build: `plan`, a value of `ferry.spark.described`; or the reason of a refusal."""
 
     plan: dict[str, Any] | None = None
     refused: str = ""
+    operators: list[dict[str, Any]] | None = None
+    """Descriptors of the operators, for a deploy."""
 
 
 def pipeline(job: StreamJob, job_file: Path) -> Checked:
@@ -50,13 +56,20 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
     try:
         code, words, checked = _built(program, [dict(pipeline_spec.args), None, job.spec.events], True, BUILD_SECONDS)
     except subprocess.TimeoutExpired as late:
-        place = user_code.place_in((late.stderr or b"").decode("utf-8", "replace"))
-        return Checked(
-            refused=f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s{f' ({place})' if place else ''}"
-        )
+        return Checked(refused=_late(late))
     if checked is None:
         return Checked(refused=f"the process that builds the pipeline ended with code {code}: {words}")
     return checked
+
+
+def deployable(settings: RunSettings, program: Program, arguments: dict[str, Any]) -> Checked:
+    """The result of a build of another program for a run."""
+    try:
+        build = _built(program, [arguments, settings.output, settings.events], True, BUILD_SECONDS, operators=True)
+    except subprocess.TimeoutExpired as late:
+        return Checked(refused=_late(late))
+    code, words, checked = build
+    return checked or Checked(refused=f"the process that builds the pipeline ended with code {code}: {words}")
 
 
 def refusal(settings: RunSettings) -> str:
@@ -70,10 +83,10 @@ def refusal(settings: RunSettings) -> str:
 
 
 def _built(
-    program: tuple[str | None, str | None, str | None], arguments: list[Any], spark: bool, seconds: float
+    program: Program, arguments: list[Any], spark: bool, seconds: float, operators: bool = False
 ) -> tuple[int, str, Checked | None]:
     """Build a pipeline in a process: its exit code, its last error, its answer. Raises TimeoutExpired."""
-    request = {"pipeline": program, "arguments": arguments, "spark": spark}
+    request = {"pipeline": program, "arguments": arguments, "spark": spark, "operators": operators}
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
         # With faulthandler Python prints its stack when a signal ends it, after a crash or a timeout.
@@ -95,6 +108,11 @@ def _built(
                     raise
         words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it printed nothing"
         return code, words, Checked(**json.loads(answer.read_text("utf-8"))) if answer.is_file() else None
+
+
+def _late(late: subprocess.TimeoutExpired) -> str:
+    place = user_code.place_in((late.stderr or b"").decode("utf-8", "replace"))
+    return f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s{f' ({place})' if place else ''}"
 
 
 def _aborted(process: subprocess.Popen[bytes]) -> None:

@@ -33,6 +33,12 @@ def differences(before: Sequence[OperatorDescriptor], now: Sequence[OperatorDesc
     return changes
 
 
+def changes_of(before: OperatorDescriptor, now: OperatorDescriptor) -> list[str]:
+    """The changes in the state of one operator, in words; empty: it keeps the same state."""
+    old, new = _wire(before), _wire(now)
+    return [] if old == new else [*_changes(old, new)] or ["was changed"]
+
+
 def _wire(one: OperatorDescriptor) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(without_text(json.dumps(one.to_wire())))
     document.pop("index")

@@ -32,6 +32,8 @@ class IngestRun:
     planned: int = 0
     """When the epoch was planned, in milliseconds: record ages refer to it, so tasks and attempts need not compare
     clocks."""
+    program: int = 1
+    """Number of the program that the task runs."""
 
     def dump(self) -> str:
         """JSON, for tasks."""
@@ -43,6 +45,7 @@ class IngestRun:
             "right": self.right.dump().decode(),
             "watermark": self.watermark,
             "planned": self.planned,
+            "program": self.program,
         }
         return json.dumps(doc)
 
@@ -52,7 +55,9 @@ class IngestRun:
         doc = json.loads(text)
         helpers = tuple(Registration.load(helper) for helper in doc["helpers"])
         right, times = Right.load(doc["right"].encode()), (doc["watermark"], doc["planned"])
-        return IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, *times)
+        return IngestRun(
+            Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, *times, doc.get("program", 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)

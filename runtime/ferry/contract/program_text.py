@@ -10,6 +10,9 @@ PREFIX = "ferry_pipeline_"
 PACKAGE = "ferry_program_"
 """Prefix of the package of a program's other modules; the hash of the program follows."""
 
+FERRYS = "ferry."
+"""Prefix of the names of Ferry's own classes."""
+
 DIGITS = 12
 """of a hash"""
 

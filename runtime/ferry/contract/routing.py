@@ -158,8 +158,9 @@ class Table:
             "initial": self.initial,
             "origin": self.origin,
             "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
-            "programs": programs_to_wire(self.programs),
         }
+        if self.programs:
+            document["programs"] = programs_to_wire(self.programs)
         return document | ({"at_window": [list(one) for one in self.at_window]} if self.at_window else {})
 
     @staticmethod

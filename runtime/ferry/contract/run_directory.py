@@ -3,7 +3,7 @@
 | file | written by | contents |
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, because it holds the secret |
-| `programs/HASH/` | supervisor | the programs of the run: the one that it was started with, and deployed ones |
+| `programs/HASH/` | supervisor | the first program of the run, and each deployed program |
 | `driver.json` | driver | DriverAddress, once its control endpoint listens |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line (`contract.timeline`). At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and an older `timeline.1.jsonl` is removed |

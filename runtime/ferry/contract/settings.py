@@ -131,6 +131,11 @@ class RunSettings:
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
 
     @property
+    def started_with(self) -> str:
+        """Identifies the program of these settings, with its arguments: the same text has the same folder."""
+        return json.dumps([self.pipeline_module, self.pipeline_file, self.program, self.pipeline_args], sort_keys=True)
+
+    @property
     def pipeline(self) -> tuple[str | None, str | None, str | None]:
         """How the user's module is loaded: (module, file, folder of the copy)."""
         return self.pipeline_module, self.pipeline_file, self.program

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field, StringConstraints
 
 from ferry.contract import limits
+from ferry.contract.catalogue import DeployRequest
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.plans import Plan
@@ -48,6 +49,39 @@ class CheckpointCommands(Protocol):
         """Request the last checkpoint and the end of the job; returns the checkpoint's number."""
 
 
+class DeployCommands(Protocol):
+    """The part of the driver that deploys programs."""
+
+    def programs(self) -> list[dict[str, Any]]:
+        """All programs that are remembered, the newest first."""
+
+    def catalogue(self) -> dict[str, Any]:
+        """{"catalogue": `Catalogue` as text, "inForce": ids of the operators in force}."""
+
+    def request(self, request: DeployRequest) -> int:
+        """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
+
+    def rollback(self, number: int | None, at: int = 0) -> int:
+        """Deploy an earlier program again; returns its new number. Raises Refusal."""
+
+
+class DeployBody(BaseModel):
+    """Body of a request for another program."""
+
+    module: str | None = None
+    file: str | None = None
+    folder: str | None = None
+    arguments: dict[str, Any] | None = None
+    at: Annotated[int, Field(ge=0)] = 0
+
+
+class RollbackBody(BaseModel):
+    """Body of a request for an earlier program."""
+
+    to: Annotated[int, Field(ge=1)] | None = None
+    at: Annotated[int, Field(ge=0)] = 0
+
+
 class DurableCheckpointBody(BaseModel):
     """Body of a request for a checkpoint."""
 
@@ -68,6 +102,7 @@ def app(
     token: str,
     stop: Callable[[], None],
     checkpoints: CheckpointCommands | None = None,
+    deploys: DeployCommands | None = None,
 ) -> Application:
     """The HTTP application."""
 
@@ -140,6 +175,34 @@ def app(
     @served.post("/suspend", status_code=202)
     def suspend() -> dict[str, int]:
         return asked(lambda one: one.suspend())
+
+    @served.get("/programs")
+    def programs() -> Response:
+        return JSONResponse(deploys.programs() if deploys is not None else [])
+
+    @served.get("/catalogue")
+    def catalogue() -> Response:
+        if deploys is None:
+            raise HTTPException(409, "the driver has not begun yet")
+        return JSONResponse(deploys.catalogue())
+
+    @served.put("/program", status_code=202)
+    def deploy(body: DeployBody) -> dict[str, int]:
+        if deploys is None:
+            raise HTTPException(409, "the driver has not begun yet")
+        try:
+            return {"number": deploys.request(DeployRequest(**body.model_dump()))}
+        except Refusal as error:
+            raise HTTPException(409, str(error)) from None
+
+    @served.post("/rollback", status_code=202)
+    def rollback(body: RollbackBody) -> dict[str, int]:
+        if deploys is None:
+            raise HTTPException(409, "the driver has not begun yet")
+        try:
+            return {"number": deploys.rollback(body.to, body.at)}
+        except Refusal as error:
+            raise HTTPException(409, str(error)) from None
 
     @served.get("/metrics")
     def metrics_text() -> Response:
@@ -231,10 +294,11 @@ def serve(
     stop: Callable[[], None],
     address: tuple[str, int],
     checkpoints: CheckpointCommands | None = None,
+    deploys: DeployCommands | None = None,
 ) -> str:
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     context = server_context(issue(settings.secret)) if settings.encrypted else None
-    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop, checkpoints)
+    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop, checkpoints, deploys)
     url = ApiServer(served, address, context).url
     with files.replacing(settings.path / DRIVER) as new:
         new.write_text(DriverAddress(url, os.getpid(), loop.machine.generation).dump())

@@ -1,6 +1,6 @@
 """Publishes the address of this life of the driver in the registry: before its generation is claimed, and again after that.
 
-It also publishes the descriptors of the job's stateful operators. It repeats both as long as the driver lives, because the
+It also journals and publishes the catalogue of the job. It repeats both as long as the driver lives, because the
 registry may lose them. Must never claim a generation: the journal decides which driver is current.
 """
 
@@ -16,9 +16,10 @@ from typing import TypeVar
 
 from ferry import environment
 from ferry.contract import variables
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
+from ferry.contract.routing import Table
 from ferry.protocol.coordinator import Coordinator, Phase
 from ferry.registry import JobRegistry, JournalStore
 
@@ -45,7 +46,8 @@ class Announcer:
         self._spark = ""
         self._place: DriverPlace | None = None
         """The address that the registry must hold; None while workers follow no driver, or another driver."""
-        self._descriptors: list[OperatorDescriptor] = []
+        self.catalogue: Catalogue
+        """As journaled and published, once `record` was called."""
 
     def starting(self, spark: str) -> None:
         """Announce this Spark master to the workers. Waits for the journal and for Redis."""
@@ -54,11 +56,18 @@ class Announcer:
         generation = (journal.version.generation if journal else 0) + 1
         self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores))
 
-    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Journal and publish the job's operators. Waits; raises SpecRefused when the job has other operators."""
-        _patiently(lambda: self._journal.settle(descriptors))
-        _patiently(lambda: self._registry.publish(descriptors))
-        self._descriptors = descriptors
+    def journaled(self) -> tuple[Catalogue | None, Table | None]:
+        """The catalogue and the routing table in the journal. Waits."""
+        return _patiently(self._journal.catalogue), _patiently(self._journal.read)
+
+    def record(self, catalogue: Catalogue) -> None:
+        """Journal and publish the catalogue, before a table names what it has. Waits."""
+        _patiently(lambda: self._journal.record(catalogue))
+        _patiently(lambda: self._registry.publish(catalogue))
+        self.catalogue = catalogue
+
+    def keeps(self) -> None:
+        """Publish again what the registry loses, from now on; returns at once."""
         threading.Thread(target=self._keep, name="announcer-keep", daemon=True).start()
 
     def started(self, machine: Coordinator, control: str) -> None:
@@ -89,7 +98,7 @@ class Announcer:
         place = self._place
         if place is not None and not self._registry.announce(place) and self._place is place:
             self._place = None
-        self._registry.publish(self._descriptors)
+        self._registry.publish(self.catalogue)
 
 
 def _patiently(ask: Callable[[], T]) -> T:

@@ -1,8 +1,8 @@
 """`python -m ferry.driver.check REQUEST ANSWER`: build a pipeline as the driver of its job would, and start nothing.
 
-REQUEST is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool}.
-The file ANSWER gets {"refused": reason} or {"plan": ...}. If the program needs Spark itself (`spark.readStream`,
-`.transform`), a JVM starts; without "spark", the answer is {}.
+REQUEST is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool,
+"operators": bool}. The file ANSWER gets {"refused": reason} or {"plan": ...}, with "operators" also their descriptors. If
+the program needs Spark itself (`spark.readStream`, `.transform`), a JVM starts; without "spark", the answer is {}.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def answer(text: str, folder: str) -> dict[str, Any]:
             if not _wants_session(refused):
                 raise
             plan = compile.build(start(), program, *request["arguments"])
-        return {"plan": described(plan)}
+        operators = [one.descriptor.to_wire() for one in plan.operators] if request.get("operators") else None
+        return {"plan": described(plan)} | ({"operators": operators} if operators is not None else {})
     except SparkNeeded:
         return {}
     except SpecRefused as refused:

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ferry.contract.descriptors import OperatorDescriptor
@@ -55,7 +55,7 @@ class CheckpointScheduler:
         self,
         settings: RunSettings,
         where: CheckpointSettings,
-        operators: list[OperatorDescriptor],
+        operators: Callable[[], Sequence[OperatorDescriptor]],
         catalog: CheckpointCatalog,
         loop: Loop,
         metrics: DriverMetrics,
@@ -64,7 +64,7 @@ class CheckpointScheduler:
         """`on_published` is called after each complete checkpoint."""
         self._settings = settings
         self._where = where
-        self._operators = tuple(operators)
+        self._operators = operators
         self.catalog = catalog
         self._loop = loop
         self._metrics = metrics
@@ -238,7 +238,7 @@ class CheckpointScheduler:
             results=order.results,
             meta=order.meta,
             virtual_nodes=self._settings.virtual_nodes,
-            operators=self._operators,
+            operators=tuple(self._operators()),
             programs=(program_at(self._loop.machine.table.programs, order.commit_id.step.epoch),),
             chains=tuple(chains),
         )

@@ -11,12 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
@@ -25,6 +23,7 @@ from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
+from ferry.contract.programs import operator_id, program_at
 from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
@@ -36,18 +35,16 @@ from ferry.driver.coordinator_orders import next_order
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.instance_watch import InstanceWatch
-from ferry.driver.loops import Loops
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
+from ferry.driver.program import Program
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
 from ferry.driver.signals import Crashes
 from ferry.process.users import users_classes
 from ferry.protocol import coordinator as core
-from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.shares import Batch
-from ferry.spark.tasks.ingest import IngestWork
 
 log = logging.getLogger("ferry.driver")
 
@@ -75,19 +72,17 @@ class Epochs:
     def __init__(
         self,
         settings: RunSettings,
-        spark: SparkSession,
-        plan: CompiledPipeline,
         loop: Loop,
         metrics: DriverMetrics,
         checkpoint: Checkpoint,
         hook: Hook,
-        works: Mapping[int, IngestWork],
-        loops: Loops | None,
+        program: Program,
+        version_of: Callable[[int], Program],
     ) -> None:
-        """`works`: the work of tasks, by operator; `loops`: None when each ingest run is a Spark job."""
+        """`program`: begins; `version_of(number)` returns a loaded program."""
         self.settings = settings
-        self.spark = spark
-        self.plan = plan
+        self.spark = spark = program.spark
+        self.plan = plan = program.plan
         self.loop = loop
         self.metrics = metrics
         self.hook = hook
@@ -96,9 +91,10 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._works = works
-        self._loops = loops
-        self._planned = planned_once(spark, plan, works)
+        self._program = program
+        self._version_of = version_of
+        self._loops = loops = program.loops
+        self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
@@ -163,6 +159,8 @@ class Epochs:
         flush, watermark, again = False, limits.WATERMARK_NONE, True
         while True:
             order = next_order(self.loop)
+            if isinstance(order, core.StartIngest | core.Emit):
+                self._follow(order.step.epoch)
             if isinstance(order, core.StartIngest):
                 again = False
                 self._ingest(order, batch, record)
@@ -189,6 +187,23 @@ class Epochs:
         self.loop.move_metrics.work.epoch(record.rows, record.tasks, record.busy, self.metrics.lag())
         self.finished = flush
         self.idle.set()
+
+    def _follow(self, epoch: int) -> None:
+        """Run the program of this epoch."""
+        number = program_at(self.loop.machine.table.programs, epoch).number
+        if number == self._program.number:
+            return
+        program = self._program = self._version_of(number)
+        self.plan = plan = program.plan
+        self._planned = planned_once(self.spark, plan, program.works)
+        self._poison.follow(plan.sources, [operator.descriptor for operator in plan.operators])
+        self.publisher.follow(plan)
+        self._silent_at = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
+        log.info("epoch %d is of program %d", epoch, number)
+
+    def _id(self, step: Step) -> int:
+        """The id of a step's operator."""
+        return operator_id(self.loop.machine.table.programs, step)
 
     def _stage_times(self, record: EpochRecord, begin: float) -> None:
         """Seconds from the begin of each stage to the begin of the next stage."""
@@ -249,8 +264,8 @@ class Epochs:
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
         high = self.loop.machine.commits.result_before(order.step).high
-        work, planned = self._works[order.step.operator], self._checkpoint.planned(order.step.epoch)
-        run = IngestRun(order.step, generation, order.run, helpers, right, high, planned)
+        work, planned = self._program.works[order.step.operator], self._checkpoint.planned(order.step.epoch)
+        run = IngestRun(order.step, generation, order.run, helpers, right, high, planned, self._program.number)
         self._poison.begin(order.step.epoch, EpochNotes.load(order.meta).aside if order.step.operator else ())
         reading = Reading(self.spark, self.plan, operator, work, run, rows, self._loops, self._planned)
         try:
@@ -300,9 +315,9 @@ class Epochs:
         now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
         idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
         unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
-        notes = replace(begun.add(step.operator, receipts, letters, now, idle, unlisted), aside=self._poison.aside)
+        notes = replace(begun.add(self._id(step), receipts, letters, now, idle, unlisted), aside=self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
-        self._silent_at = self._next_silence(notes, now)
+        self._silent_at = self._next_silence(notes, now, step.epoch)
         self._judge_input(step, before, notes, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
@@ -327,15 +342,16 @@ class Epochs:
     def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
         """The watermark of a step's operator; the coordinator keeps it monotonic."""
         operator, number = self.plan.operators[order.step.operator], order.step.operator
-        for clocks in notes.maxima[number].values():
+        for clocks in notes.maxima[self._id(order.step)].values():
             watermarks.refuse_too_many(clocks.keys(), operator.descriptor.name)
         fired = [rows.high for rows in order.rows]
-        return watermarks.operator_watermark(self._highs(notes, fired, now, number)[number])
+        return watermarks.operator_watermark(self._highs(notes, fired, now, order.step)[number])
 
-    def _highs(self, notes: EpochNotes, fired: list[int], now: int, last: int) -> list[list[int | None]]:
-        """The watermark of each input, of operators up to `last`. None: idle; a fired input is idle if its operator is."""
+    def _highs(self, notes: EpochNotes, fired: list[int], now: int, last: Step) -> list[list[int | None]]:
+        """The watermark of each input, of operators up to step `last`. None: idle, as a fired input of an idle operator."""
         of: list[list[int | None]] = []
-        for number, operator in enumerate(self.plan.operators[: last + 1]):
+        for number, operator in enumerate(self.plan.operators[: last.operator + 1]):
+            clocks_of = notes.maxima.get(self._id(Step(last.epoch, number)), {})
             highs: list[int | None] = []
             for side, source in enumerate(operator.inputs):
                 if source.initial:
@@ -345,15 +361,15 @@ class Epochs:
                     idle = bool(before) and set(before) == {None}
                     highs.append(None if idle else max(fired[source.origin] - source.delay_ms, limits.WATERMARK_NONE))
                 else:
-                    clocks = notes.maxima.get(number, {}).get(side, {})
+                    clocks = clocks_of.get(side, {})
                     highs.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
             of.append(highs)
         return of
 
-    def _next_silence(self, notes: EpochNotes, now: int) -> int | None:
+    def _next_silence(self, notes: EpochNotes, now: int, epoch: int) -> int | None:
         """When the next flow of any operator becomes idle, unless a record arrives before."""
         due = (
-            watermarks.next_idle(notes.maxima.get(number, {}).get(side, {}), source.idle_ms, now)
+            watermarks.next_idle(notes.maxima.get(self._id(Step(epoch, number)), {}).get(side, {}), source.idle_ms, now)
             for number, operator in enumerate(self.plan.operators)
             for side, source in enumerate(operator.inputs)
             if source.idle_ms is not None

@@ -21,10 +21,12 @@ from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import inputs, life
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.coordinator_orders import next_order
+from ferry.driver.deploys import Deploys
 from ferry.driver.epochs import Epochs
 from ferry.driver.errors import Halted, Stopped, end_of
 from ferry.driver.executors import warm
 from ferry.driver.failures import user_error
+from ferry.driver.program import Program
 from ferry.driver.queries import Query, query_of
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
@@ -85,6 +87,7 @@ class Job:
         self._life = of
         self._failure: BaseException | None = None
         self._ticks = 0
+        self._deploys = Deploys(of, self._open_sinks)
 
     def run(self) -> int:
         """Recover, then run epochs. Returns the exit code."""
@@ -115,17 +118,16 @@ class Job:
             return 0
         epochs = Epochs(
             mine.settings,
-            mine.program.spark,
-            mine.program.plan,
             loop,
             metrics,
             mine.checkpoint,
             mine.stage,
-            mine.program.works,
-            mine.program.loops,
+            mine.program,
+            self._deploys.version,
         )
         # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.
         self._ticks = loop.machine.generation << 32
+        self._deploys.start()
         started = query(partial(self._epoch, epochs))
         log.info("%s begins", type(started).__name__)
         threading.Thread(target=self._tick, args=(epochs,), name="tick", daemon=True).start()
@@ -139,6 +141,9 @@ class Job:
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
+    def _open_sinks(self, program: Program, committed: int) -> None:
+        self._life.sink_startup.follow(program.plan.sinks, committed, self._life.loop, self._life.metrics)
+
     def _serve(self) -> None:
         """Serve status and control. On its own thread, so that no epoch waits for the import."""
         from ferry.coordinator import control  # loads a web framework
@@ -147,7 +152,9 @@ class Job:
         registry = control.collect(mine.loop, mine.metrics)
         where = env.address, env.control_port
         stop = partial(mine.sink_startup.stop, mine.loop)
-        url = control.serve(mine.loop, mine.metrics, registry, mine.settings, stop, where, mine.checkpoint_scheduler)
+        url = control.serve(
+            mine.loop, mine.metrics, registry, mine.settings, stop, where, mine.checkpoint_scheduler, self._deploys
+        )
         if env.metrics_token is not None:
             MonitoringServer(registry, (env.address, env.metrics_port), env.metrics_token)
         if env.standalone:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from ferry.connectors.sink import identify
+from ferry.connectors.splits import Splits
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
 from ferry.contract.settings import RunSettings
@@ -24,9 +25,11 @@ from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
+from ferry.driver.beginning import beginning, begun_with, require_newest
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.driver.program import Program, prepared
+from ferry.driver.program_parts import signatures_of
 from ferry.driver.restoring import Restoring
 from ferry.driver.sink_startup import SinkStartup
 from ferry.driver.stages import StageHook
@@ -57,6 +60,9 @@ class Life:
     metrics: DriverMetrics
     announcer: Announcer
     program: Program
+    """it begins with"""
+    splits: dict[str, Splits]
+    """Ferry's sources of the program in force"""
     loop: Loop
     stage: StageHook
     restoring: Restoring
@@ -66,23 +72,28 @@ class Life:
 
 def begun(settings: RunSettings, env: Environment) -> Life | None:
     """A life of the driver. None: it is a standby, and the job has ended."""
-    module = compile.load(*settings.pipeline)
     job_registry = JobRegistry(settings.run, settings.redis, settings.secret)
     journal = _journal(settings, env)
     announcer = Announcer(job_registry, journal, settings.slots, env.life)
+    before, table = announcer.journaled()
+    record = beginning(before, table, settings)
+    module = compile.load(*record.pipeline)
     spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)
     metrics = DriverMetrics(settings.job, settings.directory, settings.slow_ms)
     checkpoint = Checkpoint(settings.path / "checkpoint")
-    args = settings.pipeline_args, settings.output, settings.events
+    args = record.arguments, settings.output, settings.events
     is_begun = env.begun or checkpoint.begun()[0] >= 0
     plan = inputs.built(lambda: compile.build(spark, module, *args), is_begun, metrics)
+    signatures = signatures_of(plan)
     identify(plan.sinks, settings.job, settings.run)
-    program = prepared(settings, env, spark, plan)
-    if env.standby and not _await_turn(program, settings):
-        return None
+    program = prepared(settings, env, spark, plan, signatures, record.number)
+    if env.standby:
+        if not _await_turn(program, settings):
+            return None
+        require_newest(announcer, record, settings)
     descriptors = [operator.descriptor for operator in plan.operators]
-    announcer.settle(descriptors)
+    catalogue = begun_with(before, record, descriptors)
     if weakness := journal.weakness():
         log.warning("%s", weakness)
         metrics.problems.warn("JournalNotSafe", weakness)
@@ -98,14 +109,18 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
         return sink_startup.rewind(manifest.epoch, loop, metrics)
 
-    restoring = Restoring(settings, descriptors, catalog, rewind)
+    restoring = Restoring(settings, catalogue, descriptors, catalog, rewind)
     committed = checkpoint.ended()
     operators = len(descriptors)
     loop = Loop(settings, job_registry, journal, operators, stage, committed, restoring.begin, restoring.rewind)
+    announcer.record(restoring.catalogue)
+    announcer.keeps()
     checkpoint_scheduler = None
     if where is not None and catalog is not None:
         published = partial(_has_checkpoint, restoring, metrics)
-        checkpoint_scheduler = CheckpointScheduler(settings, where, descriptors, catalog, loop, metrics, published)
+        checkpoint_scheduler = CheckpointScheduler(
+            settings, where, lambda: announcer.catalogue.operators, catalog, loop, metrics, published
+        )
     return Life(
         settings=settings,
         env=env,
@@ -114,6 +129,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         metrics=metrics,
         announcer=announcer,
         program=program,
+        splits={name: source for name, source in plan.sources.items() if isinstance(source, Splits)},
         loop=loop,
         stage=stage,
         restoring=restoring,

@@ -3,6 +3,9 @@
     a job of n tasks --> n loops attach --> assignment, answer, assignment, answer ... --> end, or loss --> Spark restarts it
 
 If a loop is lost or fails, its shares are reassigned under new numbers, so fragments of the first assignment do not count.
+A loop runs one program. A deployed program has loops of its own, in a Spark job of its own, before its first epoch: no
+code travels but in Spark's jobs, and two programs meet in no task. Afterwards the loops of the old program end.
+
 A share that too many loops died of is returned to the caller, which searches for the record that kills them
 (`driver/poison.py`). Must never decide which run counts: the coordinator does.
 """
@@ -54,6 +57,7 @@ class _Job:
 
     coming: int
     """tasks whose loop has not attached yet"""
+    program: int = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -80,6 +84,7 @@ class Loops:
     def __init__(
         self,
         spark: SparkSession,
+        program: int,
         works: Mapping[int, IngestWork],
         place: FlightPlace,
         identity: Identity | None,
@@ -87,14 +92,17 @@ class Loops:
         root: Right,
         wanted: Callable[[], int],
     ) -> None:
-        """`works` by operator."""
+        """`program`: its number; `works` by operator."""
         self._spark = spark
-        self._works = works
+        self._works = {program: works}
+        self._program = program
+        """in force"""
         self._wanted = wanted
         self._life = secrets.token_hex(8)
         self._root = root
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}
+        self._last_job = 0
         self._loops: list[_Loop] = []
         self._waiting: deque[_Share] = deque()
         """not assigned yet"""
@@ -161,6 +169,44 @@ class Loops:
             if not self._changed.wait_for(lambda: len(self._loops) >= self._wanted(), ATTACH_ALL_SECONDS):
                 raise Exhausted(f"{len(self._loops)} loops have attached, {self._wanted()} are wanted")
 
+    # ---- programs
+    def load(self, program: int, works: Mapping[int, IngestWork], gives_up: Callable[[], bool]) -> bool:
+        """Start loops of a program beside the loops of the program in force; wait until one has attached, or `gives_up()`.
+
+        They leave slots free: an epoch before the switch may need a Spark job for its rows.
+        """
+        slots = self._wanted()
+        with self._changed:
+            self._works[program] = works
+            self._keep_program(program, slots)
+            while not any(loop.job.program == program and not loop.over for loop in self._loops):
+                if gives_up():
+                    return False
+                self._changed.wait(LOOK_SECONDS / 10)
+        return True
+
+    def switch(self, program: int) -> None:
+        """This program is in force: the loops of all others end, and it gets as many."""
+        slots = self._wanted()
+        with self._changed:
+            self._program = program
+            self._keep_program(program, slots)
+            self.forget(*[number for number in self._works if number != program])
+
+    def has(self, program: int) -> bool:
+        """Whether loops of this program are kept."""
+        return program in self._works
+
+    def forget(self, *programs: int) -> None:
+        """End the loops of these programs."""
+        with self._changed:
+            for number in programs:
+                del self._works[number]
+            for loop in self._loops:
+                if loop.job.program in programs and not loop.over:
+                    loop.over = True
+                    loop.assignments.put(None)
+
     def give_up(self) -> None:
         """Cancel the current run: an instance was lost that a loop may wait for. Callable from any thread."""
         with self._changed:
@@ -191,8 +237,11 @@ class Loops:
         return Assignment(run, self._task, turn, shares)
 
     def _hand_out(self) -> None:
-        """Assign each waiting share to the loop with the fewest shares."""
-        while self._waiting and (able := [loop for loop in self._loops if not loop.over]):
+        """Assign each waiting share to the loop of its program with the fewest shares."""
+        while self._waiting:
+            program = self._waiting[0].assignment.run.program
+            if not (able := [loop for loop in self._loops if not loop.over and loop.job.program == program]):
+                return
             loop, share = min(able, key=lambda loop: len(loop.owes)), self._waiting.popleft()
             loop.owes[share.assignment.task] = share
             loop.assignments.put(share.assignment)
@@ -217,7 +266,7 @@ class Loops:
 
     def _attach(self, number: int, worker: int | None) -> _Loop | None:
         with self._changed:
-            if (job := self._jobs.get(number)) is None:
+            if (job := self._jobs.get(number)) is None or job.program not in self._works:
                 return None
             job.coming -= 1
             loop = _Loop(job, worker)
@@ -273,21 +322,27 @@ class Loops:
 
     # ---- jobs
     def _keep(self) -> None:
-        number = 0
         while True:
             wanted = self._wanted()
             with self._changed:
-                there = [loop for loop in self._loops if not loop.over]
-                missing = wanted - len(there) - sum(job.coming for job in self._jobs.values())
-                for loop in self._spare(there, len(there) - wanted):
-                    loop.over = True
-                    loop.assignments.put(None)
-                if missing > 0:
-                    number += 1
-                    self._jobs[number] = _Job(missing)
-            if missing > 0:
-                threading.Thread(target=self._run, args=(number, missing), name=f"loops-{number}", daemon=True).start()
+                for program in list(self._works):
+                    self._keep_program(program, wanted)
             time.sleep(LOOK_SECONDS)
+
+    def _keep_program(self, program: int, slots: int) -> None:
+        """Have as many loops of a program as there are slots; half as many of one that is not in force."""
+        wanted = slots if program == self._program else max(1, slots // 2)
+        there = [loop for loop in self._loops if not loop.over and loop.job.program == program]
+        jobs = [job for job in self._jobs.values() if job.program == program]
+        missing = wanted - len(there) - sum(job.coming for job in jobs)
+        for loop in self._spare(there, len(there) - wanted):
+            loop.over = True
+            loop.assignments.put(None)
+        if missing > 0:
+            number = self._last_job = self._last_job + 1
+            self._jobs[number] = _Job(missing, program)
+            run = self._run, (number, missing, self._works[program])
+            threading.Thread(target=run[0], args=run[1], name=f"loops-{number}", daemon=True).start()
 
     def _spare(self, there: list[_Loop], many: int) -> list[_Loop]:
         """Surplus idle loops, first from the workers with the most loops."""
@@ -295,11 +350,11 @@ class Loops:
         crowd = {loop.worker: sum(other.worker == loop.worker for other in there) for loop in there}
         return sorted(idle, key=lambda loop: crowd[loop.worker])[-many:] if many > 0 else []
 
-    def _run(self, number: int, tasks: int) -> None:
+    def _run(self, number: int, tasks: int, works: Mapping[int, IngestWork]) -> None:
         """Run a Spark job to its end: Spark restarts lost tasks, several times."""
         try:
             partitions = self._spark.sparkContext.parallelize(range(tasks), tasks)
-            partitions.mapPartitions(loops(self._place, number, self._works)).collect()
+            partitions.mapPartitions(loops(self._place, number, works)).collect()
         except Exception as error:
             log.warning("a job of loops ended: %s", str(error)[:300])
             self._last_words = last_words(str(error))

@@ -90,6 +90,10 @@ class Poison:
         self.aside: tuple[RecordPlace, ...] = ()
         """Skipped records."""
 
+    def follow(self, sources: dict[str, Any], operators: Sequence[OperatorDescriptor]) -> None:
+        """Another program is in force."""
+        self._sources, self._operators = sources, operators
+
     def begin(self, epoch: int, known: Iterable[RecordPlace]) -> None:
         """Begin a run of an epoch; `known`: records that earlier steps skip."""
         if epoch != self._epoch:

@@ -13,6 +13,7 @@ from ferry.contract.run_directory import DEAD_LETTER
 from ferry.contract.settings import CONTINUOUS, MICRO_BATCH, RunSettings
 from ferry.contract.tickets import Right
 from ferry.driver.loops import Loops
+from ferry.driver.program_parts import Signatures
 from ferry.environment import Environment
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import why_planned, works_of
@@ -33,20 +34,35 @@ class Program:
     """the mode of epochs, with its reason"""
     loops: Loops | None
     """None: each ingest run is a Spark job"""
+    signatures: Signatures
+    """of its sources and sinks"""
+    number: int = 1
 
 
-def prepared(settings: RunSettings, env: Environment, spark: SparkSession, plan: CompiledPipeline) -> Program:
+def prepared(
+    settings: RunSettings,
+    env: Environment,
+    spark: SparkSession,
+    plan: CompiledPipeline,
+    signatures: Signatures,
+    number: int = 1,
+) -> Program:
     """Build the program and start its loops. Raises SpecRefused for an impossible mode of epochs."""
     if env.standalone:
         (settings.path / SLOTS).unlink(missing_ok=True)  # counted by the previous driver
+    works = works_for(settings, env, plan)
+    mode = _mode(settings, plan, works)
+    loops = _loops(settings, env, spark, number, works) if mode == CONTINUOUS else None
+    return Program(spark, plan, works, mode, loops, signatures, number)
+
+
+def works_for(settings: RunSettings, env: Environment, plan: CompiledPipeline) -> dict[int, IngestWork]:
+    """The work of tasks, by operator. Raises SpecRefused."""
     trusted = authority(settings.secret).decode() if settings.encrypted else None
     # Tasks on other hosts share only mounted folders with the driver.
     shared = settings.dead_letter or (None if env.standalone else str(settings.path / DEAD_LETTER))
     with refused("the program"):
-        works = works_of(plan, trusted, shared)
-    mode = _mode(settings, plan, works)
-    loops = _loops(settings, env, spark, works, trusted) if mode == CONTINUOUS else None
-    return Program(spark, plan, works, mode, loops)
+        return works_of(plan, trusted, shared)
 
 
 def _mode(settings: RunSettings, plan: CompiledPipeline, works: dict[int, IngestWork]) -> str:
@@ -59,9 +75,10 @@ def _mode(settings: RunSettings, plan: CompiledPipeline, works: dict[int, Ingest
 
 
 def _loops(
-    settings: RunSettings, env: Environment, spark: SparkSession, works: dict[int, IngestWork], trusted: str | None
+    settings: RunSettings, env: Environment, spark: SparkSession, number: int, works: dict[int, IngestWork]
 ) -> Loops:
     """One loop per core."""
+    trusted = authority(settings.secret).decode() if settings.encrypted else None
     if env.host:
         place = flight_places.at_host(env.host, env.loops_port, settings.encrypted)
     else:
@@ -71,4 +88,4 @@ def _loops(
     def wanted() -> int:
         return slots(settings.path) if env.standalone else settings.cores
 
-    return Loops(spark, works, place, identity, trusted, Right.root(settings.secret), wanted)
+    return Loops(spark, number, works, place, identity, trusted, Right.root(settings.secret), wanted)

@@ -78,7 +78,6 @@ class Publisher:
     ) -> None:
         self.settings = settings
         self.spark = spark
-        self.plan = plan
         self.loop = loop
         self.metrics = metrics
         self.hook = hook
@@ -87,8 +86,7 @@ class Publisher:
         """with it tasks verify the certificates of instances; None: TLS is off"""
         self._watch = watch
         self.dead_letters = dead_letters
-        schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
-        self._probing = Probing(spark, poison, schemas)
+        self._poison = poison
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._connections = flight.Connections(self.authority)
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
@@ -96,11 +94,19 @@ class Publisher:
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
         self._answers = Answers(self._sinking, metrics.problems.slow_ms / 1000)
         self._tries = UserCodeTries(loop, metrics)
+        self._row_bytes: dict[int, float] = {}
+        """Bytes per row by operator, from the last fetch; a lower bound if the rows were too large to fetch."""
+        self.follow(plan)
+
+    def follow(self, plan: CompiledPipeline) -> None:
+        """Publish the rows of this program from now on."""
+        self.plan = plan
+        schemas = {o.descriptor.index: fired_schema(o.descriptor) for o in plan.operators}
+        self._probing = Probing(self.spark, self._poison, schemas)
+        self._row_bytes.clear()
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
-        self._row_bytes: dict[int, float] = {}
-        """Bytes per row by operator, from the last fetch; a lower bound if the rows were too large to fetch."""
         self._outputs: dict[int | str, list[Output]] = {}
         """By the operator or source before them."""
         for output in plan.outputs:

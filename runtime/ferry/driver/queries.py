@@ -36,9 +36,8 @@ class Query(Protocol):
 def query_of(life: Life, ticks: Callable[[], int]) -> Callable[[Run], Query]:
     """A function that starts the query of a job. `ticks`: a number that grows with every tick."""
     sources = life.program.plan.sources
-    splits = {name: source for name, source in sources.items() if isinstance(source, Splits)}
     frames = {name: source for name, source in sources.items() if isinstance(source, DataFrame)}
-    return _sparks_query(life, splits, frames) if frames else _own_query(life, splits, ticks)
+    return _sparks_query(life, life.splits, frames) if frames else _own_query(life, life.splits, ticks)
 
 
 def _own_query(life: Life, splits: dict[str, Splits], ticks: Callable[[], int]) -> Callable[[Run], Query]:

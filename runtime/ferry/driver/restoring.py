@@ -18,10 +18,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ferry.contract import messages as m
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import differences
 from ferry.contract.errors import UNDECIDED, FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
+from ferry.contract.programs import program_at
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.coordinator.loop import Loop
@@ -41,11 +43,14 @@ class Restoring:
     def __init__(
         self,
         settings: RunSettings,
+        catalogue: Catalogue,
         operators: list[OperatorDescriptor],
         catalog: CheckpointCatalog | None,
         rewind: Callable[[Manifest, Loop], bool],
     ) -> None:
         self._settings = settings
+        self.catalogue = catalogue
+        """Of the job, with the ids of the checkpoint that it begins with."""
         self._operators = tuple(operators)
         self._catalog = catalog
         self._rewind = rewind
@@ -69,6 +74,7 @@ class Restoring:
         self._refuse(manifest, initial.virtual_nodes)
         url = self._again(catalog, manifest, manifest.generation + 1)
         commit = self._from(catalog, url)
+        self._take_ids_of(manifest)
         log.info("the job begins with checkpoint %d: %s", manifest.number, url)
         origin = f"{url}#{manifest.generation + 1}"
         return replace(
@@ -105,11 +111,20 @@ class Restoring:
                 f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
                 f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
             )
-        if differing := differences(manifest.operators, self._operators):
+        ids = program_at(manifest.programs, manifest.epoch).operators
+        if differing := differences([manifest.operators[i] for i in ids], self._operators):
             raise SpecRefused(
                 f"restoreFrom: {'; '.join(differing)}: checkpoint {manifest.number} has other operators than this pipeline, "
                 "which cannot take over its state. Restore the operators as they were, or remove restoreFrom"
             )
+
+    def _take_ids_of(self, manifest: Manifest) -> None:
+        """A new job goes on with the operators of its checkpoint, under their ids."""
+        program = program_at(manifest.programs, manifest.epoch)
+        record = replace(
+            self.catalogue.programs[-1], number=program.number, operators=program.operators, since=program.since
+        )
+        self.catalogue = Catalogue(manifest.operators, (record,))
 
     def _again(self, catalog: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
         """The URL to begin with. In the job's own location the checkpoint is published again as the newest, because the

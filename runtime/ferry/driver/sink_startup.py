@@ -64,6 +64,13 @@ class SinkStartup:
             metrics.problems.warn("OutputIsNew", "; ".join(texts))
         return opened
 
+    def follow(self, declared: Sequence[sinks.Sink], committed: int, loop: Loop, metrics: DriverMetrics) -> None:
+        """Open the sinks of another program that are not open yet. Raises Stopped when the job must stop."""
+        self._sinks = [sink for sink in declared if all(sink is not one for one in self._sinks)]
+        if self._sinks and not self.open(committed, loop, metrics):
+            raise Stopped("the job was stopped")
+        self._sinks = declared
+
     def stop(self, loop: Loop) -> None:
         """End after the current epoch; before the first epoch, end at once."""
         self._stop.set()

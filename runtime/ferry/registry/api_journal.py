@@ -19,11 +19,10 @@ from typing import Any
 
 import httpx
 
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unreachable
 from ferry.contract.journals import PATH, PLURAL, packed, unpacked
 from ferry.contract.routing import Table, Version
-from ferry.registry import operators
 from ferry.registry.journal import GONE, RedisJournal, taken_over
 
 log = logging.getLogger("ferry.registry")
@@ -78,12 +77,14 @@ class ApiJournal:
         self._taking_over = self._seen = False
         self._forbidden_since: float | None = None
 
-    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
+    def catalogue(self) -> Catalogue | None:
+        text = self._found()["spec"].get("operators")
+        return Catalogue.load(text) if text else self._before.catalogue()
+
+    def record(self, catalogue: Catalogue) -> None:
         for _ in range(CONFLICTS_MAX):
-            current = self._found()
-            before = current["spec"].get("operators")
-            operators.check(before or self._before.operators(), descriptors)
-            if before == (now := operators.dump(descriptors)):
+            current, now = self._found(), catalogue.dump()
+            if current["spec"].get("operators") == now:
                 return
             with suppress(_Conflict):
                 return self._write(current, {"operators": now})

@@ -13,10 +13,10 @@ import zlib
 from typing import Any, Protocol, cast
 
 from ferry.contract import places
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import StateUnavailable, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
-from ferry.registry import operators, scripts
+from ferry.registry import scripts
 from ferry.registry.connection import connected, reaching
 
 log = logging.getLogger("ferry.registry")
@@ -38,8 +38,11 @@ class JournalStore(Protocol):
     look_seconds: float
     """Interval of checks whether it can be reached."""
 
-    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Set the job's stateful operators. Raises SpecRefused when the running job has others."""
+    def catalogue(self) -> Catalogue | None:
+        """The job's operators and programs, None for a new job."""
+
+    def record(self, catalogue: Catalogue) -> None:
+        """Replace them. Returning means that they are on disk, as with `swap`."""
 
     def read(self) -> Table | None:
         """The journaled table, None for a new job."""
@@ -96,15 +99,14 @@ class RedisJournal:
             "change of groups, and the job with it; set `appendonly yes` and `appendfsync always`"
         )
 
-    def operators(self) -> str | None:
-        """The job's stateful operators as text, None until a driver has set them."""
+    def catalogue(self) -> Catalogue | None:
         with reaching("looking for the pipeline"):
-            return cast("str | None", self._redis.get(places.pipeline(self._run)))
+            text = cast("str | None", self._redis.get(places.pipeline(self._run)))
+        return None if text is None else Catalogue.load(text)
 
-    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        operators.check(self.operators(), descriptors)
+    def record(self, catalogue: Catalogue) -> None:
         with reaching("publishing the pipeline"):
-            self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
+            self._redis.set(places.pipeline(self._run), catalogue.dump())
 
     def read(self) -> Table | None:
         """Raises Superseded for a journal that has moved, StateUnavailable for a damaged one."""

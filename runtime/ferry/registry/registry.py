@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ferry.contract import places
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import Superseded
 from ferry.contract.signs import Pulse
-from ferry.registry import operators, scripts
+from ferry.registry import scripts
 from ferry.registry.connection import connected, reaching
 
 ALIVE = "alive"
@@ -57,17 +57,17 @@ class JobRegistry:
         self._heard = self._redis.register_script(scripts.HEARD)
 
     # ---- the pipeline's operators
-    def publish(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Publish the stateful operators, unless they are there; the journal decides whether they are allowed."""
+    def publish(self, catalogue: Catalogue) -> None:
+        """Publish the operators and programs, unless they are there; the journal decides whether they are allowed."""
         with reaching("publishing the pipeline"):
-            if self.descriptors() != descriptors:
-                self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
+            if self.catalogue() != catalogue:
+                self._redis.set(places.pipeline(self._run), catalogue.dump())
 
-    def descriptors(self) -> list[OperatorDescriptor] | None:
-        """The stateful operators, None until the driver has published them."""
+    def catalogue(self) -> Catalogue | None:
+        """The operators and programs, None until the driver has published them."""
         with reaching("looking for the pipeline"):
             text = self._text(self._redis.get(places.pipeline(self._run)))
-        return None if text is None else operators.load(text)
+        return None if text is None else Catalogue.load(text)
 
     # ---- members
     def register(self, entry: places.Registration) -> places.Registration:

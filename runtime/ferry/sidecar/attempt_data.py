@@ -20,6 +20,7 @@ from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fragment_schema, state_schema
+from ferry.process.shapes import process_of
 from ferry.process.users import calls_users
 from ferry.protocol import instance as core
 from ferry.sidecar.metrics import LoadCounter
@@ -33,7 +34,7 @@ log = logging.getLogger("ferry.sidecar")
 
 class AttemptData:
     """`send(message, body)` sends to another instance; `signs` get each part of a long operation; `operator(step)` is the
-    id of a step's operator, by which descriptors and states are listed."""
+    id of a step's operator, by which descriptors and states are listed; `descriptor(step)` has the code of its program."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class AttemptData:
         send: Callable[[core.Send, Any], None],
         signs: Signs,
         operator: Callable[[Step], int],
+        descriptor: Callable[[Step], OperatorDescriptor],
     ) -> None:
         self._me = me
         self._descriptors = descriptors
@@ -54,6 +56,7 @@ class AttemptData:
         self._send = send
         self._signs = signs
         self._operator = operator
+        self._descriptor = descriptor
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
@@ -68,12 +71,18 @@ class AttemptData:
         """Keep the rows of a delta that another leader has sent."""
         self._bodies[delta] = body
 
+    def _running(self, step: Step) -> tuple[State, OperatorDescriptor]:
+        """The state of a step's operator, with the code of the step's program."""
+        state, descriptor = self._states[self._operator(step)], self._descriptor(step)
+        if isinstance(state, ProcessState):
+            state.run_as(descriptor, lambda: process_of(descriptor))
+        return state, descriptor
+
     def contribute(self, effect: core.Contribute) -> None:
         """Combine the staged fragments, and send each leader its share."""
         prepare = effect.prepare
-        operator = self._operator(prepare.step)
-        state = self._states[operator]
-        schema = fragment_schema(self._descriptors[operator])
+        state, descriptor = self._running(prepare.step)
+        schema = fragment_schema(descriptor)
         merged = state.combine([batch for fragment in effect.fragments for batch in self._staging.take(fragment)])
         offsets = split_by_vnode(merged, self._virtual_nodes)
         part = m.Partials(prepare.step, prepare.attempt, self._me)
@@ -84,8 +93,8 @@ class AttemptData:
 
     def compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
         """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
-        prepare, operator = effect.prepare, self._operator(effect.prepare.step)
-        state, descriptor = self._states[operator], self._descriptors[operator]
+        prepare = effect.prepare
+        state, descriptor = self._running(prepare.step)
         users = calls_users(descriptor)
         work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
@@ -100,9 +109,8 @@ class AttemptData:
 
     def _computed_of(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
-        operator = self._operator(prepare.step)
-        state = self._states[operator]
-        schema = fragment_schema(self._descriptors[operator])
+        state, descriptor = self._running(prepare.step)
+        schema = fragment_schema(descriptor)
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
         parts = [batch_of(heard[helper], schema) for helper in effect.helpers]
         self._partials = {

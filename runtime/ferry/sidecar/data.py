@@ -10,6 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -18,11 +19,12 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract import messages as m
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, StateUnavailable
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.contract.programs import first_program, operator_id
+from ferry.contract.programs import first_program, operator_id, program_at
 from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
@@ -88,7 +90,11 @@ class Data:
         self.arena = self._log.arena
         """memory that may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
-        self.states = self._open_states(directory, settings.memory_bytes // len(descriptors))
+        self._directory = directory
+        self._memory_bytes = settings.memory_bytes // len(descriptors)
+        self.states = self._open_states(directory, self._memory_bytes)
+        self.programs: dict[int, tuple[OperatorDescriptor, ...]] = {}
+        """By number: the operators of a loaded program, by position."""
         self.scans = Scans(
             me,
             lambda to, chunk, batch: send_nowait(core.Send(to, chunk), body_of(batch)),
@@ -125,7 +131,15 @@ class Data:
         self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         """virtual nodes that are held, and learned, completely: as last passed to the states of processes"""
         self.attempt = AttemptData(
-            me, descriptors, self.states, self.virtual_nodes, self.staging, send, self._signs, self._operator
+            me,
+            descriptors,
+            self.states,
+            self.virtual_nodes,
+            self.staging,
+            send,
+            self._signs,
+            self._operator,
+            self._descriptor,
         )
         self.tally = self.attempt.tally
 
@@ -138,6 +152,20 @@ class Data:
         except StateUnavailable as error:
             self._record.give_up(str(error))
             raise BeginsAnew(f"{self.me}: its state is damaged, and is copied again: {error}") from error
+
+    def add(self, catalogue: Catalogue) -> None:
+        """Know these programs; open the state of operators that they introduce."""
+        for descriptor in catalogue.operators[len(self.states) :]:
+            state = open_state(
+                descriptor, self.virtual_nodes, self._directory / f"state-{descriptor.index}", self._memory_bytes
+            )
+            state.drop(np.arange(self.virtual_nodes))  # of a deploy that was refused
+            with self._lock:
+                self.descriptors.append(descriptor)
+                self.states.append(state)
+            if isinstance(state, ProcessState) and self._whole is not None:
+                state.whole(np.array([*self._whole[0], *self._whole[1]], dtype=np.int64))
+        self.programs = {program.number: program.descriptors for program in catalogue.programs}
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """Set the bandwidth of copies to learners and to the store; 0: their default."""
@@ -258,6 +286,12 @@ class Data:
         """The id of a step's operator."""
         return operator_id(self._record.saved.programs, step)
 
+    def _descriptor(self, step: Step) -> OperatorDescriptor:
+        """The operator of a step, in the program of its epoch."""
+        number, program = self._operator(step), program_at(self._record.saved.programs, step.epoch)
+        known = self.programs.get(program.number)
+        return self.descriptors[number] if known is None else replace(known[step.operator], index=number)
+
     def _forget(self, step: Step) -> None:
         self._log.forget(step)
         self.attempt.forget(step)
@@ -328,4 +362,5 @@ class Data:
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Fired rows of a committed step (`sidecar.reads`)."""
         operator = self._operator(ticket.commit_id.step)
-        return fired_rows(self.me, self.descriptors[operator], self.states[operator], self._lock, ticket, allowed)
+        descriptor = self._descriptor(ticket.commit_id.step)
+        return fired_rows(self.me, descriptor, self.states[operator], self._lock, ticket, allowed)

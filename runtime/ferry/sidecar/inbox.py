@@ -42,7 +42,7 @@ class Inbox:
         self._taken = dict.fromkeys(BY_PRIORITY, 0.0)
         """when each had its last turn"""
 
-    def put(self, event: core.Event, body: Any = None) -> None:
+    def put(self, event: Any, body: Any = None) -> None:
         """Put an event of this process: it waits on the control lane, and holds no credit."""
         self._add(Lane.DELTA, Item(event, body, None, time.monotonic()))
 

@@ -23,9 +23,9 @@ from ferry.channel import choice
 from ferry.channel.base import Channel, DeferredCredit, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.certificates import issue
-from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, Fragment, InstanceId
 from ferry.contract.run_directory import SYNCING
@@ -45,9 +45,10 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
+from ferry.sidecar.programs import LoadedProgram, ProgramLoader, load_classes
 from ferry.sidecar.signs import ENDED, EndedLife, Signs, how, read_end
 from ferry.store.lock import DirectoryLock
-from ferry.system import flight_places, user_module
+from ferry.system import flight_places
 from ferry.system.flight_places import FlightPlace
 
 log = logging.getLogger("ferry.sidecar")
@@ -113,11 +114,11 @@ class Node:
         """Open the state, register this instance in Redis, and serve until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        descriptors = self._wait_for_shapes()
-        if descriptors is None:
+        catalogue = self._wait_for_catalogue()
+        if catalogue is None:
             return 0
-        self._descriptors = descriptors
-        self._load_processes(descriptors)
+        descriptors = list(catalogue.operators)
+        load_classes(self.settings, descriptors)
         lend = self._chosen.lend_bytes
         try:
             sends = self._send, self._send_nowait
@@ -126,6 +127,8 @@ class Node:
             log.error("%s", end)
             tell(end)
             return ExitCode.CRASHED
+        data.add(catalogue)
+        self._programs = ProgramLoader(self.me, self.settings, self.dir, self._registry, data, self._inbox.put)
         self._end_before = read_end(self.dir)
         (self.dir / ENDED).unlink(missing_ok=True)
         if data.arena is not None:
@@ -155,15 +158,6 @@ class Node:
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         return self._live()
-
-    def _load_processes(self, descriptors: list[OperatorDescriptor]) -> None:
-        """Import the user's module here if it has a process; an epoch reports a missing one when it needs it."""
-        own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
-        if any(not name.startswith("ferry.process.") for name in own):
-            try:
-                user_module.load(*self.settings.pipeline)
-            except SpecRefused as error:
-                log.error("%s", error)
 
     def _live(self) -> int:
         """Serve until SIGTERM; an earlier end is reported to the driver: this instance is as good as lost."""
@@ -204,14 +198,11 @@ class Node:
         logging.shutdown()
         os._exit(ExitCode.SUPERSEDED)
 
-    def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
+    def _wait_for_catalogue(self) -> Catalogue | None:
         while not self._stop.is_set():
-            try:
-                descriptors = self._registry.descriptors()
-            except Unreachable:
-                descriptors = None
-            if descriptors:
-                return descriptors
+            with suppress(Unreachable):
+                if (catalogue := self._registry.catalogue()) is not None:
+                    return catalogue
             self._stop.wait(0.05)
         return None
 
@@ -264,23 +255,22 @@ class Node:
             self._delay_control.sent(now, time.monotonic())
         return pumped
 
-    def _handle(self, event: core.Event, body: Any) -> None:
+    def _handle(self, event: core.Event | LoadedProgram, body: Any) -> None:
+        if isinstance(event, LoadedProgram):
+            self._send(core.Send(core.DRIVER, self._programs.loaded(event)), None)
+            return
+        if isinstance(event, m.Install):
+            self._programs.require(event.table.programs)
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
         if isinstance(event, m.Ask) and event.generation > self._machine.saved.generation:
-            self._require_same_program()
+            self._programs.require_same_code()
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
         if isinstance(event, m.Ask) and self._end_before is not None:
             self._tell_of_end(self._end_before)
         if isinstance(event, m.Commit):
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
-
-    def _require_same_program(self) -> None:
-        """A new driver: its program may contain a fix. Raises BeginsAnew, to load the program with all state kept."""
-        with suppress(Unreachable):
-            if self._registry.descriptors() not in (None, self._descriptors):
-                raise BeginsAnew(f"{self.me}: the program has changed since this instance started: it restarts")
 
     def _tell_of_end(self, end: EndedLife) -> None:
         """The life before died in the user's code: report it, because no other process can."""
@@ -348,6 +338,9 @@ class Node:
             self._hears_code = decoded.hears_code
             if decoded.bandwidth >= 0:
                 self._data.limit_copies(decoded.bandwidth)
+            return None
+        if isinstance(decoded, m.LoadProgram):
+            self._programs.load(decoded)
             return None
         if isinstance(decoded, m.BriefPrepare):
             decoded = self._drivers.prepares(message.peer, decoded)

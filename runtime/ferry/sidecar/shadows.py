@@ -187,8 +187,7 @@ class Shadows:
     def _take(self, now: FrozenChanges, item: _Delta | _Release | _Drop) -> None:
         match item:
             case _Delta(operator, epoch, source, batch):
-                if not now.shadows:
-                    self._open(now)
+                self._open(now)
                 now.shadows[operator].apply(batch, epoch, source)
             case _Release():
                 self._release(now, item)
@@ -201,9 +200,10 @@ class Shadows:
             state.release(final.epoch, watermark)
 
     def _open(self, now: FrozenChanges) -> None:
-        now.directory = self._directory / str(next(self._folders))
-        for descriptor in self._descriptors:
-            state = open_state(descriptor, self._virtual_nodes, now.directory / str(descriptor.index), SHADOW_BYTES)
+        """Open the shadows of operators that have none yet: a deployed program may introduce some."""
+        directory = now.directory = now.directory or self._directory / str(next(self._folders))
+        for descriptor in self._descriptors[len(now.shadows) :]:
+            state = open_state(descriptor, self._virtual_nodes, directory / str(descriptor.index), SHADOW_BYTES)
             if isinstance(state, ProcessState):
                 state.drop(np.arange(self._virtual_nodes))  # removed entries have to be recorded
             now.shadows.append(state)

@@ -48,13 +48,22 @@ class ProcessState:
         it reports this to the driver, and keeps its state.
         """
         assert descriptor.kind == "process", descriptor.kind
-        self.descriptor = descriptor
         self.virtual_nodes = virtual_nodes
         self.expired = limits.WATERMARK_NONE
-        self._load = load
         self._entries = EntryStore(directory, virtual_nodes)
+        self.descriptor = descriptor
+        self._take(descriptor, load)
+
+    def _take(self, descriptor: OperatorDescriptor, load: Callable[[], Process]) -> None:
+        self.descriptor, self._load = descriptor, load
         self._fragments = schemas.fragment_schema(descriptor)
         self._numbers = {name: number for number, (name, _, _) in enumerate(descriptor.shape.tables)}
+        self.__dict__.pop("_process", None)
+
+    def run_as(self, descriptor: OperatorDescriptor, load: Callable[[], Process]) -> None:
+        """Run the code of another program, whose process has the same tables."""
+        if descriptor != self.descriptor:
+            self._take(descriptor, load)
 
     @cached_property
     def _process(self) -> Process:

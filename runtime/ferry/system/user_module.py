@@ -64,18 +64,18 @@ class ProgramCopy:
     @staticmethod
     def write(top: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> Path:
         """Write a program below this folder, unless the same program is there. Returns its folder. Raises OSError."""
-        ordered = sorted(texts, key=lambda one: one[0].module or "")
+        ordered = sorted(texts, key=lambda file: file[0].module or "")
         digest = hashlib.sha256()
-        for one, text in ordered:
-            digest.update(f"{one.module} {len(text)}\n".encode() + text)
+        for file, text in ordered:
+            digest.update(f"{file.module} {len(text)}\n".encode() + text)
         folder = top / digest.hexdigest()[:DIGITS]
         if (folder / MODULES).exists():
             return folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for one, text in ordered:
-            (folder / one.copy).write_bytes(text)
+        for file, text in ordered:
+            (folder / file.copy).write_bytes(text)
         with files.replacing(folder / MODULES) as new:  # last: the copy is complete
-            new.write_text(json.dumps([asdict(one) for one, _ in ordered], indent=1), "utf-8")
+            new.write_text(json.dumps([asdict(file) for file, _ in ordered], indent=1), "utf-8")
         return folder
 
     @staticmethod
@@ -101,13 +101,16 @@ class ProgramCopy:
         """The name of a module of the program; for the pipeline's file a name with its stem."""
         return f"{PREFIX}{Path(file or '').stem}_{self._folder.name}" if module is None else f"{self.package}.{module}"
 
-    def spec(self, module: str | None, file: str | None = None) -> ModuleSpec | None:
-        """The spec of a module, whose imports of the program's modules are of this program; None: it was not copied."""
+    def spec(self, module: str | None, name: str) -> ModuleSpec | None:
+        """The spec of a module by its full name, whose imports of the program's modules are of this program.
+
+        None: the module was not copied.
+        """
         if (one := self._modules.get(module)) is None:
             return None
         text = self.text(one)
         _know_lines(one.path, text)
-        return _spec(self.name_of(module, file), one.path, text, one.package, _Imports(self.package, self._names))
+        return _spec(name, one.path, text, one.package, _Imports(self.package, self._names))
 
 
 class _Finder(MetaPathFinder):
@@ -121,9 +124,11 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, module = fullname.partition(".")
+        if package.startswith(PREFIX) and (copied := self._copy(package[-DIGITS:])) is not None:
+            return copied.spec(None, fullname)
         if not package.startswith(PACKAGE) or (copied := self._copy(package.removeprefix(PACKAGE))) is None:
             return None
-        return copied.spec(module) if module else ModuleSpec(package, None, is_package=True)
+        return copied.spec(module, fullname) if module else ModuleSpec(package, None, is_package=True)
 
     def _copy(self, digest: str) -> ProgramCopy | None:
         if digest not in self._copies:
@@ -218,8 +223,8 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
             copied.install()
             name = copied.name_of(module, file)
             if module is not None:
-                return importlib.import_module(name if copied.spec(module) is not None else module)
-            if (spec := copied.spec(None, file)) is not None:
+                return importlib.import_module(name if copied.spec(module, name) is not None else module)
+            if (spec := copied.spec(None, name)) is not None:
                 return _made(name, spec)
         if module is not None:
             return importlib.import_module(module)
@@ -246,11 +251,11 @@ def _made(name: str, spec: ModuleSpec | None) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     try:
-        spec.loader.exec_module(made)
+        spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    return made
+    return module

@@ -46,7 +46,7 @@ class Job:
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
         catalog = CheckpointCatalog(Location(where.location, self.settings.job))
-        self.scheduler = CheckpointScheduler(self.settings, where, [], catalog, self.loop, self.metrics)
+        self.scheduler = CheckpointScheduler(self.settings, where, tuple, catalog, self.loop, self.metrics)
         self.scheduler.start()
 
     def heard(self) -> Any:

@@ -19,6 +19,7 @@ from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.names import Fragment, Step
 from ferry.contract.notes import EpochNotes, Receipt
+from ferry.contract.programs import first_program
 from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import Checkpoint
@@ -42,6 +43,9 @@ def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
     return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts"))
 
 
+TABLE = SimpleNamespace(programs=first_program(3))
+
+
 def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     for epoch in (3, 4):
@@ -49,7 +53,7 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
     posted: list[Ingested] = []
     epochs: Any = object.__new__(Epochs)
     epochs.loop = SimpleNamespace(
-        machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0)), post=posted.append
+        machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0), table=TABLE), post=posted.append
     )
     epochs._poison = Poison({}, cast(Any, None), False, lambda: 0, [])
     epochs.metrics = DriverMetrics("job", str(tmp_path))
@@ -77,7 +81,8 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
 
     monkeypatch.setattr("ferry.driver.reading.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
-    epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
+    epochs._root, epochs._loops, epochs.spark = Right.root("secret"), None, None
+    epochs._program = SimpleNamespace(works=[None], number=1)
     epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0, [])
     commits = SimpleNamespace(result_before=lambda step: SimpleNamespace(high=1234))
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
@@ -122,7 +127,7 @@ class _Driver:
         self.folder = folder
         self.posted: list[Ingested] = []
         self.epochs: Any = object.__new__(Epochs)
-        machine = SimpleNamespace(generation=1, commits=SimpleNamespace(late=0))
+        machine = SimpleNamespace(generation=1, commits=SimpleNamespace(late=0), table=TABLE)
         self.epochs.loop = SimpleNamespace(machine=machine, post=self.posted.append)
         self.epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
         self.epochs.plan = SimpleNamespace(operators=operators)

@@ -90,7 +90,7 @@ class Rig:
         self.loaded: list[Any] = []
         monkeypatch.setattr(tasks, "load", self.loaded.append)
         works: Any = {0: SimpleNamespace(descriptor="counts", condense=None)}
-        self.loops = Loops(spark, works, place, identity, trusted, ROOT, lambda: self.wanted)
+        self.loops = Loops(spark, 1, works, place, identity, trusted, ROOT, lambda: self.wanted)
 
     def task(self, work: Any, run: IngestRun, task: int, turn: int, connections: Connections) -> Any:
         rig = self

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ferry.contract.catalogue import first_catalogue
 from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
@@ -56,7 +57,7 @@ class Place:
         where = CheckpointSettings(str(self.directory / "store"))
         settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
         catalog = CheckpointCatalog(Location(where.location, settings.job)) if kept else None
-        return Restoring(settings, OPERATORS, catalog, self._rewind)
+        return Restoring(settings, first_catalogue(OPERATORS), OPERATORS, catalog, self._rewind)
 
     def _rewind(self, manifest: Manifest, loop: Any) -> bool:
         self.rewound.append(manifest)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.catalogue import first_catalogue
 from ferry.contract.places import DriverPlace
 from ferry.contract.settings import RunSettings
 from ferry.driver import standalone
@@ -61,6 +62,7 @@ def test_what_was_said_is_said_again_until_workers_follow_a_newer_driver() -> No
         announce=lambda place: told.append(place) or answers.pop(0), publish=lambda found: published.append(found)
     )
     one = Announcer(registry, SimpleNamespace(read=lambda: None), cores=3)  # type: ignore[arg-type]
+    one.catalogue = first_catalogue([])
     one.keep()
     assert told == [], "nothing is to be said yet"
     one.starting("spark://x:7077")

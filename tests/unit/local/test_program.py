@@ -177,5 +177,7 @@ def test_two_programs_of_one_process_share_no_module(folder: Path) -> None:
     )
     shown, pickled = done.stdout.splitlines() if done.returncode == 0 else (done.stderr, "")
     assert shown == "[('oldold', 'old', 'old', 'old', 'old'), ('newnew', 'new', 'new', 'new', 'new')]"
-    task = subprocess.run([sys.executable, "-P", "-c", TASK, copies[0], pickled], cwd=folder, capture_output=True, text=True)
+    task = subprocess.run(
+        [sys.executable, "-P", "-c", TASK, copies[0], pickled], cwd=folder, capture_output=True, text=True
+    )
     assert task.stdout == "[('oldold', False, 'old'), ('newnew', False, 'new')]\n", task.stderr

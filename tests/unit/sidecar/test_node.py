@@ -13,6 +13,7 @@ import pytest
 
 from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
+from ferry.contract.catalogue import first_catalogue
 from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
@@ -22,6 +23,7 @@ from ferry.sidecar import ALIVE, node
 from ferry.sidecar.data import BeginsAnew
 from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.inbox import Inbox
+from ferry.sidecar.programs import ProgramLoader
 from ferry.sidecar.signs import Computing, EndedLife, Signs
 
 ME = InstanceId("0.0")
@@ -65,21 +67,30 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
     assert taken == [prepares[2], zombie], "an older driver has to be told that it is superseded"
 
 
-@pytest.mark.parametrize(("published", "ends"), [("the same", False), ("mended", True), (None, False), ("away", False)])
+@pytest.mark.parametrize(
+    ("published", "ends"), [("the same", False), ("mended", True), ("deployed", False), (None, False), ("away", False)]
+)
 def test_an_instance_begins_anew_when_the_driver_has_another_program(
     monkeypatch: pytest.MonkeyPatch, published: str | None, ends: bool
 ) -> None:
     """All state is kept; where nobody can be asked it goes on."""
     one, taken = node.Node.__new__(node.Node), []
 
-    def descriptors() -> Any:
+    def catalogue() -> Any:
         if published == "away":
             raise Unreachable("Redis is away")
-        return published
+        numbered = {"the same": ("same",), "mended": ("mended",), "deployed": ("same", "another")}.get(str(published))
+        if numbered is None:
+            return None
+        return SimpleNamespace(programs=[SimpleNamespace(number=n, descriptors=d) for n, d in enumerate(numbered, 1)])
 
-    one.me, one._descriptors = ME, "the same"  # type: ignore[assignment]
-    one._registry = SimpleNamespace(descriptors=descriptors)  # type: ignore[assignment]
-    monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
+    one.me = ME
+    registry: Any = SimpleNamespace(catalogue=catalogue)
+    data: Any = SimpleNamespace(receive=lambda event, body: None, programs={1: "same"})
+    monkeypatch.setattr(one, "_data", data, raising=False)
+    nothing: Any = None
+    programs = ProgramLoader(ME, nothing, nothing, registry, data, nothing)
+    monkeypatch.setattr(one, "_programs", programs, raising=False)
     machine = SimpleNamespace(step=lambda event: taken.append(event) or [], saved=core.InstanceRecord(generation=3))
     monkeypatch.setattr(one, "_machine", machine, raising=False)
     one._handle(m.Ask(3), None)
@@ -101,7 +112,8 @@ def test_an_instance_whose_files_are_damaged_says_so_to_its_parent(monkeypatch: 
     monkeypatch.setattr("ferry.sidecar.node.Data", damaged)
     monkeypatch.setattr("ferry.sidecar.node.tell", told.append)
     one: Any = node.Node.__new__(node.Node)
-    one._wait_for_shapes, one._load_processes = list, lambda descriptors: None
+    one._wait_for_catalogue = lambda: first_catalogue([])
+    monkeypatch.setattr("ferry.sidecar.node.load_classes", lambda settings, descriptors: None)
     one._chosen, one.settings, one.me, one.dir, one._signs = SimpleNamespace(lend_bytes=0), None, "0.0", None, None
     assert one.run() == 1 and str(told[0]) == "0.0: its state is damaged"
 
@@ -113,7 +125,7 @@ def test_a_life_that_died_in_the_users_code_is_told_by_the_next_one(
     one, sent = node.Node.__new__(node.Node), []
     commit_id = CommitId(Step(14, 2), Attempt(3, 4))
     one.me, one._end_before = ME, EndedLife(code, Computing(commit_id, "operator 'w' in epoch 14", users))
-    one._registry, one._descriptors = SimpleNamespace(descriptors=lambda: None), []  # type: ignore[assignment]
+    monkeypatch.setattr(one, "_programs", SimpleNamespace(require_same_code=lambda: None), raising=False)
     monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
     machine = SimpleNamespace(step=lambda event: [], saved=core.InstanceRecord())
     monkeypatch.setattr(one, "_machine", machine, raising=False)

@@ -19,6 +19,7 @@ from ferry.contract.descriptors import OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import CommitId, Fragment, Step
+from ferry.contract.programs import first_program
 from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
 from ferry.protocol import instance as core
@@ -36,7 +37,8 @@ PROCESS = OperatorDescriptor(
     "p", 1, "process", (("k", "int"),), Window(1, 1), process=shape_of("p", Everything(), KEY, [INPUT], None)
 )
 COMMITTED = CommitId(STEP, ATTEMPT)
-SAVED = core.InstanceRecord(1, COMMITTED, holds=ALL, released=0)
+NEW = core.InstanceRecord(programs=first_program(2))
+SAVED = core.InstanceRecord(1, COMMITTED, holds=ALL, released=0, programs=first_program(2))
 
 
 class Machine:
@@ -96,7 +98,7 @@ def machine(tmp_path: Path) -> Machine:
 def is_whole(one: Data) -> bool:
     entries = [int(state.statistics()["entries"].sum()) for state in one.states]
     if one.saved() != SAVED:
-        assert one.saved() == core.InstanceRecord() and entries == [0, 0] and one.logged() == ()
+        assert one.saved() == NEW and entries == [0, 0] and one.logged() == ()
         return False
     assert entries[0] == 500 and entries[1] >= 500 and len(one.logged()) == 1
     return True

@@ -1,0 +1,169 @@
+"""Commands that change the program of a running job; see `main`.
+
+It reads arguments, calls other rooms, and prints.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
+from ferry.contract.program_diff import OperatorFate
+from ferry_operator.cli import targets
+from ferry_operator.cli.client import LOOK_SECONDS, Local
+from ferry_operator.cli.options import AsJson, Job
+from ferry_operator.cli.terminal import say, show, show_json
+from ferry_operator.job import spec
+from ferry_operator.local.deploys import LocalDeploys
+from ferry_operator.local.run_command import FAILED, REFUSED
+
+app = typer.Typer()
+
+WAIT_SECONDS = 120.0
+
+Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the first epoch of the program.")]
+
+
+@app.command()
+def deploy(
+    ctx: typer.Context,
+    job: Job,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The program; without it the present one.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="pipeline.args.NAME=VALUE", help="Change an argument.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Show the effects, and change nothing.")] = False,
+    at_epoch: Annotated[int, typer.Option(min=0, metavar="EPOCH", help="Not before this epoch.")] = 0,
+    wait: Wait = WAIT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Change the program of a running job: functions, arguments, and operators, from one epoch on, without a stop.
+
+    The name identifies an operator: with the same key, window and aggregates it keeps its
+    state. A program that cannot be deployed is refused with a reason, and the job goes on
+    with its present program. The exit code is 2 then.
+    """
+    deploys = _deploys(ctx, job)
+    now = next((one for one in deploys.programs() if one["state"] == "in force"), None)
+    if now is None:
+        raise Unreachable(f"{job}: the driver does not know its program yet")
+    module, path = (None, str(file.absolute())) if file is not None else (now["module"], now["file"])
+    fates, request = deploys.compared(module, path, lambda arguments: _with(arguments, sets or ()))
+    if not as_json:
+        show(_table(fates))
+    if check:
+        if as_json:
+            show_json({"job": job, "operators": [_fate(one) for one in fates]})
+        return
+    _await(job, deploys, deploys.deploy({**request, "at": at_epoch}), wait, as_json)
+
+
+@app.command()
+def rollback(
+    ctx: typer.Context,
+    job: Job,
+    to: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="An earlier program; see `versions`.")] = None,
+    wait: Wait = WAIT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Deploy an earlier program of a running job again; without `--to` the one before the present one.
+
+    State goes forward: an operator keeps the present state, and an operator that returns goes on with its state as of the
+    epoch in which it was removed.
+    """
+    deploys = _deploys(ctx, job)
+    _await(job, deploys, deploys.rollback(to), wait, as_json)
+
+
+@app.command()
+def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
+    """List the programs that a running job has, had, or refused, the newest first."""
+    programs = _deploys(ctx, job).programs()
+    if as_json:
+        show_json({"job": job, "programs": programs})
+        return
+    table = Table("number", "state", "since epoch", "file", "text", "operators", "reason", box=None, pad_edge=False)
+    for record in programs:
+        since = "" if record["since"] is None else str(record["since"])
+        file = Path(record["file"]).name if record["file"] else record["module"] or ""
+        cells = (
+            str(record["number"]),
+            record["state"],
+            since,
+            file,
+            record["text"] or "",
+            ", ".join(record["operators"]),
+            record["refused"],
+        )
+        table.add_row(*map(Text, cells))
+    show(table)
+
+
+def _deploys(ctx: typer.Context, job: str) -> LocalDeploys:
+    target = targets.find(ctx.obj, job)
+    if not isinstance(target, Local):
+        raise Refusal(
+            "deploys of jobs on a cluster do not exist yet: change spec.pipeline by `kubectl apply` (a restart)"
+        )
+    return LocalDeploys(Path(target.entry.directory))
+
+
+def _with(arguments: dict[str, Any], sets: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    if wrong := [one for one in sets if not one.startswith("pipeline.args.")]:
+        raise SpecRefused(f"--set {wrong[0]}: a deploy changes pipeline.args.NAME=VALUE only")
+    document = spec.apply_sets({"spec": {"pipeline": {"args": arguments}}}, sets)
+    changed: dict[str, Any] = document["spec"]["pipeline"]["args"]
+    return changed
+
+
+def _fate(one: OperatorFate) -> dict[str, str]:
+    return {"name": one.name, "fate": one.fate, "text": one.words}
+
+
+def _table(fates: list[OperatorFate]) -> Table:
+    table = Table("operator", "fate", "state", box=None, pad_edge=False)
+    for one in fates:
+        table.add_row(*map(Text, (one.name, one.fate, one.words)))
+    return table
+
+
+def _await(job: str, deploys: LocalDeploys, number: int, wait: float, as_json: bool) -> None:
+    """Show the phases of a deploy until its end. A driver that restarts goes on with it."""
+    deadline, shown = time.monotonic() + wait, ""
+    while True:
+        try:
+            record = next((record for record in deploys.programs() if record["number"] == number), None)
+        except Fault as error:
+            record, text = None, str(error)
+            if shown != text:
+                say(f"{job}: {text}")
+                shown = text
+        state = record["state"] if record is not None else ""
+        if state == "refused" and record is not None:
+            if as_json:
+                show_json({"job": job, **record})
+            say(f"{job}: program {number} is refused: {record['refused']}. The job goes on with its present program")
+            raise typer.Exit(REFUSED)
+        if state in ("in force", "over") and record is not None:
+            if as_json:
+                show_json({"job": job, **record})
+            else:
+                print(f"{job}: program {number} is in force from epoch {record['since']} on")
+            return
+        if state and state != shown:
+            say(f"{job}: program {number}: {state}")
+            shown = state
+        if time.monotonic() > deadline:
+            say(
+                f"{job}: program {number} is not in force after {wait:g} s; it may still be: see `ferry versions {job}`"
+            )
+            raise typer.Exit(FAILED)
+        time.sleep(LOOK_SECONDS / 2)

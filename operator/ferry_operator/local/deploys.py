@@ -1,0 +1,68 @@
+"""Deploys of a run on this machine: copies the program into the run, compares it, and asks the driver.
+
+The driver answers later: `programs` has the outcome. Must never change the run before the program is built and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ferry.contract.catalogue import Catalogue
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.program_diff import OperatorFate, program_diff
+from ferry.contract.run_directory import DRIVER, DriverAddress
+from ferry.contract.settings import RunSettings
+from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.local import check, program
+
+Document = dict[str, Any]
+
+
+class LocalDeploys:
+    """The programs of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._settings = RunSettings.read(directory / "run.json")
+        self._client = DriverClient()
+
+    def programs(self) -> list[Document]:
+        """All programs that the driver remembers, the newest first. Raises DriverRefuses, Unreachable."""
+        found: list[Document] = self._call("GET", "programs", "for its programs")
+        return found
+
+    def compared(
+        self, module: str | None, file: str | None, change: Callable[[Document], Document]
+    ) -> tuple[list[OperatorFate], Document]:
+        """What becomes of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
+
+        `change` returns the arguments of the program from the present arguments.
+        """
+        answer = self._call("GET", "catalogue", "for its operators")
+        catalogue = Catalogue.load(answer["catalogue"])
+        arguments = change(dict(next(one for one in self.programs() if one["state"] == "in force")["arguments"]))
+        folder = program.copy(module, file, self._directory)
+        checked = check.deployable(self._settings, (module, file, folder), arguments)
+        if checked.refused or checked.operators is None:
+            raise SpecRefused(checked.refused or "the program was not built")
+        operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
+        diff = program_diff(catalogue.operators, answer["inForce"], operators)
+        return list(diff.fates), {"module": module, "file": file, "folder": folder, "arguments": arguments}
+
+    def deploy(self, request: Document) -> int:
+        """Begin a deploy; the number of the program. Raises DriverRefuses, Unreachable."""
+        return int(self._call("PUT", "program", "to deploy a program", request)["number"])
+
+    def rollback(self, to: int | None) -> int:
+        """Deploy an earlier program again; its new number. Raises DriverRefuses, Unreachable."""
+        return int(self._call("POST", "rollback", "to roll back", {"to": to})["number"])
+
+    def _call(self, method: str, path: str, purpose: str, document: Document | None = None) -> Any:
+        try:
+            url = DriverAddress.load((self._directory / DRIVER).read_text()).url
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Unreachable("the driver does not answer yet: it is starting") from None
+        return self._client.call(method, f"{url}/{path}", self._settings.secret, purpose, document)

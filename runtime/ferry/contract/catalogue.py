@@ -1,0 +1,124 @@
+"""All operators that a job ever had, by id, and its programs, by number: journaled before a table names them.
+
+catalogue   id -> descriptor of the state; `OperatorDescriptor.index` is the id here, and a position in a program
+programs    number -> the operators in order, where the text is, arguments, and the outcome of its deploy
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.lenient import known
+
+RECORDS_MAX = 20
+"""Programs that are remembered; older ones are forgotten, their operators never."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRecord:
+    """One program of a job."""
+
+    number: int
+    operators: tuple[int, ...]
+    """Ids, by position."""
+    descriptors: tuple[OperatorDescriptor, ...]
+    """By position. Of two programs with the same operator, its class may have another text."""
+    module: str | None = None
+    file: str | None = None
+    folder: str | None = None
+    """the copy of its text; None: the text is in the image, or on a volume"""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    deployed_at: float = 0.0
+    """seconds since 1970"""
+    since: int | None = None
+    """The first epoch; None: it is not in force, and never was."""
+    refused: str = ""
+    """Why it was not deployed."""
+    started_with: str = ""
+    """`started_with` of the settings at its deploy: a later start with other settings is another program."""
+
+    @property
+    def pipeline(self) -> tuple[str | None, str | None, str | None]:
+        """How the user's module is loaded."""
+        return self.module, self.file, self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class DeployRequest:
+    """What to deploy."""
+
+    module: str | None = None
+    file: str | None = None
+    folder: str | None = None
+    """copy of the text, below `programs/` of the run; None: the text is in the image"""
+    arguments: dict[str, Any] | None = None
+    """None: as in the program in force"""
+    at: int = 0
+    """The first epoch, at the earliest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The operators and programs of a job."""
+
+    operators: tuple[OperatorDescriptor, ...]
+    """By id."""
+    programs: tuple[ProgramRecord, ...]
+    """Ordered by number."""
+
+    def program(self, number: int) -> ProgramRecord | None:
+        """The program with this number, unless it is forgotten."""
+        return next((program for program in self.programs if program.number == number), None)
+
+    @property
+    def wanted(self) -> ProgramRecord | None:
+        """The newest program, unless its deploy was refused."""
+        newest = self.programs[-1]
+        return newest if not newest.refused else None
+
+    def with_program(self, program: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> Catalogue:
+        """With this program in place of the one with its number, and with these operators."""
+        others = [one for one in self.programs if one.number != program.number]
+        programs = sorted((*others, program), key=lambda one: one.number)[-RECORDS_MAX:]
+        return Catalogue(tuple(operators) or self.operators, tuple(programs))
+
+    def dump(self) -> str:
+        """JSON."""
+        programs = [
+            {
+                **{one.name: getattr(p, one.name) for one in fields(p)},
+                "descriptors": [d.to_wire() for d in p.descriptors],
+            }
+            for p in self.programs
+        ]
+        return json.dumps({"operators": [asdict(one) for one in self.operators], "programs": programs})
+
+    @staticmethod
+    def load(text: str) -> Catalogue:
+        """Inverse of dump; the text of the first release has no programs."""
+        doc = json.loads(text)
+        operators = tuple(OperatorDescriptor.from_wire(document) for document in doc["operators"])
+        if "programs" not in doc:
+            return first_catalogue(operators)
+        programs = tuple(
+            ProgramRecord(
+                **{
+                    **known(ProgramRecord, document),
+                    "operators": tuple(document["operators"]),
+                    "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
+                }
+            )
+            for document in doc["programs"]
+        )
+        return Catalogue(operators, programs)
+
+
+def first_catalogue(descriptors: Sequence[OperatorDescriptor], **text: Any) -> Catalogue:
+    """Of a job that has one program with these operators."""
+    ids = tuple(range(len(descriptors)))
+    operators = tuple(replace(one, index=number) for number, one in enumerate(descriptors))
+    return Catalogue(operators, (ProgramRecord(1, ids, operators, since=0, **text),))

@@ -1,0 +1,57 @@
+"""The program that a life of the driver begins with: the newest in the journal, or the program of the settings.
+
+no journal                              the program of the settings is program 1
+settings as at the deploy of program N  program N, as the journal has it
+other settings: the user edited them    their program, in place of program N: its operators must be the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.differences import WHAT_TO_DO, differences
+from ferry.contract.errors import SpecRefused, Superseded
+from ferry.contract.routing import Table
+from ferry.contract.settings import RunSettings
+from ferry.driver.announcer import Announcer
+
+
+def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramRecord:
+    """The program to begin with; its descriptors are in the journal."""
+    module, file, folder = settings.pipeline
+    number = table.programs[-1].number if table is not None and table.programs else 1
+    known = catalogue.program(number) if catalogue is not None else None
+    mine = ProgramRecord(
+        number,
+        known.operators if known is not None else (),
+        known.descriptors if known is not None else (),
+        module=module,
+        file=file,
+        folder=folder,
+        arguments=settings.pipeline_args,
+        deployed_at=known.deployed_at if known is not None else 0.0,
+        since=known.since if known is not None else 0,
+        started_with=settings.started_with,
+    )
+    if number > 1 and known is None:
+        raise SpecRefused(f"the journal has no text of program {number}, which is in force: bring back the journal")
+    return known if known is not None and number > 1 and known.started_with == settings.started_with else mine
+
+
+def begun_with(before: Catalogue | None, record: ProgramRecord, descriptors: Sequence[OperatorDescriptor]) -> Catalogue:
+    """The catalogue of a job whose present program is built. Raises SpecRefused if its operators keep other state."""
+    if before is None:
+        first = first_catalogue(descriptors)
+        return first.with_program(replace(record, operators=first.programs[0].operators, descriptors=first.operators))
+    if found := differences(record.descriptors, descriptors):
+        raise SpecRefused(f"{'; '.join(found)}: the pipeline's operators differ from the running job. {WHAT_TO_DO}")
+    return before.with_program(replace(record, descriptors=tuple(descriptors)))
+
+
+def require_newest(announcer: Announcer, record: ProgramRecord, settings: RunSettings) -> None:
+    """Raises Superseded when another program was deployed while this driver was a standby: the next driver has it."""
+    if (newest := beginning(*announcer.journaled(), settings)).number != record.number:
+        raise Superseded(f"this standby has program {record.number}, and program {newest.number} is in force")

@@ -1,0 +1,292 @@
+"""Deploys: another program for the running job, from its request to its first epoch.
+
+    request -> checked in a child process -> wanted (journaled) -> loaded here and in tasks -> core.Deploy: instances load it
+            -> in force from an epoch on (core.Deployed), or refused, and nothing has changed
+
+A refusal is an answer: the job goes on with the program in force. A new driver goes on with a wanted program. Must never
+import a program that the child process has not built.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ferry.connectors.sink import identify
+from ferry.connectors.splits import Splits
+from ferry.contract.catalogue import DeployRequest, ProgramRecord
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import FerryError, Refusal, SpecRefused
+from ferry.contract.last_words import last_words, words_of
+from ferry.contract.program_diff import ProgramDiff, program_diff
+from ferry.contract.run_directory import PROGRAMS
+from ferry.contract.settings import CONTINUOUS
+from ferry.driver.life import Life
+from ferry.driver.program import Program, works_for
+from ferry.driver.program_parts import same_parts, signatures_of
+from ferry.protocol import coordinator as core
+from ferry.spark import compile
+from ferry.spark.feeds import why_planned
+
+log = logging.getLogger("ferry.driver")
+
+CHECK_SECONDS = 60.0
+"""Time for a program's `sources` and `pipeline` in the child process."""
+
+LOAD_SECONDS = 60.0
+"""Time until a task has loaded the program."""
+
+
+class Deploys:
+    """All deploys of one life of the driver, one at a time."""
+
+    def __init__(self, life: Life, open_sinks: Callable[[Program, int], None] = lambda program, epoch: None) -> None:
+        """`open_sinks(program, epoch)` opens the sinks that are new in a program, before its first epoch."""
+        self._life = life
+        self._open_sinks = open_sinks
+        self._programs = {life.program.number: life.program}
+        self._lock = threading.Lock()
+        self._under_way: ProgramRecord | None = None
+        self._phase = ""
+        self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
+        life.loop.on_deployed = self._outcomes.put
+
+    def start(self) -> None:
+        """The recovery is over: go on with a program that the previous driver had not deployed yet."""
+        threading.Thread(target=self._take_outcomes, name="deployed", daemon=True).start()
+        wanted = self._life.announcer.catalogue.wanted
+        if wanted is not None and wanted.number > self._in_force.number:
+            self._begin(wanted, lambda: self._load(wanted, 0))
+
+    @property
+    def _in_force(self) -> Any:
+        return self._life.loop.machine.table.programs[-1]
+
+    # ---- requests
+    def catalogue(self) -> dict[str, Any]:
+        """What a program is compared with, for a check before a deploy."""
+        return {"catalogue": self._life.announcer.catalogue.dump(), "inForce": self._in_force.operators}
+
+    def request(self, request: DeployRequest) -> int:
+        """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
+        record = self._record(request)
+        self._begin(record, lambda: self._deploy(record, request.at))
+        return record.number
+
+    def rollback(self, number: int | None, at: int = 0) -> int:
+        """Deploy an earlier program again, under a new number; None: the one before the program in force."""
+        catalogue, now = self._life.announcer.catalogue, self._in_force.number
+        known = [one for one in catalogue.programs if one.since is not None and one.number < now]
+        chosen = catalogue.program(number) if number is not None else (known[-1] if known else None)
+        if chosen is None or chosen.number == now or chosen.since is None:
+            which = (
+                "no program was in force before" if number is None else f"program {number} was never in force before"
+            )
+            numbers = ", ".join(str(one.number) for one in known) or "none"
+            raise Refusal(f"{which}; earlier programs: {numbers}")
+        return self.request(DeployRequest(*chosen.pipeline, chosen.arguments, at))
+
+    def programs(self) -> list[dict[str, Any]]:
+        """All programs that are remembered, the newest first."""
+        now, catalogue, under_way = self._in_force, self._life.announcer.catalogue, self._under_way
+        known = {one.number: one for one in catalogue.programs} | (
+            {under_way.number: under_way} if under_way is not None else {}
+        )
+        return [self._shown(one, now) for _, one in sorted(known.items(), reverse=True)]
+
+    def _shown(self, record: ProgramRecord, now: Any) -> dict[str, Any]:
+        mine = self._under_way is not None and self._under_way.number == record.number
+        since = now.since if record.number == now.number else record.since
+        if record.number == now.number:
+            state = "in force"
+        elif record.refused:
+            state = "refused"
+        else:
+            state = self._phase if mine else "wanted" if record.number > now.number else "over"
+        return {
+            "number": record.number,
+            "state": state,
+            "since": since,
+            "file": record.file,
+            "module": record.module,
+            "text": Path(record.folder).name if record.folder else None,
+            "arguments": record.arguments,
+            "operators": [descriptor.name for descriptor in record.descriptors],
+            "deployedAt": record.deployed_at,
+            "refused": record.refused,
+        }
+
+    # ---- one deploy
+    def _record(self, request: DeployRequest) -> ProgramRecord:
+        catalogue, settings = self._life.announcer.catalogue, self._life.settings
+        now = catalogue.program(self._in_force.number)
+        arguments = request.arguments if request.arguments is not None else (now.arguments if now is not None else {})
+        if request.folder is not None and Path(request.folder).parent != settings.path / PROGRAMS:
+            raise Refusal(f"{request.folder} is no copy of a program of this run")
+        number = max(catalogue.programs[-1].number, self._in_force.number) + 1
+        return ProgramRecord(
+            number,
+            (),
+            (),
+            module=request.module,
+            file=request.file,
+            folder=request.folder,
+            arguments=dict(arguments),
+            deployed_at=time.time(),
+            started_with=settings.started_with,
+        )
+
+    def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:
+        with self._lock:
+            if (other := self._under_way) is not None:
+                seconds = time.time() - other.deployed_at
+                raise Refusal(f"program {other.number} is being deployed since {seconds:.0f} s: wait for its end")
+            self._under_way, self._phase = record, "checking"
+
+        def guarded() -> None:
+            try:
+                run()
+            except SpecRefused as error:
+                self._outcomes.put(core.Deployed(record.number, str(error)))
+            except (FerryError, OSError) as error:
+                self._outcomes.put(core.Deployed(record.number, words_of(error)))
+            except BaseException as error:
+                log.exception("program %d could not be deployed", record.number)
+                self._outcomes.put(core.Deployed(record.number, f"{type(error).__name__}: {error}"))
+
+        self._life.metrics.note("deploy", f"program {record.number}")
+        threading.Thread(target=guarded, name="deploy", daemon=True).start()
+
+    def _deploy(self, record: ProgramRecord, at: int) -> None:
+        descriptors, diff = self._checked(record)
+        record = replace(record, operators=diff.ids, descriptors=tuple(descriptors))
+        announcer = self._life.announcer
+        announcer.record(announcer.catalogue.with_program(record, diff.operators))
+        self._under_way = record
+        self._load(record, at)
+
+    def _load(self, record: ProgramRecord, at: int) -> None:
+        """Load a program here and in tasks, then have the coordinator deploy it."""
+        self._phase = "loading"
+        program = self._programs[record.number] = self._built(record)
+        if program.loops is not None:
+            until = time.monotonic() + LOAD_SECONDS
+            if not program.loops.load(record.number, program.works, lambda: time.monotonic() > until):
+                raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
+        document = self._life.announcer.catalogue.dump().encode()
+        self._life.loop.post(core.Deploy(record.number, record.operators, document, at))
+
+    def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
+        """Build the program in a child process, and compare its operators. Raises SpecRefused."""
+        settings = self._life.settings
+        request = {
+            "pipeline": record.pipeline,
+            "arguments": [record.arguments, settings.output, settings.events],
+            "spark": True,
+            "operators": True,
+        }
+        with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
+            answer, errors = Path(folder) / "answer", Path(folder) / "errors"
+            command = [sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
+            environment = {**os.environ, **({"PYTHONSAFEPATH": "1"} if record.folder is not None else {})}
+            with errors.open("wb") as output:
+                try:
+                    code = subprocess.run(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        env=environment,
+                        timeout=CHECK_SECONDS,
+                    ).returncode
+                except subprocess.TimeoutExpired:
+                    raise SpecRefused(
+                        f"sources() and pipeline() have not returned within {CHECK_SECONDS:g} s"
+                    ) from None
+            if not answer.is_file():
+                words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it printed nothing"
+                raise SpecRefused(f"the process that builds the pipeline ended with code {code}: {words}")
+            checked = json.loads(answer.read_text("utf-8"))
+        if "refused" in checked:
+            raise SpecRefused(checked["refused"])
+        descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
+        now = self._life.announcer.catalogue
+        diff = program_diff(now.operators, self._in_force.operators, descriptors)
+        if (
+            settings.epoch_mode != "micro-batch"
+            and self._life.program.mode == CONTINUOUS
+            and checked["plan"]["planned"]
+        ):
+            raise SpecRefused(
+                f"{checked['plan']['planned']}: Spark would have to plan each epoch, and the job runs continuous epochs. "
+                "Remove it, or stop the job and start it again with the new program"
+            )
+        return descriptors, diff
+
+    def _built(self, record: ProgramRecord) -> Program:
+        """The program, built in this process: the child has built it before. Raises SpecRefused."""
+        life, settings = self._life, self._life.settings
+        module = compile.load(*record.pipeline)
+        plan = compile.build(life.program.spark, module, record.arguments, settings.output, settings.events)
+        signatures = signatures_of(plan)
+        identify(plan.sinks, settings.job, settings.run)
+        before = self._programs[self._in_force.number]
+        plan = same_parts(before.plan, before.signatures, plan, signatures)
+        works = works_for(settings, life.env, plan)
+        if before.mode == CONTINUOUS and (planned := why_planned(plan, works)):
+            raise SpecRefused(planned)
+        return replace(before, plan=plan, works=works, number=record.number, signatures=signatures)
+
+    # ---- outcomes
+    def version(self, number: int) -> Program:
+        """The program of an epoch that begins now, or is repeated."""
+        if number not in self._programs:  # Deployed by another driver, after this one had read the journal.
+            catalogue, _ = self._life.announcer.journaled()
+            record = catalogue.program(number) if catalogue is not None else None
+            if record is None:
+                raise Refusal(f"the journal has no text of program {number}")
+            self._programs[number] = self._built(record)
+        program = self._programs[number]
+        if program.loops is not None:
+            program.loops.switch(number)
+        splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
+        self._life.splits.update(splits)
+        self._open_sinks(program, self._in_force.since - 1)
+        return program
+
+    def _take_outcomes(self) -> None:
+        while True:
+            self._take(self._outcomes.get())
+
+    def _take(self, outcome: core.Deployed) -> None:
+        """A deploy is over: journal the outcome."""
+        announcer, metrics = self._life.announcer, self._life.metrics
+        record = self._under_way
+        if record is None or record.number != outcome.number:
+            record = announcer.catalogue.program(outcome.number)
+        if record is None:
+            return
+        if outcome.refused:
+            loops = self._life.program.loops
+            if loops is not None and loops.has(outcome.number):
+                loops.forget(outcome.number)
+            self._programs.pop(outcome.number, None)
+            metrics.note("deploy-refused", f"program {outcome.number}: {outcome.refused}")
+            log.warning("program %d is refused: %s", outcome.number, outcome.refused)
+            record = replace(record, refused=outcome.refused)
+        else:
+            record = replace(record, since=self._in_force.since)
+        announcer.record(announcer.catalogue.with_program(record))
+        with self._lock:
+            self._under_way, self._phase = None, ""

@@ -1,0 +1,128 @@
+"""The programs that an instance knows: loaded before they are deployed, or read from the registry when a table names them.
+
+The user's code is loaded on a thread of its own; states of new operators are opened on the instance's loop. Must never
+decide which program an epoch has: the table does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ferry.contract import messages as m
+from ferry.contract.catalogue import Catalogue
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.names import InstanceId
+from ferry.contract.programs import Programs
+from ferry.contract.settings import RunSettings
+from ferry.registry import JobRegistry
+from ferry.sidecar.data import BeginsAnew, Data
+from ferry.sidecar.rehearsal import rehearse_operator
+from ferry.system import user_module
+
+log = logging.getLogger("ferry.sidecar")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProgram:
+    """Event: a program is loaded; `error`: why it cannot be loaded."""
+
+    number: int
+    catalogue: Catalogue | None
+    error: str
+
+
+def load_classes(settings: RunSettings, descriptors: list[OperatorDescriptor]) -> None:
+    """Import the user's module if an operator has a class of it; an epoch reports a missing class when it needs it."""
+    if settings.program is not None:
+        user_module.ProgramCopy.of(settings.program).install()
+    own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
+    if any(not name.startswith("ferry.process.") for name in own):
+        try:
+            user_module.load(*settings.pipeline)
+        except SpecRefused as error:
+            log.error("%s", error)
+
+
+class ProgramLoader:
+    """The programs of one instance. `put(event)` hands its loop a `LoadedProgram`."""
+
+    def __init__(
+        self,
+        me: InstanceId,
+        settings: RunSettings,
+        directory: Path,
+        registry: JobRegistry,
+        data: Data,
+        put: Callable[[LoadedProgram], None],
+    ) -> None:
+        self._me = me
+        self._settings = settings
+        self._directory = directory
+        self._registry = registry
+        self._data = data
+        self._put = put
+        self._outcomes: dict[int, str | None] = {}
+        """By number of a program: why it cannot be loaded; empty: it is loaded; None: not yet."""
+
+    def load(self, request: m.LoadProgram) -> None:
+        """Begin to load a program; returns at once. A repeated request gets the same answer."""
+        if request.number not in self._outcomes:
+            self._outcomes[request.number] = None
+            threading.Thread(target=self._load, args=(request,), name="load-program", daemon=True).start()
+        elif (error := self._outcomes[request.number]) is not None:
+            self._put(LoadedProgram(request.number, None, error))
+
+    def _load(self, request: m.LoadProgram) -> None:
+        error, catalogue, began = "", None, time.monotonic()
+        try:
+            catalogue = Catalogue.load(request.program.decode())
+            if (program := catalogue.program(request.number)) is None:
+                raise SpecRefused(f"the request has no program {request.number}")
+            if program.folder is None:
+                load_classes(self._settings, list(program.descriptors))
+            for position, descriptor in enumerate(program.descriptors):
+                rehearse_operator(descriptor, self._directory / f"rehearsal-{request.number}-{position}")
+        except SpecRefused as refused:
+            error = str(refused)
+        except BaseException as failed:
+            log.warning("program %d cannot be loaded", request.number, exc_info=True)
+            error = f"{type(failed).__name__}: {failed}"
+        log.info("program %d is loaded after %.3f s %s", request.number, time.monotonic() - began, error)
+        self._put(LoadedProgram(request.number, catalogue, error))
+
+    def loaded(self, event: LoadedProgram) -> m.ProgramLoaded:
+        """On the loop: open the states of new operators; returns the answer to the driver."""
+        if event.catalogue is not None and not event.error:
+            self._data.add(event.catalogue)
+        self._outcomes[event.number] = event.error
+        return m.ProgramLoaded(self._me, event.number, event.error)
+
+    def require(self, programs: Programs) -> None:
+        """Know the programs of a table, also if the driver that deployed one died before this instance had loaded it.
+
+        Raises BeginsAnew when the registry cannot tell.
+        """
+        if all(program.number in self._data.programs for program in programs):
+            return
+        with suppress(Unreachable):
+            if (catalogue := self._registry.catalogue()) is not None:
+                self._data.add(catalogue)
+        newest = programs[-1].number
+        if newest not in self._data.programs:
+            raise BeginsAnew(f"{self._me}: program {newest} is in force, and its operators are not known here")
+
+    def require_same_code(self) -> None:
+        """A new driver: its program may contain a fix. Raises BeginsAnew, to load the program with all state kept."""
+        with suppress(Unreachable):
+            if (catalogue := self._registry.catalogue()) is None:
+                return
+            mine = self._data.programs
+            if any(mine.get(one.number, one.descriptors) != one.descriptors for one in catalogue.programs):
+                raise BeginsAnew(f"{self._me}: the program has changed since this instance started: it restarts")

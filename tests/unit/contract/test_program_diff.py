@@ -1,0 +1,94 @@
+"""What becomes of operators when a job gets another program; and the catalogue that remembers all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ferry.contract.catalogue import RECORDS_MAX, Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
+from ferry.contract.errors import SpecRefused
+from ferry.contract.program_diff import OperatorFate, program_diff
+
+SALES = OperatorDescriptor("sales", 0, "aggregate", (("shop", "string"),), Window(10, 10), (Aggregate("n", "count"),))
+MORE = replace(SALES, name="more", index=1)
+SHAPE = ProcessShape(
+    "ferry_pipeline_job_0123456789ab:Score", '{"limit": 3}', (("cents",),), ("in",), "out", (("seen", "s", None),)
+)
+SCORE = OperatorDescriptor("score", 0, "process", (("id", "int"),), Window(1, 1), process=SHAPE)
+
+
+def fates(diff: tuple[OperatorFate, ...]) -> dict[str, str]:
+    return {one.name: one.fate for one in diff}
+
+
+def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> None:
+    catalogue = (SALES, MORE)
+    other = replace(SALES, name="other")
+    diff = program_diff(catalogue, (0, 1), [other, replace(MORE, index=5)])
+    assert diff.ids == (2, 1) and diff.operators == (SALES, MORE, replace(other, index=2))
+    assert fates(diff.fates) == {"other": "added", "more": "kept", "sales": "removed"}
+    back = program_diff(diff.operators, diff.ids, [SALES, MORE])
+    assert back.ids == (0, 1) and len(back.operators) == 3
+    assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "removed"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (replace(SALES, window=Window(20, 10)), "operator 'sales': the window was 10 ms, and is 20 ms, every 10 ms"),
+        (replace(SALES, key=(("shop", "int"),)), "operator 'sales': the key was (shop string), and is (shop int)"),
+        (replace(SALES, aggregates=(*SALES.aggregates, Aggregate("m", "max", "x"))), "aggregate m was added"),
+        (replace(SALES, kind="join"), "was an aggregate, and is a join"),
+    ],
+)
+def test_a_state_that_cannot_be_taken_over_is_refused_with_what_to_do(changed: OperatorDescriptor, words: str) -> None:
+    with pytest.raises(SpecRefused) as refused:
+        program_diff((SALES,), (0,), [changed])
+    assert words in str(refused.value) and "give it another name, so that it begins empty" in str(refused.value)
+
+
+def test_all_refusals_are_named_at_once() -> None:
+    with pytest.raises(SpecRefused, match=r"operator 'sales': .*; operator 'more': "):
+        program_diff((SALES, MORE), (0, 1), [replace(one, ttl_ms=5) for one in (SALES, MORE)])
+
+
+def test_a_process_of_the_user_keeps_its_state_as_long_as_its_tables_are_the_same() -> None:
+    other = replace(
+        SHAPE, made_of="ferry_program_ba9876543210.helpers:Better", arguments='{"limit": 4}', output="wider",
+        columns=(("cents", "shop"),),
+    )  # fmt: skip
+    assert program_diff((SCORE,), (0,), [replace(SCORE, process=other)]).ids == (0,)
+    with pytest.raises(SpecRefused, match="table seen was changed"):
+        program_diff((SCORE,), (0,), [replace(SCORE, process=replace(other, tables=(("seen", "t", None),)))])
+    with pytest.raises(SpecRefused, match="the key was"):
+        program_diff((SCORE,), (0,), [replace(SCORE, key=(("other", "int"),))])
+
+
+def test_a_process_of_ferry_keeps_its_state_only_with_its_arguments() -> None:
+    """They say what its tables mean, such as the gap of a session."""
+    session = replace(SCORE, process=replace(SHAPE, made_of="ferry.process.sessions:Sessions"))
+    assert session.process is not None
+    longer = replace(session, process=replace(session.process, arguments='{"limit": 4}'))
+    assert program_diff((session,), (0,), [session]).ids == (0,)
+    with pytest.raises(SpecRefused, match="the arguments of"):
+        program_diff((session,), (0,), [longer])
+
+
+def test_the_catalogue_goes_through_its_text() -> None:
+    catalogue = first_catalogue([replace(SALES, index=7), SCORE], file="job.py", folder="f", arguments={"a": [1]})
+    assert [one.index for one in catalogue.operators] == [0, 1]
+    assert Catalogue.load(catalogue.dump()) == catalogue
+    second = ProgramRecord(2, (1,), (SCORE,), refused="no memory", deployed_at=1.5, started_with="x")
+    more = catalogue.with_program(second, (*catalogue.operators, replace(MORE, index=2)))
+    assert Catalogue.load(more.dump()) == more and len(more.operators) == 3
+    assert more.wanted is None and catalogue.wanted is not None and catalogue.wanted.number == 1
+
+
+def test_old_programs_are_forgotten_and_operators_never() -> None:
+    catalogue = first_catalogue([SALES])
+    for number in range(2, RECORDS_MAX + 10):
+        catalogue = catalogue.with_program(ProgramRecord(number, (0,), (SALES,)))
+    assert len(catalogue.programs) == RECORDS_MAX and catalogue.program(1) is None
+    assert catalogue.program(RECORDS_MAX + 9) is not None and catalogue.operators == (SALES,)

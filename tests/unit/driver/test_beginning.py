@@ -1,0 +1,86 @@
+"""The program that a driver begins with: the deployed one, or the one that the user has edited since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.errors import SpecRefused, Superseded
+from ferry.contract.programs import ProgramVersion, first_program
+from ferry.contract.settings import RunSettings
+from ferry.driver.beginning import beginning, begun_with, require_newest
+from tests.unit.sidecar.test_data import settings_of
+
+COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+MORE = replace(COUNTS, name="more", index=1)
+DEPLOYED = ProgramVersion(2, 7, (1, 0))
+
+
+def settings(tmp_path: Path, folder: str = "f1") -> RunSettings:
+    return replace(settings_of(tmp_path), pipeline_file="job.py", program=folder, pipeline_args={"n": 1})
+
+
+def job(tmp_path: Path) -> tuple[Catalogue, Any]:
+    """A job that began with `counts` and got `more` in front of it."""
+    started = settings(tmp_path).started_with
+    catalogue = first_catalogue([COUNTS], file="job.py", folder="f1", arguments={"n": 1})
+    record = ProgramRecord(
+        2, (1, 0), (replace(MORE, index=0), replace(COUNTS, index=1)), file="v2.py", folder="f2", arguments={"n": 2},
+        started_with=started, since=7,
+    )  # fmt: skip
+    table = SimpleNamespace(programs=(*first_program(1), DEPLOYED))
+    return catalogue.with_program(record, (COUNTS, MORE)), table
+
+
+def test_a_new_job_begins_with_the_program_of_its_settings(tmp_path: Path) -> None:
+    record = beginning(None, None, settings(tmp_path))
+    assert (record.number, record.pipeline, record.arguments) == (1, (None, "job.py", "f1"), {"n": 1})
+    catalogue = begun_with(None, record, [COUNTS, MORE])
+    assert catalogue.operators == (COUNTS, MORE) and catalogue.programs[0].operators == (0, 1)
+    assert catalogue.programs[0].file == "job.py"
+
+
+def test_the_next_driver_begins_with_the_deployed_program(tmp_path: Path) -> None:
+    catalogue, table = job(tmp_path)
+    record = beginning(catalogue, table, settings(tmp_path))
+    assert (record.number, record.pipeline, record.arguments) == (2, (None, "v2.py", "f2"), {"n": 2})
+    assert begun_with(catalogue, record, record.descriptors) == catalogue
+
+
+def test_a_program_that_was_edited_since_takes_its_place_if_it_keeps_the_same_state(tmp_path: Path) -> None:
+    catalogue, table = job(tmp_path)
+    record = beginning(catalogue, table, settings(tmp_path, "f3"))
+    assert (record.number, record.folder, record.operators) == (2, "f3", (1, 0))
+    begun = begun_with(catalogue, record, record.descriptors)
+    assert [one.folder for one in begun.programs] == ["f1", "f3"]
+    for other, words in (
+        ([replace(COUNTS, index=0)], "operator 'more' was removed"),
+        (
+            [replace(MORE, index=0), replace(COUNTS, index=1, window=Window(20, 20))],
+            "the window was 10 ms, and is 20 ms",
+        ),
+    ):
+        with pytest.raises(SpecRefused, match=rf"{words}.*differ from the running job\. .* begin without that state"):
+            begun_with(catalogue, record, other)
+
+
+def test_a_program_whose_text_is_lost_is_not_replaced_by_another_one(tmp_path: Path) -> None:
+    catalogue, table = job(tmp_path)
+    forgotten = Catalogue(catalogue.operators, catalogue.programs[:1])
+    with pytest.raises(SpecRefused, match="no text of program 2, which is in force"):
+        beginning(forgotten, table, settings(tmp_path))
+
+
+def test_a_standby_with_the_program_of_yesterday_does_not_take_over(tmp_path: Path) -> None:
+    catalogue, table = job(tmp_path)
+    announcer: Any = SimpleNamespace(journaled=lambda: (catalogue, table))
+    record = beginning(catalogue, table, settings(tmp_path))
+    require_newest(announcer, record, settings(tmp_path))
+    with pytest.raises(Superseded, match="this standby has program 1, and program 2 is in force"):
+        require_newest(announcer, catalogue.programs[0], settings(tmp_path))
