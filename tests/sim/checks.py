@@ -189,11 +189,11 @@ class Checks:
                     self.contents(host, (v,))
 
     def deployed(self, table: Table) -> None:
-        """A program is in force from an epoch that has done nothing, and for ever."""
+        """A program is in force from an epoch that has done nothing; it stays, unless it is taken back."""
         since = self.world.since
         for number in [n for n in since if n > table.programs[-1].number]:
             if not table.restoring:
-                self.fail(f"program {number} was in force, and {table.programs} does not have it")
+                self.taken_back(number, since[number])
             del since[number]
         for program in table.programs:
             if since.setdefault(program.number, program.since) != program.since:
@@ -202,6 +202,16 @@ class Checks:
                 )
             if program.operators != tuple(node.id for node in self.world.graphs[program.number]):
                 self.fail(f"program {program.number} has the operators {program.operators}")
+
+    def taken_back(self, number: int, since: int) -> None:
+        """A program is taken back only if no member has a step of it."""
+        for name in self.held:
+            saved = self.world.hosts[name].files.saved
+            for commit_id in (saved.committed, saved.committing.commit_id if saved.committing is not None else None):
+                if commit_id is not None and commit_id.step.epoch >= since and saved.holds:
+                    self.fail(f"program {number} is taken back, and {name} has {commit_id}")
+        if max((label.step.epoch for label in self.emitted_label.values()), default=-1) >= since:
+            self.fail(f"program {number} is taken back, and the sinks have epoch {since}")
 
     def planned(self, before: Table, table: Table) -> None:
         """A plan only goes forward. Before its step only a former or in-sync member may lead: a leader may be lost."""

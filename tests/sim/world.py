@@ -471,6 +471,8 @@ class World(Restores):
         if not effect.refused:
             if self.journal is None or self.since.get(effect.number) is None:
                 self.checks.fail(f"{effect} is not in the journal")
+            if self.programs.random() < 0.4:
+                self.after(self.programs.randint(0, 25), driver.take, dcore.Withdraw(effect.number))
         elif effect.number == self.wanted and driver is self.driver:
             if self.programs.random() < 0.8:
                 self.after(50, self.deploy)

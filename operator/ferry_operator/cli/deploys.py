@@ -6,8 +6,9 @@ It reads arguments, calls other rooms, and prints.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
@@ -20,10 +21,12 @@ from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
-from ferry_operator.local.deploys import LocalDeploys
+from ferry_operator.local.deploys import IN_FORCE, Document, LocalDeploys
 from ferry_operator.local.run_command import FAILED, REFUSED
 
 app = typer.Typer()
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 120.0
 
@@ -51,19 +54,25 @@ def deploy(
     state. A program that cannot be deployed is refused with a reason, and the job goes on
     with its present program. The exit code is 2 then.
     """
-    deploys = _deploys(ctx, job)
-    now = next((one for one in deploys.programs() if one["state"] == "in force"), None)
+    deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
+    known = _patiently(job, deploys.programs, deadline)
+    now = next((one for one in known if one["state"] in IN_FORCE), None)
     if now is None:
         raise Unreachable(f"{job}: the driver does not know its program yet")
     module, path = (None, str(file.absolute())) if file is not None else (now["module"], now["file"])
-    fates, request = deploys.compared(module, path, lambda arguments: _with(arguments, sets or ()))
+
+    def compared() -> tuple[list[OperatorFate], Document]:
+        return deploys.compared(module, path, lambda arguments: _with(arguments, sets or ()))
+
+    fates, request = _patiently(job, compared, deadline)
     if not as_json:
         show(_table(fates))
     if check:
         if as_json:
             show_json({"job": job, "operators": [_fate(one) for one in fates]})
         return
-    _await(job, deploys, deploys.deploy({**request, "at": at_epoch}), wait, as_json)
+    number = _patiently(job, lambda: deploys.deploy({**request, "at": at_epoch}), deadline)
+    _await(job, deploys, number, deadline, as_json)
 
 
 @app.command()
@@ -79,8 +88,8 @@ def rollback(
     State goes forward: an operator keeps the present state, and an operator that returns goes on with its state as of the
     epoch in which it was removed.
     """
-    deploys = _deploys(ctx, job)
-    _await(job, deploys, deploys.rollback(to), wait, as_json)
+    deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
+    _await(job, deploys, _patiently(job, lambda: deploys.rollback(to), deadline), deadline, as_json)
 
 
 @app.command()
@@ -135,9 +144,24 @@ def _table(fates: list[OperatorFate]) -> Table:
     return table
 
 
-def _await(job: str, deploys: LocalDeploys, number: int, wait: float, as_json: bool) -> None:
+def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
+    """The answer of the driver, which may be restarting. Raises Unreachable after the deadline."""
+    shown = ""
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            if time.monotonic() > deadline:
+                raise
+            if str(error) != shown:
+                shown = str(error)
+                say(f"{job}: {shown}")
+            time.sleep(LOOK_SECONDS)
+
+
+def _await(job: str, deploys: LocalDeploys, number: int, deadline: float, as_json: bool) -> None:
     """Show the phases of a deploy until its end. A driver that restarts goes on with it."""
-    deadline, shown = time.monotonic() + wait, ""
+    shown = ""
     while True:
         try:
             record = next((record for record in deploys.programs() if record["number"] == number), None)
@@ -162,8 +186,6 @@ def _await(job: str, deploys: LocalDeploys, number: int, wait: float, as_json: b
             say(f"{job}: program {number}: {state}")
             shown = state
         if time.monotonic() > deadline:
-            say(
-                f"{job}: program {number} is not in force after {wait:g} s; it may still be: see `ferry versions {job}`"
-            )
+            say(f"{job}: program {number} is not in force yet: see `ferry versions {job}`")
             raise typer.Exit(FAILED)
         time.sleep(LOOK_SECONDS / 2)

@@ -20,6 +20,9 @@ from ferry_operator.local import check, program
 
 Document = dict[str, Any]
 
+IN_FORCE = ("in force", "first epoch")
+"""States of the program that the next epoch has; in its first epoch it may still be taken back."""
+
 
 class LocalDeploys:
     """The programs of one run."""
@@ -43,7 +46,7 @@ class LocalDeploys:
         """
         answer = self._call("GET", "catalogue", "for its operators")
         catalogue = Catalogue.load(answer["catalogue"])
-        arguments = change(dict(next(one for one in self.programs() if one["state"] == "in force")["arguments"]))
+        arguments = change(dict(next(one for one in self.programs() if one["state"] in IN_FORCE)["arguments"]))
         folder = program.copy(module, file, self._directory)
         checked = check.deployable(self._settings, (module, file, folder), arguments)
         if checked.refused or checked.operators is None:

@@ -147,8 +147,9 @@ class RunSettings:
 
     @property
     def slots(self) -> int:
-        """Task slots per `cores`: loops hold theirs, and Spark jobs need some beside them."""
-        return self.cores if self.epoch_mode == MICRO_BATCH else 2 * self.cores
+        """Task slots per `cores`: loops hold theirs, loops of a deployed program up to as many, and Spark jobs need a slot
+        beside them."""
+        return self.cores if self.epoch_mode == MICRO_BATCH else 2 * self.cores + 1
 
     @property
     def path(self) -> Path:

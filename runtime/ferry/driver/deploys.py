@@ -32,6 +32,7 @@ from ferry.contract.last_words import last_words, words_of
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
+from ferry.driver.errors import Stopped
 from ferry.driver.life import Life
 from ferry.driver.program import Program, works_for
 from ferry.driver.program_parts import same_parts, signatures_of
@@ -48,11 +49,14 @@ LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
 
 
+OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
+
+
 class Deploys:
     """All deploys of one life of the driver, one at a time."""
 
-    def __init__(self, life: Life, open_sinks: Callable[[Program, int], None] = lambda program, epoch: None) -> None:
-        """`open_sinks(program, epoch)` opens the sinks that are new in a program, before its first epoch."""
+    def __init__(self, life: Life, open_sinks: OpenSinks) -> None:
+        """`open_sinks(program, committed, is_over)` opens the sinks that are new in a program; False: it was given up."""
         self._life = life
         self._open_sinks = open_sinks
         self._programs = {life.program.number: life.program}
@@ -87,6 +91,9 @@ class Deploys:
     def rollback(self, number: int | None, at: int = 0) -> int:
         """Deploy an earlier program again, under a new number; None: the one before the program in force."""
         catalogue, now = self._life.announcer.catalogue, self._in_force.number
+        if number is None and self._life.loop.machine.deploying.may_take_back(now):
+            self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
+            return int(self._life.loop.machine.table.programs[-2].number)
         known = [one for one in catalogue.programs if one.since is not None and one.number < now]
         chosen = catalogue.program(number) if number is not None else (known[-1] if known else None)
         if chosen is None or chosen.number == now or chosen.since is None:
@@ -109,7 +116,7 @@ class Deploys:
         mine = self._under_way is not None and self._under_way.number == record.number
         since = now.since if record.number == now.number else record.since
         if record.number == now.number:
-            state = "in force"
+            state = "first epoch" if self._life.loop.machine.deploying.may_take_back(now.number) else "in force"
         elif record.refused:
             state = "refused"
         else:
@@ -241,7 +248,7 @@ class Deploys:
         plan = compile.build(life.program.spark, module, record.arguments, settings.output, settings.events)
         signatures = signatures_of(plan)
         identify(plan.sinks, settings.job, settings.run)
-        before = self._programs[self._in_force.number]
+        before = self._programs.get(self._in_force.number, self._life.program)
         plan = same_parts(before.plan, before.signatures, plan, signatures)
         works = works_for(settings, life.env, plan)
         if before.mode == CONTINUOUS and (planned := why_planned(plan, works)):
@@ -258,12 +265,20 @@ class Deploys:
                 raise Refusal(f"the journal has no text of program {number}")
             self._programs[number] = self._built(record)
         program = self._programs[number]
-        if program.loops is not None:
-            program.loops.switch(number)
+        if program.loops is not None and not program.loops.has(number):
+            program.loops.load(number, program.works, lambda: False)
         splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
         self._life.splits.update(splits)
-        self._open_sinks(program, self._in_force.since - 1)
+        if not self._open_sinks(program, self._in_force.since - 1, lambda: self._in_force.number != number):
+            if (now := self._in_force.number) == number:
+                raise Stopped("the job was stopped")
+            return self.version(now)
         return program
+
+    def settled(self, number: int) -> None:
+        """An epoch of this program is committed: it is not taken back any more."""
+        if (loops := self._life.program.loops) is not None:
+            loops.settle(number)
 
     def _take_outcomes(self) -> None:
         while True:
@@ -284,7 +299,7 @@ class Deploys:
             self._programs.pop(outcome.number, None)
             metrics.note("deploy-refused", f"program {outcome.number}: {outcome.refused}")
             log.warning("program %d is refused: %s", outcome.number, outcome.refused)
-            record = replace(record, refused=outcome.refused)
+            record = replace(record, refused=outcome.refused, since=None)
         else:
             record = replace(record, since=self._in_force.since)
         announcer.record(announcer.catalogue.with_program(record))

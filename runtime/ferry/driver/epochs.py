@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
@@ -62,6 +63,16 @@ TIMER_SECONDS = 1.5
 """Minimum time between an epoch's end and an epoch for a timer: instances report their timers once a second."""
 
 
+class Versions(Protocol):
+    """The programs of the job."""
+
+    def version(self, number: int) -> Program:
+        """A program, loaded, with open sinks. Its epoch begins now, or is repeated."""
+
+    def settled(self, number: int) -> None:
+        """An epoch of this program is committed."""
+
+
 class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
 
@@ -77,9 +88,9 @@ class Epochs:
         checkpoint: Checkpoint,
         hook: Hook,
         program: Program,
-        version_of: Callable[[int], Program],
+        versions: Versions,
     ) -> None:
-        """`program`: begins; `version_of(number)` returns a loaded program."""
+        """The job begins with `program`."""
         self.settings = settings
         self.spark = spark = program.spark
         self.plan = plan = program.plan
@@ -92,7 +103,10 @@ class Epochs:
         self.idle = threading.Event()
         self.idle.set()
         self._program = program
-        self._version_of = version_of
+        self._versions = versions
+        self._unsettled = self._failed_first = False
+        """The program in force has no committed epoch yet."""
+        """The user's code has failed in the first step of the program."""
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)
@@ -190,16 +204,20 @@ class Epochs:
 
     def _follow(self, epoch: int) -> None:
         """Run the program of this epoch."""
-        number = program_at(self.loop.machine.table.programs, epoch).number
-        if number == self._program.number:
+        at = program_at(self.loop.machine.table.programs, epoch)
+        if at.number == self._program.number:
+            if self._unsettled and epoch > at.since:
+                self._unsettled = False
+                self._versions.settled(at.number)
             return
-        program = self._program = self._version_of(number)
+        program = self._program = self._versions.version(at.number)
+        self._unsettled, self._failed_first = True, False
         self.plan = plan = program.plan
         self._planned = planned_once(self.spark, plan, program.works)
         self._poison.follow(plan.sources, [operator.descriptor for operator in plan.operators])
         self.publisher.follow(plan)
         self._silent_at = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
-        log.info("epoch %d is of program %d", epoch, number)
+        log.info("epoch %d is of program %d", epoch, program.number)
 
     def _id(self, step: Step) -> int:
         """The id of a step's operator."""
@@ -287,7 +305,12 @@ class Epochs:
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
-        if (line := line_in(reason)) is not None:
+        newest = self.loop.machine.table.programs[-1]
+        is_first = order.step == Step(newest.since, 0) and self._unsettled
+        if (line := line_in(reason)) is not None and is_first and self._failed_first:
+            self.loop.post(core.Withdraw(newest.number, line))
+        elif line is not None:
+            self._failed_first = is_first
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)

@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -123,7 +124,7 @@ class Job:
             mine.checkpoint,
             mine.stage,
             mine.program,
-            self._deploys.version,
+            self._deploys,
         )
         # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.
         self._ticks = loop.machine.generation << 32
@@ -141,8 +142,9 @@ class Job:
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
-    def _open_sinks(self, program: Program, committed: int) -> None:
-        self._life.sink_startup.follow(program.plan.sinks, committed, self._life.loop, self._life.metrics)
+    def _open_sinks(self, program: Program, committed: int, is_over: Callable[[], bool]) -> bool:
+        loop, metrics = self._life.loop, self._life.metrics
+        return self._life.sink_startup.follow(program.plan.sinks, committed, loop, metrics, is_over)
 
     def _serve(self) -> None:
         """Serve status and control. On its own thread, so that no epoch waits for the import."""

@@ -4,7 +4,8 @@
 
 If a loop is lost or fails, its shares are reassigned under new numbers, so fragments of the first assignment do not count.
 A loop runs one program. A deployed program has loops of its own, in a Spark job of its own, before its first epoch: no
-code travels but in Spark's jobs, and two programs meet in no task. Afterwards the loops of the old program end.
+code travels but in Spark's jobs, and two programs meet in no task. Once an epoch of the program is committed, the loops of
+the old program end.
 
 A share that too many loops died of is returned to the caller, which searches for the record that kills them
 (`driver/poison.py`). Must never decide which run counts: the coordinator does.
@@ -185,13 +186,13 @@ class Loops:
                 self._changed.wait(LOOK_SECONDS / 10)
         return True
 
-    def switch(self, program: int) -> None:
-        """This program is in force: the loops of all others end, and it gets as many."""
+    def settle(self, program: int) -> None:
+        """This program is in force for good: the loops of all others end, and it gets as many."""
         slots = self._wanted()
         with self._changed:
             self._program = program
-            self._keep_program(program, slots)
             self.forget(*[number for number in self._works if number != program])
+            self._keep_program(program, slots)
 
     def has(self, program: int) -> bool:
         """Whether loops of this program are kept."""

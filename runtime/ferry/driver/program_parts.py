@@ -7,6 +7,8 @@ refused.
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +18,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from ferry.connectors.sink import Sink
-from ferry.connectors.users import is_ferrys
 from ferry.contract.errors import SpecRefused
-from ferry.contract.program_text import without_text
+from ferry.contract.program_text import PACKAGE, PREFIX, without_text
 from ferry.contract.user_code import shown
 from ferry.spark.compile import CompiledPipeline
+
+_NO_REPR: Any = object.__repr__
+"""Of types without a text of their own."""
 
 AGAIN = "Stop the job, and start it again with the new program"
 
@@ -54,22 +58,28 @@ def signature(part: Any) -> str:
         return repr(part)
     values = getattr(part, "__dict__", None)
     if values is None:
-        return type(part).__qualname__
+        return repr(part) if type(part).__repr__ is not _NO_REPR else type(part).__qualname__
     named = ", ".join(f"{name}={signature(value)}" for name, value in sorted(values.items()))
     return without_text(f"{type(part).__qualname__}({named})")
 
 
 def has_users_code(part: Any) -> bool:
-    """Whether the user's code is in it."""
+    """Whether code is in it that is neither Ferry's nor of an installed package."""
     if isinstance(part, types.FunctionType | type):
-        return not part.__module__.startswith("ferry.")
+        return _is_users(part.__module__)
     if isinstance(part, Mapping):
         return any(map(has_users_code, part.values()))
     if isinstance(part, list | tuple | set | frozenset):
         return any(map(has_users_code, part))
-    if isinstance(part, str | bytes | int | float | None | pa.Schema | DataFrame):
-        return False
-    return not is_ferrys(part) or any(map(has_users_code, getattr(part, "__dict__", {}).values()))
+    return _is_users(type(part).__module__) or any(map(has_users_code, getattr(part, "__dict__", {}).values()))
+
+
+def _is_users(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.partition(".")[0] == "ferry":
+        return module.startswith((PREFIX, PACKAGE))
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not str(file).startswith(tuple(installed))
 
 
 def same_parts(before: CompiledPipeline, were: Signatures, now: CompiledPipeline, are: Signatures) -> CompiledPipeline:

@@ -42,6 +42,7 @@ class SinkStartup:
         self._settings = settings
         self._stop = stop
         self._over = False
+        self._opened: list[sinks.Sink] = []
 
     def rewind(self, epoch: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """Roll the sinks back to the end of this epoch; False: the job must stop. Raises Superseded when another driver
@@ -60,16 +61,33 @@ class SinkStartup:
         self._announce(metrics)
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
         self._over = True
+        self._opened += self._sinks
         if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
             metrics.problems.warn("OutputIsNew", "; ".join(texts))
         return opened
 
-    def follow(self, declared: Sequence[sinks.Sink], committed: int, loop: Loop, metrics: DriverMetrics) -> None:
-        """Open the sinks of another program that are not open yet. Raises Stopped when the job must stop."""
-        self._sinks = [sink for sink in declared if all(sink is not one for one in self._sinks)]
-        if self._sinks and not self.open(committed, loop, metrics):
-            raise Stopped("the job was stopped")
-        self._sinks = declared
+    def follow(
+        self,
+        declared: Sequence[sinks.Sink],
+        committed: int,
+        loop: Loop,
+        metrics: DriverMetrics,
+        is_over: Callable[[], bool],
+    ) -> bool:
+        """Open the sinks of another program that were never opened; False: the job must stop, or `is_over()`."""
+
+        def require() -> None:
+            if is_over():
+                raise Stopped("the program was taken back")
+
+        fresh = [sink for sink in declared if all(sink is not other for other in self._opened)]
+        opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics, require, fresh)
+        if opened:
+            self._opened += fresh
+            self._sinks = declared
+            if fresh:
+                self._announce(metrics)
+        return opened
 
     def stop(self, loop: Loop) -> None:
         """End after the current epoch; before the first epoch, end at once."""
@@ -92,9 +110,10 @@ class SinkStartup:
         loop: Loop,
         metrics: DriverMetrics,
         await_turn: Callable[[], None] = lambda: None,
+        each: Sequence[sinks.Sink] | None = None,
     ) -> bool:
         """Call `step` on each sink in turn. `await_turn` is called before each try; its time does not use up patience."""
-        ms, left = self._settings.sink_patience_ms, list(self._sinks)
+        ms, left = self._settings.sink_patience_ms, list(self._sinks if each is None else each)
         patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
         tries = UserCodeTries(loop, metrics)
         while left and not self._stop.is_set():

@@ -92,6 +92,8 @@ class Rules:
     """The first epoch of a deployed program begins once the journal has the program."""
     programs_since_next: bool = True
     """A deployed program is in force from the next epoch on, never for an epoch that has committed a step."""
+    programs_kept: bool = True
+    """A program in force is taken back only while no member has committed a step of it, nor has to."""
     programs_recorded: bool = True
     """The commit record of an instance has the programs of the last installed table: a step that a crash interrupted is
     finished as a step of its own program."""

@@ -2,6 +2,7 @@
 
     Deploy --> LoadProgram to all ... ProgramLoaded by all --> an epoch begins --> journal --> Install --> Deployed
                    '-- an error, or a deadline: Deployed with the reason; nothing has changed
+    Withdraw, and no step of the program is decided --> journal --> Install --> the epoch begins again, with the old program
 
 Everything before the journal write is in memory only: a new driver gets the Deploy again. Once the journal has the program,
 the epoch is of this program, whichever driver finishes it.
@@ -13,7 +14,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.contract.programs import Programs, ProgramVersion, program_at
 from ferry.protocol.coordinator.commits import Commits
-from ferry.protocol.coordinator.io import Deploy, Deployed
+from ferry.protocol.coordinator.io import Deploy, Deployed, Phase, Withdraw
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.state import DriverState
@@ -29,6 +30,8 @@ class Deploying:
         self._commits = commits
         self.wanted: Deploy | None = None
         """The program that is loaded, or waits for its epoch."""
+        self.taken_back: Withdraw | None = None
+        """The program in force that is to be taken back."""
         self._loaded: dict[InstanceId, bool] = {}
         self._since = 0
         self._asked_at = 0
@@ -44,10 +47,29 @@ class Deploying:
         self.wanted, self._loaded, self._since = event, {}, self._driver.now
         self._ask()
 
-    def withdraw(self, number: int) -> None:
-        """Give the deploy up, unless it is in force."""
-        if self.wanted is not None and self.wanted.number == number:
-            self._refuse("it was withdrawn")
+    def withdraw(self, event: Withdraw) -> None:
+        """Give the deploy up. A program in force is taken back with the next table."""
+        if self.wanted is not None and self.wanted.number == event.number:
+            self._refuse(event.reason)
+        elif self.may_take_back(event.number):
+            self.taken_back = event
+
+    def may_take_back(self, number: int) -> bool:
+        """Whether a program in force can be taken back: no member has committed a step of it, nor has to."""
+        programs, driver = self._journaling.table.programs, self._driver
+        undecided = driver.phase not in (Phase.COMMIT, Phase.FINISH, Phase.READ) or not driver.rules.programs_kept
+        return (
+            len(programs) > 1
+            and programs[-1].number == number
+            and (self._commits.at.epoch < programs[-1].since or not driver.rules.programs_kept)
+            and undecided
+        )
+
+    def takes_back(self) -> bool:
+        """Whether the next table takes the newest program back; the request ends when it is too late."""
+        if self.taken_back is not None and not self.may_take_back(self.taken_back.number):
+            self.taken_back = None
+        return self.taken_back is not None and self._journaling.up
 
     def _ask(self) -> None:
         assert self.wanted is not None
@@ -104,6 +126,8 @@ class Deploying:
 
     def programs(self, epoch: int) -> Programs:
         """The programs of the next table: the present one until `epoch`, then the deployed one."""
+        if self.taken_back is not None:
+            return self._journaling.table.programs[:-1]
         assert self.wanted is not None
         since = epoch if self._driver.rules.programs_since_next else epoch - 1
         before = program_at(self._journaling.table.programs, epoch - 1)
@@ -112,6 +136,10 @@ class Deploying:
     def in_force(self) -> None:
         """Another table is in force: if it has the deployed program, the deploy is over."""
         newest = self._journaling.table.programs[-1]
+        if (back := self.taken_back) is not None and newest.number < back.number:
+            self.taken_back = None
+            self._driver.note("taken-back", f"program {back.number}: {back.reason}")
+            self._driver.do(Deployed(back.number, back.reason))
         if self.wanted is not None and self.wanted.number == newest.number:
             self._driver.note("deployed", f"program {newest.number} is in force from epoch {newest.since} on")
             self._driver.do(Deployed(newest.number))

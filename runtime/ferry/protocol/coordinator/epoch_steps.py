@@ -47,6 +47,7 @@ class EpochSteps:
     def hold(self) -> None:
         """Let the epoch wait for the journal: the members have nothing to do meanwhile."""
         self._commits.end()
+        self._attempts.code.over()
         self.driver.enter(io.Phase.HOLD)
 
     def begin(self) -> None:

@@ -40,6 +40,10 @@ class FailingCode:
         if is_now:
             self._again_at = driver.now + waits[self._tries - 1]
 
+    def fails_again(self, event: m.CodeFailed) -> bool:
+        """Whether another attempt of the step failed before, or no other attempt can succeed."""
+        return event.final or (self._last is not None and CommitId(event.step, event.attempt) > self._last)
+
     def waits(self, step: Step, attempt: Attempt) -> bool:
         """Whether this attempt has failed in the user's code and the next one waits."""
         return self._again_at is not None and self._last == (step, attempt)

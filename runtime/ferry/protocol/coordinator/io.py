@@ -195,9 +195,10 @@ class Deploy:
 
 @record
 class Withdraw:
-    """Give up this deploy, unless it is in force."""
+    """Give up this deploy. A program in force is taken back as long as no step of it is decided; answered with Deployed."""
 
     number: int
+    reason: str = "it was withdrawn"
 
 
 Event = (

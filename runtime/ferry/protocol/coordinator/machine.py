@@ -25,7 +25,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import InstanceId
+from ferry.contract.names import InstanceId, Step
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table
 from ferry.protocol.coordinator import io
@@ -144,6 +144,9 @@ class Coordinator:
                 commits.end()
                 driver.enter(io.Phase.IDLE)
                 driver.do(io.Ready(commits.committed, commits.meta, not commits.readable))
+            case io.Phase.INGEST | io.Phase.PREPARE if self.deploying.takes_back():
+                self.steps.hold()
+                self._switch()
             case io.Phase.PREPARE if attempts.is_logged():
                 if self.journaling.table.initial:
                     self.journaling.write_begun()
@@ -168,9 +171,9 @@ class Coordinator:
         return self.journaling.table.restoring and self.driver.rules.restore_begun
 
     def _switch(self) -> bool:
-        """Before an epoch that waits: journal the deployed program, if the epoch is its first one; returns whether it is."""
+        """Before an epoch that waits: journal the programs that it has, if they change with it; returns whether they do."""
         epoch = self.commits.following.epoch
-        if not self.deploying.is_due(epoch):
+        if not self.deploying.takes_back() and not self.deploying.is_due(epoch):
             return False
         self.journaling.write_programs(self.deploying.programs(epoch))
         self._journal_last()
@@ -266,6 +269,15 @@ class Coordinator:
                 self._journal(self.moves.regrouped())
             self.steps.begin()
 
+    def _on_code_failed(self, event: m.CodeFailed) -> None:
+        """A program whose first step fails twice is taken back: the job goes on with the program before it."""
+        newest = self.table.programs[-1]
+        first = event.step == self.driver.step == Step(newest.since, 0)
+        if first and self.attempts.code.fails_again(event) and self.deploying.may_take_back(newest.number):
+            self.deploying.withdraw(io.Withdraw(newest.number, event.reason))
+        else:
+            self.attempts.code_failed(event)
+
     def _on_warm(self, event: m.Warm) -> None:
         self.moves.is_warm(event)
         if not self.driver.rules.between_epochs and self.driver.phase not in (io.Phase.JOURNAL, io.Phase.ASK):
@@ -335,7 +347,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Checkpointed: lambda self, event: self.checkpoints.written(event),
     m.Unrestorable: lambda self, event: self.takeover.could_not_load(event),
     io.Deploy: lambda self, event: self.deploying.deploy(event),
-    io.Withdraw: lambda self, event: self.deploying.withdraw(event.number),
+    io.Withdraw: lambda self, event: self.deploying.withdraw(event),
     m.ProgramLoaded: lambda self, event: self.deploying.loaded(event),
     m.Answer: Coordinator._on_answer,
     m.Leaving: lambda self, event: self.members.left(event.instance),
@@ -346,7 +358,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Committed: lambda self, event: self.commits.was_applied(event),
     m.Waiting: lambda self, event: self.attempts.says(event),
     m.Unsendable: lambda self, event: self.members.cannot_send(event),
-    m.CodeFailed: lambda self, event: self.attempts.code_failed(event),
+    m.CodeFailed: Coordinator._on_code_failed,
     m.Pulse: Coordinator._on_pulse,
     m.Warm: Coordinator._on_warm,
     m.Learned: lambda self, event: self.moves.came_along(event),

@@ -1,0 +1,139 @@
+"""A job whose program changes: its texts, and a check of its output record by record.
+
+Every number is counted by its key. A program has a step (in a module beside it), which its tasks use to leave numbers out and
+its instances to count: each number passes if the step divides it, and raises the count of its key by the step. So a record
+tells which program its task had, and which its instance.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.cluster import runner
+
+KEYS = 8
+
+PIPELINE = """
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+import ferry
+import helper
+from ferry_workloads.jobs.smq import sources as sources
+
+
+@dataclass
+class Seen(ferry.Process):
+    tables = {{"count": ferry.StateTable(pa.schema([("n", pa.int64())]))}}
+    output = pa.schema([("seq", pa.int64()), ("k", pa.int64()), ("n", pa.int64())])
+
+    def process(self, work):
+        import helper
+
+        before = work.get("count").column("n").fill_null(0).to_numpy(zero_copy_only=False)
+        key, seq = work.key_of(), work.rows().column("seq").to_numpy()
+        first = work.spans()[:-1]
+        n = before[key] + helper.STEP * (np.arange(len(key)) - first[key] + 1)
+        work.put("count", range(work.count), {{"n": before + helper.STEP * np.diff(work.spans())}})
+        work.emit(key, {{"seq": seq, "k": work.keys.column("k").take(pa.array(key)), "n": n}})
+
+
+def passing(numbers):
+    seq = numbers.column("seq").to_numpy()
+    return numbers.append_column("k", pa.array(seq % 8)).filter(pa.array(seq % helper.STEP == 0))
+
+
+def pipeline(streams, args):
+    numbers = streams["smq"].map_batches(passing).event_time("ts").key_by("k")
+    seen = numbers.process("seen", Seen()).sink(ferry.parquet("seen"))
+    {more}
+"""
+
+WINDOWS = """windows = numbers.window(ferry.tumbling("500ms")).aggregate("windows", n=ferry.count())
+    return [windows.sink(ferry.parquet("windows")), seen]"""
+
+JOB = """
+apiVersion: ferry.dev/v1alpha1
+kind: StreamJob
+metadata: {{name: numbers}}
+spec:
+  pipeline: {{file: {file}, args: {{pace: {pace}}}}}
+  workers: 2
+  cores: 1
+  state: {{virtualNodes: 8, replicas: 1}}
+"""
+
+
+def program(base: Path, name: str, step: int, more: str = "return seen") -> Path:
+    """A program of its own folder, with its own module beside it."""
+    folder = base / "programs" / name
+    folder.mkdir(parents=True)
+    (folder / "helper.py").write_text(f"STEP = {step}\n")
+    (folder / "job.py").write_text(PIPELINE.format(more=more))
+    return folder / "job.py"
+
+
+def job(base: Path, pace: int = 1500) -> Path:
+    """The job file, of a program with step 1."""
+    file = base / "job.yaml"
+    file.write_text(JOB.format(file=program(base, "first", 1), pace=pace))
+    return file
+
+
+def ferry(running: runner.Running, *arguments: object) -> tuple[int, str]:
+    """A command of a user: its exit code, and what it printed."""
+    environment = {
+        **os.environ,
+        "FERRY_HOME": str(running.home),
+        "PYTHONPATH": f"{runner.ROOT / 'runtime'}:{runner.ROOT / 'operator'}:{runner.ROOT / 'bench' / 'workloads'}",
+    }
+    command = [sys.executable, "-m", "ferry_operator.cli", *map(str, arguments)]
+    done = subprocess.run(
+        command, env=environment, cwd=running.home.parent, capture_output=True, text=True, timeout=180
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def deploy(running: runner.Running, file: Path, *more: str) -> int:
+    """Deploy a program; the epoch that it is in force from."""
+    code, text = ferry(running, "deploy", "numbers", file, *more)
+    assert code == 0, text
+    found = re.search(r"is in force from epoch (\d+) on", text)
+    assert found, text
+    return int(found[1])
+
+
+def read(folder: Path) -> dict[int, pa.Table]:
+    """Rows by epoch."""
+    files = defaultdict(list)
+    for file in folder.glob("epoch=*/*.parquet"):
+        files[int(file.parent.name.removeprefix("epoch="))].append(pq.ParquetFile(file).read())
+    return {epoch: pa.concat_tables(tables) for epoch, tables in sorted(files.items())}
+
+
+def wrong(output: Path, steps: dict[int, int]) -> list[str]:
+    """Records by the wrong program, by two, or by none; `steps`: by the first epoch of a program."""
+    counts, out = [0] * KEYS, list[str]()
+    last, last_step = -1, steps[0]
+    for epoch, table in read(output / "seen").items():
+        step = steps[max(since for since in steps if since <= epoch)]
+        rows = table.sort_by("seq")
+        for i, (seq, k, n) in enumerate(zip(*(rows[name].to_pylist() for name in ("seq", "k", "n")), strict=True)):
+            gap, counts[k] = seq - last, counts[k] + step
+            # Between two programs numbers of either one may have been left out.
+            follows = gap == step if i or step == last_step else 0 < gap <= max(step, last_step)
+            if seq % step or not follows or n != counts[k] or k != seq % KEYS:
+                out.append(f"epoch {epoch}, step {step}: {seq} after {last}, count {n} of {counts[k]}")
+            last = seq
+        last_step = step
+    return out[:5] if last > 0 else ["no output"]

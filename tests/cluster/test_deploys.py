@@ -1,0 +1,86 @@
+"""The program of a running job changes at one epoch: no record by two programs, none by the wrong one, none by neither."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import deploys, runner
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(600)]
+
+
+def test_programs_change_while_workers_and_drivers_die(tmp_path: Path) -> None:
+    """Functions, modules beside the program, processes in instances; an operator is introduced, removed, and comes back."""
+    steps, shown = {0: 1}, list[str]()
+    two, windows = deploys.program(tmp_path, "two", 2), deploys.program(tmp_path, "windows", 4, deploys.WINDOWS)
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        steps[deploys.deploy(running, two)] = 2
+        steps[deploys.deploy(running, windows)] = 4
+        running.signal("worker-1", signal.SIGKILL)
+        code, text = deploys.ferry(running, "rollback", "numbers", "--to", "1")
+        assert code == 0, text
+        steps[int(text.rpartition("epoch ")[2].split()[0])] = 1
+        running.signal("driver", signal.SIGKILL)
+        steps[deploys.deploy(running, windows)] = 4
+        deadline = max(steps) + 40
+        running.await_epoch(deadline)
+        shown.append(deploys.ferry(running, "versions", "numbers")[1])
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0, result.story()
+    assert len(steps) == 5 and deploys.wrong(result.output, steps) == [], result.story()
+    windows_seen = [
+        (r["k"], r["window_start"]) for t in deploys.read(result.output / "windows").values() for r in t.to_pylist()
+    ]
+    assert windows_seen and len(set(windows_seen)) == len(windows_seen), "a window fired twice"
+    assert [line.split()[0] for line in shown[0].splitlines()[1:6]] == ["5", "4", "3", "2", "1"], shown
+
+
+REFUSED = {
+    "syntax": ("def pipeline(:\n", "cannot be imported: SyntaxError"),
+    "import": ("import nothing_here\n", "No module named 'nothing_here'"),
+    "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "kill": ("import os\nos.kill(os.getpid(), 9)\n", "ended with code -9"),
+    "key": ('key_by("k")', 'key_by("seq")', "the key was (k int), and is (seq int)"),
+    "table": ('"n", pa.int64())]))}', '"n", pa.float64())]))}', "table count was changed"),
+    "kind": ('numbers.process("seen", Seen())', 'numbers.aggregate("seen", n=ferry.count(), emit=ferry.changes())', "was a process, and is an aggregate"),
+    "source": ("sources as sources\n", "sources as before\n\ndef sources(spark, args):\n    return {**before(spark, args), 'more': before(spark, args)['smq']}\n", "source 'more' is read by no operator and no sink"),
+    "unread": ("return seen", "numbers.aggregate('lost', n=ferry.count(), emit=ferry.changes())\n    return seen", "is read by no operator and no sink"),
+    "tasks fail": ("    seq = numbers", "    if numbers.num_rows:\n        raise ValueError('not one number')\n    seq = numbers", "ValueError: not one number"),
+    "instances fail": ("        import helper\n", "        raise ValueError('not one key')\n", "ValueError: not one key"),
+    "transform": ('.map_batches(passing)', '.map_batches(passing).transform(lambda frame: frame)', "Spark would have to plan each epoch"),
+}  # fmt: skip
+
+
+def test_a_refused_program_is_an_answer_and_the_job_goes_on(tmp_path: Path) -> None:
+    answers: dict[str, tuple[int, str]] = {}
+
+    def tries(running: runner.Running) -> None:
+        running.await_epoch(5)
+        for name, (*change, _) in REFUSED.items():
+            file = deploys.program(tmp_path, name, 1)
+            text = file.read_text()
+            file.write_text(change[0] if len(change) == 1 else text.replace(*change))
+            assert len(change) == 1 or change[0] in text, name
+            answers[name] = deploys.ferry(running, "deploy", "numbers", file)
+        answers["job"] = deploys.ferry(running, "deploy", "numbers", deploys.program(tmp_path, "again", 1), "--check")
+        answers["set"] = deploys.ferry(running, "deploy", "numbers", "--set", "workers=3")
+        answers["back"] = deploys.ferry(running, "rollback", "numbers")
+        answers["versions"] = deploys.ferry(running, "versions", "numbers")
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=tries)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    for name, (*_, words) in REFUSED.items():
+        code, text = answers[name]
+        assert code == 2 and words in text and "Traceback" not in text, (name, code, text)
+    assert answers["job"][0] == 0 and "keeps its state" in answers["job"][1], answers["job"]
+    assert answers["set"][0] == 2 and "changes pipeline.args.NAME=VALUE only" in answers["set"][1]
+    assert answers["back"][0] == 1 and "no program was in force before" in answers["back"][1], answers["back"]
+    assert "in force" in answers["versions"][1].splitlines()[1], answers["versions"]

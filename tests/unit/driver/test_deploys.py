@@ -1,0 +1,171 @@
+"""A deploy in the driver: checked before it is imported, journaled before it is loaded; a refusal changes nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.catalogue import DeployRequest, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.errors import Refusal, SpecRefused
+from ferry.contract.program_diff import program_diff
+from ferry.contract.programs import ProgramVersion, first_program
+from ferry.driver.deploys import Deploys
+from ferry.protocol import coordinator as core
+from tests.unit.sidecar.test_data import settings_of
+
+COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+MORE = replace(COUNTS, name="more", index=1)
+
+
+@dataclass
+class Program:
+    number: int
+    plan: Any = field(default_factory=lambda: SimpleNamespace(sources={}, sinks=[]))
+    works: Any = None
+    loops: Any = None
+
+
+class Rig:
+    """A driver whose programs are built at once; the test is its coordinator."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = settings_of(folder)
+        self.posted: list[Any] = []
+        self.recorded: list[Any] = []
+        self.notes: list[tuple[str, str]] = []
+        self.refuses = ""
+        self.table = SimpleNamespace(programs=first_program(1))
+        self.machine = SimpleNamespace(table=self.table, deploying=SimpleNamespace(may_take_back=lambda number: False))
+        self.announcer: Any = SimpleNamespace(
+            catalogue=first_catalogue([COUNTS], file="job.py", arguments={"n": 1}),
+            record=self.record,
+            journaled=lambda: (None, None),
+        )
+        loop = SimpleNamespace(machine=self.machine, post=self.posted.append, on_deployed=None)
+        self.life: Any = SimpleNamespace(
+            settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), splits={},
+            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text))),
+        )  # fmt: skip
+        self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
+        monkeypatch.setattr(self.deploys, "_checked", self.checked)
+        monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number))
+        self.deploys.start()
+
+    def record(self, catalogue: Any) -> None:
+        self.announcer.catalogue = catalogue
+        self.recorded.append(catalogue)
+
+    def checked(self, record: ProgramRecord) -> Any:
+        if self.refuses:
+            raise SpecRefused(self.refuses)
+        descriptors = [MORE, COUNTS]
+        return descriptors, program_diff(self.announcer.catalogue.operators, (0,), descriptors)
+
+    def until(self, true: Any) -> None:
+        deadline = time.monotonic() + 10
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def states(self) -> dict[int, str]:
+        return {one["number"]: one["state"] for one in self.deploys.programs()}
+
+    def in_force(self, number: int, since: int) -> None:
+        self.table.programs = (self.table.programs[-1], ProgramVersion(number, since, (1, 0)))
+        self.life.loop.on_deployed(core.Deployed(number))
+        self.until(lambda: self.deploys._under_way is None)
+
+    def deployed(self) -> int:
+        """A second program, in force from epoch 7 on."""
+        number = self.deploys.request(DeployRequest(file="v2.py"))
+        self.until(lambda: self.posted)
+        self.in_force(number, 7)
+        return number
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(tmp_path, monkeypatch)
+
+
+def test_a_program_is_journaled_before_the_coordinator_deploys_it(rig: Rig) -> None:
+    number = rig.deploys.request(DeployRequest(file="v2.py", at=5))
+    rig.until(lambda: rig.posted)
+    (order,) = rig.posted
+    assert (order.number, order.operators, order.at) == (number, (1, 0), 5) == (2, (1, 0), 5)
+    wanted = rig.recorded[0].program(2)
+    assert (wanted.file, wanted.arguments, wanted.since, wanted.started_with) == (
+        "v2.py", {"n": 1}, None, rig.settings.started_with,
+    )  # fmt: skip
+    assert rig.recorded[0].operators == (COUNTS, MORE) and rig.states() == {2: "loading", 1: "in force"}
+    rig.in_force(2, 7)
+    assert rig.recorded[-1].program(2).since == 7 and rig.states() == {2: "in force", 1: "over"}
+
+
+def test_a_refused_program_leaves_nothing_but_its_reason(rig: Rig) -> None:
+    rig.refuses = "operator 'counts': the window was 10 ms, and is 20 ms"
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    rig.until(lambda: rig.states().get(2) == "refused")
+    assert rig.posted == [] and rig.announcer.catalogue.operators == (COUNTS,)
+    assert rig.deploys.programs()[0]["refused"] == rig.refuses
+    assert ("deploy-refused", f"program 2: {rig.refuses}") in rig.notes
+    rig.refuses = ""
+    assert rig.deploys.request(DeployRequest(file="v3.py")) == 3, "no number is given twice"
+
+
+def test_one_deploy_at_a_time(rig: Rig) -> None:
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    with pytest.raises(Refusal, match=r"program 2 is being deployed since \d+ s"):
+        rig.deploys.request(DeployRequest(file="v3.py"))
+
+
+def test_only_copies_of_this_run_are_loaded(rig: Rig) -> None:
+    with pytest.raises(Refusal, match="is no copy of a program of this run"):
+        rig.deploys.request(DeployRequest(file="v2.py", folder="/tmp/elsewhere"))
+
+
+def test_a_rollback_deploys_the_program_before_under_a_new_number(rig: Rig) -> None:
+    with pytest.raises(Refusal, match="no program was in force before; earlier programs: none"):
+        rig.deploys.rollback(None)
+    rig.deployed()
+    with pytest.raises(Refusal, match="program 9 was never in force before; earlier programs: 1"):
+        rig.deploys.rollback(9)
+    assert rig.deploys.rollback(None) == 3
+    rig.until(lambda: rig.announcer.catalogue.program(3) is not None)
+    assert rig.announcer.catalogue.program(3).file == "job.py"
+
+
+def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> None:
+    rig.deployed()
+    rig.machine.deploying.may_take_back = lambda number: number == 2
+    assert rig.deploys.rollback(None) == 1
+    assert isinstance(rig.posted[-1], core.Withdraw) and rig.posted[-1].number == 2
+    rig.table.programs = first_program(1)
+    rig.life.loop.on_deployed(core.Deployed(2, "it was rolled back"))
+    rig.until(lambda: rig.states() == {2: "refused", 1: "in force"})
+    assert rig.deploys.version(1).number == 1
+
+
+def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Rig(tmp_path, monkeypatch)
+    first.deploys.request(DeployRequest(file="v2.py"))
+    first.until(lambda: first.posted)
+    second = Rig(tmp_path, monkeypatch)
+    second.announcer.catalogue = first.announcer.catalogue
+    second.deploys.start()
+    second.until(lambda: second.posted)
+    assert second.posted[0].number == 2 and second.posted[0].operators == (1, 0)
+
+
+def test_a_program_that_another_driver_has_deployed_is_built_from_the_journal(rig: Rig) -> None:
+    record = ProgramRecord(2, (1, 0), (MORE, COUNTS), file="v2.py")
+    rig.announcer.journaled = lambda: (rig.announcer.catalogue.with_program(record, (COUNTS, MORE)), None)
+    assert rig.deploys.version(2).number == 2
+    with pytest.raises(Refusal, match="no text of program 5"):
+        rig.deploys.version(5)

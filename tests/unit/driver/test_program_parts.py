@@ -1,0 +1,80 @@
+"""Which sources and sinks of a deployed program keep their objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ferry
+from ferry.contract.errors import SpecRefused
+from ferry.driver.program_parts import has_users_code, same_parts, signature, signatures_of
+from ferry.spark.compile import CompiledPipeline
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+def plan(sources: dict[str, Any], *sinks: Any) -> CompiledPipeline:
+    from ferry.api.pipeline import Input, Output
+
+    outputs = tuple(Output(Input("a", (), SCHEMA, None, 0), sink) for sink in sinks)
+    return CompiledPipeline(sources, (), outputs)
+
+
+def kept(before: CompiledPipeline, now: CompiledPipeline) -> CompiledPipeline:
+    return same_parts(before, signatures_of(before), now, signatures_of(now))
+
+
+def write(epoch: int, generation: int, rows: Any) -> None:
+    """The user's."""
+
+
+def test_equal_parts_keep_their_objects(tmp_path: Path) -> None:
+    def made() -> CompiledPipeline:
+        return plan({"a": ferry.json_files(str(tmp_path), SCHEMA)}, ferry.parquet("x"), ferry.parquet("y"))
+
+    before, now = made(), made()
+    both = kept(before, now)
+    assert both.sources["a"] is before.sources["a"]
+    assert all(a is b for a, b in zip(both.sinks, before.sinks, strict=True)) and not has_users_code(before.sinks[0])
+
+
+def test_new_and_changed_sinks_are_new_objects_and_others_stay(tmp_path: Path) -> None:
+    source = {"a": ferry.json_files(str(tmp_path), SCHEMA)}
+    before, now = plan(source, ferry.parquet("x")), plan(source, ferry.parquet("z"), ferry.parquet("x"))
+    both = kept(before, now)
+    assert both.outputs[0].sink is now.sinks[0] and both.outputs[1].sink is before.sinks[0]
+
+
+def test_a_sink_with_code_of_the_user_is_replaced(tmp_path: Path) -> None:
+    source = {"a": ferry.json_files(str(tmp_path), SCHEMA)}
+    before, now = plan(source, ferry.foreach_epoch(write)), plan(source, ferry.foreach_epoch(write))
+    assert has_users_code(before.sinks[0])
+    assert kept(before, now).sinks == now.sinks, "its function may be another one with the same name"
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (lambda p: {"a": ferry.json_files(str(p / "other"), SCHEMA)}, "source 'a' was changed"),
+        (
+            lambda p: {"a": ferry.json_files(str(p), SCHEMA), "b": ferry.json_files(str(p), SCHEMA)},
+            "source 'b' was added",
+        ),
+        (lambda p: {"c": ferry.json_files(str(p), SCHEMA)}, "source 'c' was added"),
+        (lambda p: {}, "source 'a' was removed"),
+    ],
+)
+def test_other_sources_are_refused(tmp_path: Path, sources: Any, words: str) -> None:
+    with pytest.raises(SpecRefused, match=f"{words}.*deploy cannot .* yet"):
+        kept(plan({"a": ferry.json_files(str(tmp_path), SCHEMA)}), plan(sources(tmp_path)))
+
+
+def test_a_signature_has_values_and_only_the_names_of_code() -> None:
+    one: Any = SimpleNamespace(x=1, function=write, nested={"a": [None, SCHEMA]})
+    assert signature(one) == signature(SimpleNamespace(**vars(one)))
+    assert signature(one) != signature(SimpleNamespace(**{**vars(one), "x": 2}))
+    assert "write" in signature(one) and hex(id(write))[2:] not in signature(one)
