@@ -93,7 +93,7 @@ class EpochNotes:
     spark: str | None = None
     """What Spark needs to begin the epoch again (`driver/checkpoint.py`); None: from a release that did not keep it."""
     maxima: Mapping[int, Mapping[int, Clocks]] = field(default_factory=dict)
-    """Greatest event time ever seen, and when the flow was last heard: by operator, input and flow."""
+    """Greatest event time ever seen, and when the flow was last heard: by id of the operator, input and flow."""
     rows: int = 0
     malformed: int = 0
     """Malformed records of all epochs."""
@@ -144,13 +144,14 @@ class EpochNotes:
             ages=added((self.ages, *(r.ages for r in receipts))),
         )
 
-    def newest(self) -> dict[int, int]:
-        """By operator: the greatest event time that sources have brought for it."""
+    def newest(self, operators: Sequence[int]) -> dict[int, int]:
+        """By position: the greatest event time that sources have brought for an operator. `operators`: ids by position."""
         newest: dict[int, int] = {}
-        for operator, sides in self.maxima.items():
+        for position, operator in enumerate(operators):
+            sides = self.maxima.get(operator, {})
             times = [one.greatest for clocks in sides.values() for one in clocks.values() if one.greatest is not None]
             if times:
-                newest[operator] = max(times)
+                newest[position] = max(times)
         return newest
 
     def dump(self) -> bytes:

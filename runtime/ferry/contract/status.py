@@ -87,6 +87,8 @@ class ProgressStatus:
     malformed: int = 0
     epoch_mode: str = ""
     """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
+    program: tuple[int, int] = (1, 0)
+    """Number of the newest program, and its first epoch."""
 
 
 @dataclass(frozen=True, slots=True)

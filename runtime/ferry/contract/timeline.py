@@ -12,7 +12,7 @@ of the epochs since the last such line; buckets of `contract/latency.py`),
 why) and, of the run itself, `ended` {outcome, text}, `halt` {text}, `finished` {text}, `degraded` {text}
 (a problem begins; once, however often it is retried), `mended` {text}, `malformed` {text} (the first one of a run, and
 each record that is set aside because it kills tasks), `warning`
-{text} (a condition to fix, though the job goes on).
+{text} (a condition to fix, though the job goes on), `deploy`, `deployed`, `deploy-refused`, `taken-back` {text} (a program).
 """
 
 from __future__ import annotations

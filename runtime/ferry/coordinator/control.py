@@ -226,6 +226,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
         ("ferry_malformed_records", "Records set aside", lambda: metrics.malformed),
         ("ferry_records_per_second", "Over the last epochs", lambda: metrics.rates()[0]),
         ("ferry_epoch_seconds", "Median of the last epochs", lambda: metrics.rates()[1]),
+        ("ferry_program", "Number of the newest program", lambda: machine.table.programs[-1].number),
         ("ferry_generation", "Generation of this driver", lambda: machine.generation),
         ("ferry_instances_alive", "Instances that obey this driver", lambda: len(machine.alive)),
         ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journaling.up)),

@@ -59,6 +59,7 @@ def _progress(metrics: DriverMetrics, machine: Coordinator) -> ProgressStatus:
         late=metrics.late,
         malformed=metrics.malformed,
         epoch_mode=metrics.epoch_mode,
+        program=machine.table.programs[-1][:2],
     )
 
 

@@ -33,7 +33,7 @@ from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
 from ferry.driver.errors import Stopped
-from ferry.driver.life import Life
+from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
 from ferry.driver.program_parts import same_parts, signatures_of
 from ferry.protocol import coordinator as core
@@ -269,6 +269,7 @@ class Deploys:
             program.loops.load(number, program.works, lambda: False)
         splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
         self._life.splits.update(splits)
+        tell_windows(self._life.metrics, [operator.descriptor for operator in program.plan.operators])
         if not self._open_sinks(program, self._in_force.since - 1, lambda: self._in_force.number != number):
             if (now := self._in_force.number) == number:
                 raise Stopped("the job was stopped")

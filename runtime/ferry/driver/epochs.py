@@ -79,6 +79,8 @@ class Epochs:
     _malformed_noted = False
     _malformed_epoch = -1
     """The last epoch in which most records of an operator were malformed."""
+    _unsettled = _failed_first = False
+    """The program has no committed epoch yet; its first step has failed in the user's code."""
 
     def __init__(
         self,
@@ -104,9 +106,6 @@ class Epochs:
         self.idle.set()
         self._program = program
         self._versions = versions
-        self._unsettled = self._failed_first = False
-        """The program in force has no committed epoch yet."""
-        """The user's code has failed in the first step of the program."""
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)
@@ -185,7 +184,7 @@ class Epochs:
                 record.rows, record.malformed, late = notes.epoch
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
-                record.newest = notes.newest()
+                record.newest = notes.newest(program_at(self.loop.machine.table.programs, epoch).operators)
                 left = batch.without(notes.aside, self.plan.sources)
                 if self.publisher.publish(order, notes, record, left, again):
                     break
@@ -207,7 +206,7 @@ class Epochs:
         at = program_at(self.loop.machine.table.programs, epoch)
         if at.number == self._program.number:
             if self._unsettled and epoch > at.since:
-                self._unsettled = False
+                self._unsettled = self._failed_first = False
                 self._versions.settled(at.number)
             return
         program = self._program = self._versions.version(at.number)
@@ -305,12 +304,10 @@ class Epochs:
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
-        newest = self.loop.machine.table.programs[-1]
-        is_first = order.step == Step(newest.since, 0) and self._unsettled
-        if (line := line_in(reason)) is not None and is_first and self._failed_first:
-            self.loop.post(core.Withdraw(newest.number, line))
+        if (line := line_in(reason)) is not None and self._failed_first and not order.step.operator:
+            self.loop.post(core.Withdraw(self._program.number, line))
         elif line is not None:
-            self._failed_first = is_first
+            self._failed_first = self._unsettled
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ferry.connectors.sink import identify
 from ferry.connectors.splits import Splits
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
 from ferry.contract.settings import RunSettings
@@ -97,9 +99,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     if weakness := journal.weakness():
         log.warning("%s", weakness)
         metrics.problems.warn("JournalNotSafe", weakness)
-    metrics.unbounded = "; ".join(why for descriptor in descriptors if (why := lasts_for_ever(descriptor)))
-    if all(descriptor.kind != "process" for descriptor in descriptors) and not metrics.unbounded:
-        metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors)
+    tell_windows(metrics, descriptors)
     stop, stage, where = threading.Event(), StageHook(settings), settings.checkpoint
     catalog = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
     sink_startup = SinkStartup(plan.sinks, settings, stop)
@@ -136,6 +136,13 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         sink_startup=sink_startup,
         checkpoint_scheduler=checkpoint_scheduler,
     )
+
+
+def tell_windows(metrics: DriverMetrics, descriptors: Sequence[OperatorDescriptor]) -> None:
+    """Tell how long the state of these operators lasts: moves at the boundary of a window depend on it."""
+    metrics.unbounded = "; ".join(why for descriptor in descriptors if (why := lasts_for_ever(descriptor)))
+    bounded = all(descriptor.kind != "process" for descriptor in descriptors) and not metrics.unbounded
+    metrics.window_rest.windows = tuple(descriptor.window for descriptor in descriptors) if bounded else ()
 
 
 def _has_checkpoint(restoring: Restoring, metrics: DriverMetrics) -> None:

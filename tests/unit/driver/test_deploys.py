@@ -26,7 +26,7 @@ MORE = replace(COUNTS, name="more", index=1)
 @dataclass
 class Program:
     number: int
-    plan: Any = field(default_factory=lambda: SimpleNamespace(sources={}, sinks=[]))
+    plan: Any = field(default_factory=lambda: SimpleNamespace(sources={}, sinks=[], operators=[]))
     works: Any = None
     loops: Any = None
 
@@ -50,7 +50,7 @@ class Rig:
         loop = SimpleNamespace(machine=self.machine, post=self.posted.append, on_deployed=None)
         self.life: Any = SimpleNamespace(
             settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), splits={},
-            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text))),
+            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace()),
         )  # fmt: skip
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
         monkeypatch.setattr(self.deploys, "_checked", self.checked)

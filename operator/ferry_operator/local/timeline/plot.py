@@ -157,15 +157,20 @@ def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[floa
         )
 
 
+ACTIONS = "action", "deployed"
+"""Kinds of records that users have caused."""
+
+
 def _marks(records: Sequence[Record], begin: float, last: float) -> list[tuple[float, str, bool]]:
     """(seconds, text, is a failure) of actions and losses since the first epoch."""
     marks: list[tuple[float, str, bool]] = []
     for record in records:
-        if record["kind"] not in ("action", "halt", "degraded") or not 0 <= record["t"] - begin <= last + 1:
+        if record["kind"] not in (*ACTIONS, "halt", "degraded") or not 0 <= record["t"] - begin <= last + 1:
             continue
         text = str(record.get("text", ""))
-        failure = record["kind"] != "action" or text.startswith(timeline.FAILURES)
-        marks.append((record["t"] - begin, text if record["kind"] == "action" else record["kind"], failure))
+        failure = record["kind"] not in ACTIONS or text.startswith(timeline.FAILURES)
+        text = text.partition(" is in force")[0] if record["kind"] == "deployed" else text
+        marks.append((record["t"] - begin, record["kind"] if failure and record["kind"] != "action" else text, failure))
     return marks
 
 

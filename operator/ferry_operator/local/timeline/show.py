@@ -34,6 +34,9 @@ STYLES = {
     "degraded": "red",
     "ended": "red",
     "action": "cyan",
+    "deployed": "cyan",
+    "deploy-refused": "yellow",
+    "taken-back": "yellow",
 }
 """Colors of events, by the kind of their record."""
 
@@ -257,6 +260,8 @@ def event_text(record: Record) -> str | None:
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "ended" if "process" in record:
             return f"{record['process']} ended: {record.get('text', '')}"
+        case "deployed" | "deploy-refused" | "taken-back":
+            return f"{record['kind'].replace('-', ' ')}: {record.get('text', '')}"
         case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
@@ -331,6 +336,8 @@ def job_table(document: Record) -> Table:
                 table.add_row(kind, one_line(problem.text))
         mode = f", {status.progress.epoch_mode}" if status.progress.epoch_mode else ""
         table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
+        if (program := status.progress.program)[0] > 1:
+            table.add_row("program", f"{program[0]}, since epoch {program[1]}")
         speed = f"{status.load.rows_per_second:,.0f} rows/s, epoch {_seconds(status.load.epoch_seconds)}"
         table.add_row(
             "speed", "  ".join(x for x in (speed, lag_text(status, document.get("events"), time.time())) if x)
