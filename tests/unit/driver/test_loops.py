@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,6 +253,44 @@ def test_loops_come_and_go_as_task_slots_do(rig: Rig) -> None:
     rig.wanted = 1
     rig.await_loops(1)
     assert rig.loops.ingest(run(1), [[("a", "1")], [("a", "2")]]) and rig.spark.begun == 4
+
+
+def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled(rig: Rig) -> None:
+    """Shares go to loops of their program only; half as many loops until then, and the old ones can still be needed."""
+    rig.wanted = 4
+    rig.await_loops(4)
+    works: Any = {0: SimpleNamespace(descriptor="counts", condense=None)}
+    assert rig.loops.load(2, works, lambda: False) and rig.loops.has(2)
+
+    def counts() -> tuple[int, int]:
+        there = [loop.job.program for loop in rig.loops._loops if not loop.over]
+        return there.count(1), there.count(2)
+
+    def until(wanted: tuple[int, int]) -> None:
+        deadline = time.monotonic() + 10
+        while counts() != wanted:
+            assert time.monotonic() < deadline, counts()
+            time.sleep(0.01)
+
+    until((4, 2))
+    taken: dict[int, set[int]] = {}
+    for program in (2, 1, 2):
+        receipts, _ = rig.loops.ingest(replace(run(program), program=program), [[("a", str(n))] for n in range(8)])
+        assert len(receipts) == 8
+        taken.setdefault(program, set()).update(receipt.task for receipt in receipts)
+    rig.loops.settle(2)
+    until((0, 4))
+    assert not rig.loops.has(1) and len(taken[1]) == 8
+    assert len(rig.loops.ingest(replace(run(9), program=2), [[("a", "1")]])[0]) == 1
+
+
+def test_a_program_that_no_task_loads_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.await_loops(2)
+    keep = rig.loops._keep_program
+    monkeypatch.setattr(rig.loops, "_keep_program", lambda program, slots: None if program == 2 else keep(program, slots))
+    assert not rig.loops.load(2, {}, lambda: True)
+    rig.loops.forget(2)
+    assert not rig.loops.has(2)
 
 
 def test_without_loops_a_run_is_to_be_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,110 @@
+"""An instance loads a program before it is deployed, answers once and again, and knows the programs of every table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.errors import Unreachable
+from ferry.contract.programs import ProgramVersion, first_program
+from ferry.sidecar import programs
+from ferry.sidecar.data import BeginsAnew, Data
+from ferry.sidecar.programs import LoadedProgram, ProgramLoader
+from ferry.sidecar.rehearsal import rehearse_operator
+from tests.unit.sidecar.test_data import ME, settings_of
+
+COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+MORE = replace(COUNTS, name="more", index=1)
+CATALOGUE = first_catalogue([COUNTS]).with_program(
+    ProgramRecord(2, (1, 0), (replace(MORE, index=0), replace(COUNTS, index=1))), (COUNTS, MORE)
+)
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        self.heard: list[LoadedProgram] = []
+        self.published: Catalogue | None = None
+        self.data = Data(settings_of(folder), ME, folder, [COUNTS], lambda *a: None, lambda *a: True)
+        self.data.add(first_catalogue([COUNTS]))
+        registry: Any = SimpleNamespace(catalogue=self.catalogue)
+        self.loader = ProgramLoader(ME, settings_of(folder), folder, registry, self.data, self.heard.append)
+
+    def catalogue(self) -> Catalogue:
+        if self.published is None:
+            raise Unreachable("Redis is away")
+        return self.published
+
+    def load(self, number: int) -> m.ProgramLoaded:
+        had, deadline = len(self.heard), time.monotonic() + 30
+        self.loader.load(m.LoadProgram(number, CATALOGUE.dump().encode()))
+        while len(self.heard) == had:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return self.loader.loaded(self.heard[-1])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_a_loaded_program_has_its_states_and_the_answer_is_given_again(rig: Rig) -> None:
+    for _ in range(2):
+        assert rig.load(2) == m.ProgramLoaded(ME, 2)
+    assert len(rig.data.states) == 2 and rig.data.programs[2][0].name == "more"
+    assert not list(rig.data._directory.glob("rehearsal-*"))
+
+
+def test_why_a_program_cannot_be_loaded_is_the_answer_and_nothing_changes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(descriptor: OperatorDescriptor, directory: Path) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(programs, "rehearse_operator", fails)
+    for _ in range(2):
+        assert rig.load(2) == m.ProgramLoaded(ME, 2, "MemoryError: no room")
+    assert len(rig.data.states) == 1 and 2 not in rig.data.programs
+    assert rig.load(3).error == "the request has no program 3"
+
+
+def test_a_table_that_names_an_unknown_program_is_looked_up(rig: Rig) -> None:
+    """Its driver died after the journal had it, and before this instance had loaded it."""
+    table = (*first_program(1), ProgramVersion(2, 7, (1, 0)))
+    with pytest.raises(BeginsAnew, match="program 2 is in force, and its operators are not known here"):
+        rig.loader.require(table)
+    rig.published = CATALOGUE
+    rig.loader.require(table)
+    assert len(rig.data.states) == 2
+    rig.published = None
+    rig.loader.require(table)
+
+
+JOIN = OperatorDescriptor(
+    "join", 0, "join", (("a", "string"), ("b", "int")), Window(10, 10),
+    left=Side((("x", "x", "int64"), ("t", "t", "string"))), right=Side((("y", "y", "double"),)),
+)  # fmt: skip
+WIDE = replace(
+    COUNTS,
+    key=(("a", "string"), ("b", "float")),
+    aggregates=tuple(
+        Aggregate(function, function, None if function == "count" else "v", number=number)
+        for function, number in (("count", "int"), ("sum", "int"), ("min", "float"), ("max", "int"), ("mean", "float"))
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "descriptor", [COUNTS, JOIN, WIDE, replace(COUNTS, window=Window(30, 10)), replace(COUNTS, emit="changes")]
+)
+def test_an_operator_is_rehearsed_to_its_fired_rows(tmp_path: Path, descriptor: OperatorDescriptor) -> None:
+    rehearse_operator(descriptor, tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
