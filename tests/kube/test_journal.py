@@ -203,11 +203,11 @@ def test_a_journal_that_is_gone_is_not_begun_anew(place: Place) -> None:
 
 def test_a_journal_in_redis_is_taken_over_once(place: Place) -> None:
     older = place.redis.journal()
-    older.record(CATALOGUE)
+    older.record(CATALOGUE, 3)
     older.swap(table(3, 4), None)
     assert place.journal().catalogue() == CATALOGUE
     one, two = place.journal(begun=True), place.journal(begun=True)
-    one.record(CATALOGUE)
+    one.record(CATALOGUE, 3)
     assert one.read() == two.read() == table(3, 4)
     older.swap(table(3, 5), Version(3, 4))
     with pytest.raises(Superseded, match="generation 3 "):
@@ -246,7 +246,7 @@ def test_a_takeover_that_was_cut_short_is_finished_by_the_next_driver(
 
 
 def test_operators_are_kept_where_the_table_is(place: Place) -> None:
-    place.journal().record(CATALOGUE)
+    place.journal().record(CATALOGUE, 3)
     place.redis.end()
     assert place.journal().catalogue() == CATALOGUE
     place.redis.start()

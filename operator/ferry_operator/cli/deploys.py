@@ -21,7 +21,7 @@ from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
-from ferry_operator.local.deploys import IN_FORCE, Document, LocalDeploys
+from ferry_operator.local.deploys import Document, LocalDeploys
 from ferry_operator.local.run_command import FAILED, REFUSED
 
 app = typer.Typer()
@@ -55,14 +55,9 @@ def deploy(
     with its present program. The exit code is 2 then.
     """
     deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
-    known = _patiently(job, deploys.programs, deadline)
-    now = next((one for one in known if one["state"] in IN_FORCE), None)
-    if now is None:
-        raise Unreachable(f"{job}: the driver does not know its program yet")
-    module, path = (None, str(file.absolute())) if file is not None else (now["module"], now["file"])
 
     def compared() -> tuple[list[OperatorFate], Document]:
-        return deploys.compared(module, path, lambda arguments: _with(arguments, sets or ()))
+        return deploys.compared(file, lambda arguments: _with(arguments, sets or ()))
 
     fates, request = _patiently(job, compared, deadline)
     if not as_json:
@@ -108,7 +103,7 @@ def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
             record["state"],
             since,
             file,
-            record["text"] or "",
+            Path(record["folder"]).name if record["folder"] else "",
             ", ".join(record["operators"]),
             record["refused"],
         )

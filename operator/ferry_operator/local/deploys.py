@@ -38,22 +38,29 @@ class LocalDeploys:
         return found
 
     def compared(
-        self, module: str | None, file: str | None, change: Callable[[Document], Document]
+        self, file: Path | None, change: Callable[[Document], Document]
     ) -> tuple[list[OperatorFate], Document]:
         """What becomes of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
 
+        `file`: the program; None: the text of the program in force.
         `change` returns the arguments of the program from the present arguments.
         """
         answer = self._call("GET", "catalogue", "for its operators")
         catalogue = Catalogue.load(answer["catalogue"])
-        arguments = change(dict(next(one for one in self.programs() if one["state"] in IN_FORCE)["arguments"]))
-        folder = program.copy(module, file, self._directory)
-        checked = check.deployable(self._settings, (module, file, folder), arguments)
+        now = next((one for one in self.programs() if one["state"] in IN_FORCE), None)
+        if now is None:
+            raise Unreachable("the driver does not know its program yet")
+        arguments = change(dict(now["arguments"]))
+        module, path, folder = now["module"], now["file"], now["folder"]
+        if file is not None:
+            module, path = None, str(file.absolute())
+            folder = program.copy(None, path, self._directory)
+        checked = check.deployable(self._settings, (module, path, folder), arguments)
         if checked.refused or checked.operators is None:
             raise SpecRefused(checked.refused or "the program was not built")
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
         diff = program_diff(catalogue.operators, answer["inForce"], operators)
-        return list(diff.fates), {"module": module, "file": file, "folder": folder, "arguments": arguments}
+        return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}
 
     def deploy(self, request: Document) -> int:
         """Begin a deploy; the number of the program. Raises DriverRefuses, Unreachable."""

@@ -60,9 +60,9 @@ class Announcer:
         """The catalogue and the routing table in the journal. Waits."""
         return _patiently(self._journal.catalogue), _patiently(self._journal.read)
 
-    def record(self, catalogue: Catalogue) -> None:
-        """Journal and publish the catalogue, before a table names what it has. Waits."""
-        _patiently(lambda: self._journal.record(catalogue))
+    def record(self, catalogue: Catalogue, generation: int) -> None:
+        """Journal and publish the catalogue, before a table names what it has. Waits. Raises Superseded."""
+        _patiently(lambda: self._journal.record(catalogue, generation))
         _patiently(lambda: self._registry.publish(catalogue))
         self.catalogue = catalogue
 
@@ -94,11 +94,13 @@ class Announcer:
                 self.keep()
 
     def keep(self) -> None:
-        """Publish again what the registry has lost. A newer driver publishes its own address, so this one stops."""
+        """Publish again what the registry has lost. Where a newer driver publishes its own address, this one stops."""
         place = self._place
         if place is not None and not self._registry.announce(place) and self._place is place:
             self._place = None
-        self._registry.publish(self.catalogue)
+        published = self._registry.catalogue()
+        if published is None or (self._place is not None and published != self.catalogue):
+            self._registry.publish(self.catalogue)
 
 
 def _patiently(ask: Callable[[], T]) -> T:

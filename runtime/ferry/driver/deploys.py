@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ferry.connectors.sink import identify
 from ferry.connectors.splits import Splits
 from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import FerryError, Refusal, SpecRefused
+from ferry.contract.errors import FerryError, Refusal, SpecRefused, Superseded
 from ferry.contract.last_words import last_words, words_of
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.run_directory import PROGRAMS
@@ -127,7 +128,7 @@ class Deploys:
             "since": since,
             "file": record.file,
             "module": record.module,
-            "text": Path(record.folder).name if record.folder else None,
+            "folder": record.folder,
             "arguments": record.arguments,
             "operators": [descriptor.name for descriptor in record.descriptors],
             "deployedAt": record.deployed_at,
@@ -179,7 +180,7 @@ class Deploys:
         descriptors, diff = self._checked(record)
         record = replace(record, operators=diff.ids, descriptors=tuple(descriptors))
         announcer = self._life.announcer
-        announcer.record(announcer.catalogue.with_program(record, diff.operators))
+        announcer.record(announcer.catalogue.with_program(record, diff.operators), self._life.loop.machine.generation)
         self._under_way = record
         self._load(record, at)
 
@@ -303,6 +304,7 @@ class Deploys:
             record = replace(record, refused=outcome.refused, since=None)
         else:
             record = replace(record, since=self._in_force.since)
-        announcer.record(announcer.catalogue.with_program(record))
+        with suppress(Superseded):
+            announcer.record(announcer.catalogue.with_program(record), self._life.loop.machine.generation)
         with self._lock:
             self._under_way, self._phase = None, ""

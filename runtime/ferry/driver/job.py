@@ -111,6 +111,9 @@ class Job:
         committed, over = resume(ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late)
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
+        record = mine.announcer.catalogue.program(mine.program.number)
+        if record is not None and record.number > 1:
+            metrics.note("deployed", f"the job goes on with program {record.number} ({record.file or record.module})")
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         if not mine.sink_startup.open(committed, loop, metrics):
             raise Stopped("the job was stopped")

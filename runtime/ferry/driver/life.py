@@ -113,7 +113,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     committed = checkpoint.ended()
     operators = len(descriptors)
     loop = Loop(settings, job_registry, journal, operators, stage, committed, restoring.begin, restoring.rewind)
-    announcer.record(restoring.catalogue)
+    announcer.record(restoring.catalogue, table.version.generation if table is not None else 0)
     announcer.keeps()
     checkpoint_scheduler = None
     if where is not None and catalog is not None:

@@ -81,9 +81,11 @@ class ApiJournal:
         text = self._found()["spec"].get("operators")
         return Catalogue.load(text) if text else self._before.catalogue()
 
-    def record(self, catalogue: Catalogue) -> None:
+    def record(self, catalogue: Catalogue, generation: int) -> None:
         for _ in range(CONFLICTS_MAX):
             current, now = self._found(), catalogue.dump()
+            if "table" in current["spec"] and int(current["spec"]["generation"]) > generation:
+                raise taken_over(int(current["spec"]["generation"]))
             if current["spec"].get("operators") == now:
                 return
             with suppress(_Conflict):

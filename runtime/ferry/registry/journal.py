@@ -41,8 +41,11 @@ class JournalStore(Protocol):
     def catalogue(self) -> Catalogue | None:
         """The job's operators and programs, None for a new job."""
 
-    def record(self, catalogue: Catalogue) -> None:
-        """Replace them. Returning means that they are on disk, as with `swap`."""
+    def record(self, catalogue: Catalogue, generation: int) -> None:
+        """Replace them. Returning means that they are on disk, as with `swap`.
+
+        Raises Superseded when the journal has a higher generation: an older driver must not give an id twice.
+        """
 
     def read(self) -> Table | None:
         """The journaled table, None for a new job."""
@@ -76,6 +79,7 @@ class RedisJournal:
         self._writer = secrets.token_hex(8)
         self._redis = connected(url, secret, patience_seconds)
         self._swap = self._redis.register_script(scripts.SWAP)
+        self._record = self._redis.register_script(scripts.RECORD)
 
     def is_reachable(self) -> bool:
         try:
@@ -104,9 +108,12 @@ class RedisJournal:
             text = cast("str | None", self._redis.get(places.pipeline(self._run)))
         return None if text is None else Catalogue.load(text)
 
-    def record(self, catalogue: Catalogue) -> None:
+    def record(self, catalogue: Catalogue, generation: int) -> None:
+        keys = [places.journal(self._run), places.pipeline(self._run)]
         with reaching("publishing the pipeline"):
-            self._redis.set(places.pipeline(self._run), catalogue.dump())
+            answer = str(self._record(keys=keys, args=[generation, catalogue.dump()]))
+        if answer != "done":
+            raise taken_over(json.loads(answer)["version"][0])
 
     def read(self) -> Table | None:
         """Raises Superseded for a journal that has moved, StateUnavailable for a damaged one."""

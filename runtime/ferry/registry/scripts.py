@@ -21,6 +21,14 @@ return 'done'
 The writer counts: two drivers that read the same journal both claim the next generation, and only one of them wins.
 """
 
+RECORD = """
+local now = redis.call('GET', KEYS[1])
+if now and cjson.decode(now)['version'][1] > tonumber(ARGV[1]) then return now end
+redis.call('SET', KEYS[2], ARGV[2])
+return 'done'
+"""
+"""Replace the catalogue unless a driver of a higher generation has claimed the journal."""
+
 ANNOUNCE = """
 local now = redis.call('GET', KEYS[1])
 if now == ARGV[3] then return 1 end

@@ -322,9 +322,11 @@ class Data:
             return bytes_by_vnode(self.states, self.virtual_nodes)
 
     def next_timer(self) -> int | None:
-        """When the first timer of the clock is due; None: there is no timer."""
+        """When the first timer of the clock is due in the newest program; None: there is no timer."""
+        present = {number for program in self._record.saved.programs[-1:] for number in program.operators}
         with self._lock:
-            found = [state.next_timer() for state in self.states if isinstance(state, ProcessState)]
+            states = [state for number, state in enumerate(self.states) if number in present]
+            found = [state.next_timer() for state in states if isinstance(state, ProcessState)]
         return min((time for time in found if time is not None), default=None)
 
     def work(self) -> bool:

@@ -41,7 +41,9 @@ class Rig:
         self.notes: list[tuple[str, str]] = []
         self.refuses = ""
         self.table = SimpleNamespace(programs=first_program(1))
-        self.machine = SimpleNamespace(table=self.table, deploying=SimpleNamespace(may_take_back=lambda number: False))
+        self.machine = SimpleNamespace(
+            generation=1, table=self.table, deploying=SimpleNamespace(may_take_back=lambda number: False)
+        )
         self.announcer: Any = SimpleNamespace(
             catalogue=first_catalogue([COUNTS], file="job.py", arguments={"n": 1}),
             record=self.record,
@@ -57,7 +59,7 @@ class Rig:
         monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number))
         self.deploys.start()
 
-    def record(self, catalogue: Any) -> None:
+    def record(self, catalogue: Any, generation: int) -> None:
         self.announcer.catalogue = catalogue
         self.recorded.append(catalogue)
 

@@ -287,7 +287,9 @@ def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled
 def test_a_program_that_no_task_loads_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.await_loops(2)
     keep = rig.loops._keep_program
-    monkeypatch.setattr(rig.loops, "_keep_program", lambda program, slots: None if program == 2 else keep(program, slots))
+    monkeypatch.setattr(
+        rig.loops, "_keep_program", lambda program, slots: None if program == 2 else keep(program, slots)
+    )
     assert not rig.loops.load(2, {}, lambda: True)
     rig.loops.forget(2)
     assert not rig.loops.has(2)
