@@ -13,10 +13,11 @@ from dataclasses import replace
 from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import WHAT_TO_DO, differences
-from ferry.contract.errors import SpecRefused, Superseded
+from ferry.contract.errors import SpecRefused
 from ferry.contract.routing import Table
 from ferry.contract.settings import RunSettings
 from ferry.driver.announcer import Announcer
+from ferry.driver.errors import BeginsAgain
 
 
 def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramRecord:
@@ -52,6 +53,6 @@ def begun_with(before: Catalogue | None, record: ProgramRecord, descriptors: Seq
 
 
 def require_newest(announcer: Announcer, record: ProgramRecord, settings: RunSettings) -> None:
-    """Raises Superseded when another program was deployed while this driver was a standby: the next driver has it."""
+    """Raises BeginsAgain when another program was deployed while this driver was a standby: the next driver has it."""
     if (newest := beginning(*announcer.journaled(), settings)).number != record.number:
-        raise Superseded(f"this standby has program {record.number}, and program {newest.number} is in force")
+        raise BeginsAgain(f"this standby has program {record.number}, and program {newest.number} is in force")

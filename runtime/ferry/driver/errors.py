@@ -23,7 +23,7 @@ class Stopped(FerryError):
 
 
 class BeginsAgain(Unreachable):
-    """The journal names the checkpoint that the next driver restores; this driver ends."""
+    """The journal names a checkpoint or a program that the next driver begins with; this driver ends."""
 
 
 def end_of(halt: core.Halt) -> FerryError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     identify(plan.sinks, settings.job, settings.run)
     program = prepared(settings, env, spark, plan, signatures, record.number)
     if env.standby:
-        if not _await_turn(program, settings):
+        if not _await_turn(program, settings, partial(require_newest, announcer, record, settings)):
             return None
         require_newest(announcer, record, settings)
     descriptors = [operator.descriptor for operator in plan.operators]
@@ -151,15 +151,24 @@ def _has_checkpoint(restoring: Restoring, metrics: DriverMetrics) -> None:
     metrics.problems.caught_up(BEGAN_AGAIN)
 
 
-def _await_turn(program: Program, settings: RunSettings) -> bool:
-    """Wait as a standby until this driver must take over. False: the job has ended."""
+def _await_turn(program: Program, settings: RunSettings, check: Callable[[], None]) -> bool:
+    """Wait as a standby until this driver must take over. False: the job has ended.
+
+    Raises BeginsAgain once another program was deployed: the next process has it.
+    """
     from ferry.coordinator import control  # loads a web framework: now, not during the takeover
 
     assert control
-    if program.loops is not None:
-        return standby.await_turn(program.loops.await_all)
     descriptors = [operator.descriptor for operator in program.plan.operators]
-    return standby.await_turn(lambda: warm_up(program.spark, descriptors, settings.cores))
+
+    def warm() -> None:
+        check()
+        if program.loops is not None:
+            program.loops.await_all()
+        else:
+            warm_up(program.spark, descriptors, settings.cores)
+
+    return standby.await_turn(warm)
 
 
 def _journal(settings: RunSettings, env: Environment) -> JournalStore:

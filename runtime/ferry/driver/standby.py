@@ -15,6 +15,7 @@ from typing import TextIO
 
 from ferry import environment
 from ferry.contract import variables
+from ferry.driver.errors import BeginsAgain
 
 log = logging.getLogger("ferry.driver")
 
@@ -25,7 +26,8 @@ WARM_SECONDS, AGAIN_SECONDS = 30.0, 1.0
 def await_turn(warm: Callable[[], None], line: TextIO = sys.stdin) -> bool:
     """Wait for the line. False: the supervisor is gone. `warm` is called now and again, and may fail.
 
-    `warm` must be short, because the line is not read meanwhile. If Spark is gone, another driver must be started.
+    `warm` must be short, because the line is not read meanwhile. If Spark is gone, another driver must be started. Raises
+    BeginsAgain from `warm`.
     """
     ready = False
     while True:
@@ -34,6 +36,8 @@ def await_turn(warm: Callable[[], None], line: TextIO = sys.stdin) -> bool:
             if not ready:
                 log.info("standby: ready to take over")
             ready, pause = True, WARM_SECONDS
+        except BeginsAgain:
+            raise
         except Exception as error:
             log.warning("standby: not ready: %s", str(error)[:300])
             pause = AGAIN_SECONDS

@@ -11,10 +11,11 @@ import pytest
 
 from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-from ferry.contract.errors import SpecRefused, Superseded
+from ferry.contract.errors import SpecRefused
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.settings import RunSettings
 from ferry.driver.beginning import beginning, begun_with, require_newest
+from ferry.driver.errors import BeginsAgain
 from tests.unit.sidecar.test_data import settings_of
 
 COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
@@ -82,5 +83,5 @@ def test_a_standby_with_the_program_of_yesterday_does_not_take_over(tmp_path: Pa
     announcer: Any = SimpleNamespace(journaled=lambda: (catalogue, table))
     record = beginning(catalogue, table, settings(tmp_path))
     require_newest(announcer, record, settings(tmp_path))
-    with pytest.raises(Superseded, match="this standby has program 1, and program 2 is in force"):
+    with pytest.raises(BeginsAgain, match="this standby has program 1, and program 2 is in force"):
         require_newest(announcer, catalogue.programs[0], settings(tmp_path))

@@ -26,19 +26,12 @@ from ferry_operator.local.view import RunView
 
 Record = dict[str, Any]
 
-STYLES = {
-    "lost": "yellow",
-    "malformed": "yellow",
-    "warning": "yellow",
-    "halt": "red",
-    "degraded": "red",
-    "ended": "red",
-    "action": "cyan",
-} | dict.fromkeys(("deployed", "deploy-refused", "taken-back"), "cyan")
+STYLES = (
+    dict.fromkeys(("lost", "malformed", "warning"), "yellow")
+    | dict.fromkeys(("halt", "degraded", "ended"), "red")
+    | dict.fromkeys(("action", "deployed", "taken-back"), "cyan")
+)
 """Colors of events, by the kind of their record."""
-
-SHOWN = (*STYLES, "mended", "output")
-"""Kinds of records that have a text for users."""
 
 LIVE_SECONDS = 3600.0
 """Event time that is further behind the clock belongs to old input."""
@@ -260,8 +253,8 @@ def event_text(record: Record) -> str | None:
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "ended" if "process" in record:
             return f"{record['process']} ended: {record.get('text', '')}"
-        case kind if kind in SHOWN:
-            return f"{kind.replace('-', ' ')}: {record.get('text', '')}"
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output" | "deployed" | "taken-back":
+            return f"{record['kind'].replace('-', ' ')}: {record.get('text', '')}"
     return None
 
 
