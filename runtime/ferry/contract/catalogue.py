@@ -15,7 +15,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.lenient import known
 
 RECORDS_MAX = 20
-"""Programs that are remembered; older ones are forgotten, their operators never."""
+"""Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,11 @@ class Catalogue:
     def with_program(self, program: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> Catalogue:
         """With this program in place of the one with its number, and with these operators."""
         others = [one for one in self.programs if one.number != program.number]
-        programs = sorted((*others, program), key=lambda one: one.number)[-RECORDS_MAX:]
-        return Catalogue(tuple(operators) or self.operators, tuple(programs))
+        programs = sorted((*others, program), key=lambda one: one.number)
+        refused = [one for one in programs if one.refused][-RECORDS_MAX:]
+        deployed = [one for one in programs if not one.refused][-RECORDS_MAX:]
+        kept = sorted((*refused, *deployed), key=lambda one: one.number)
+        return Catalogue(tuple(operators) or self.operators, tuple(kept))
 
     def dump(self) -> str:
         """JSON."""

@@ -105,6 +105,9 @@ class EpochNotes:
     """Records of this epoch by their age when it was planned."""
     aside: tuple[RecordPlace, ...] = ()
     """Records of this epoch that are left out because each kills its task. A repeated read leaves them out, too."""
+    origins: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By id of the operator: what its inputs read, a source or `@` and the id of an operator. Another program may have other
+    inputs: flows of an input that is not read any more must not hold the watermark back."""
 
     def next_epoch(self, late: int, spark: str) -> EpochNotes:
         """Notes of the next epoch, before it has read anything. `late`: late records of the last step of this epoch."""
@@ -124,25 +127,36 @@ class EpochNotes:
         now: int = 0,
         idle: Mapping[int, int] | None = None,
         unlisted: Iterable[int] = (),
+        origins: Sequence[str] = (),
     ) -> EpochNotes:
-        """The notes with the receipts of an operator's ingest.
+        """The notes with the receipts of an operator's ingest. `operator`: its id.
 
         `now`: when the epoch was planned. `idle`: timeouts by input, of inputs with a timeout. `unlisted`: inputs whose
         flows are named only by their records.
         """
         rows = sum(r.rows for r in receipts)
         malformed = sum(r.malformed for r in receipts)
-        mine = _advanced(self.maxima.get(operator, {}), receipts, now, idle or {}, unlisted)
+        were = self.origins.get(operator, tuple(origins))
+        clocks = self.maxima.get(operator, {})
+        if were != tuple(origins):
+            same = {side for side, pair in enumerate(zip(were, origins, strict=False)) if pair[0] == pair[1]}
+            clocks = {side: clocks[side] for side in clocks if side in same}
+        mine = _advanced(clocks, receipts, now, idle or {}, unlisted)
         return replace(
             self,
             epoch=EpochCounts(self.epoch.rows + rows, self.epoch.malformed + malformed, self.epoch.late),
             maxima={**self.maxima, operator: mine},
+            origins={**self.origins, operator: tuple(origins)} if origins else self.origins,
             rows=self.rows + rows,
             malformed=self.malformed + malformed,
             flush=self.flush or any(r.flush for r in receipts),
             letters=(*self.letters, *letters),
             ages=added((self.ages, *(r.ages for r in receipts))),
         )
+
+    def without(self, aside: tuple[RecordPlace, ...]) -> EpochNotes:
+        """The notes, with these records left out."""
+        return replace(self, aside=aside)
 
     def newest(self, operators: Sequence[int]) -> dict[int, int]:
         """By position: the greatest event time that sources have brought for an operator. `operators`: ids by position."""
@@ -158,7 +172,7 @@ class EpochNotes:
         """JSON, as it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}
         doc = {**asdict(self), "maxima": maxima}
-        for name in ("ages", "aside"):
+        for name in ("ages", "aside", "origins"):
             if not doc[name]:
                 del doc[name]  # as in releases without these fields
         return json.dumps(doc, separators=(",", ":")).encode()
@@ -173,6 +187,7 @@ class EpochNotes:
             for operator, sides in doc.get("maxima", {}).items()
         }
         doc["aside"] = tuple((source, split, number) for source, split, number in doc.get("aside", ()))
+        doc["origins"] = {operator: tuple(read) for operator, read in _by_number(doc.get("origins", {})).items()}
         return EpochNotes(**{**doc, "letters": tuple(doc.get("letters", ())), "ages": _by_number(doc.get("ages", {}))})
 
 

@@ -31,6 +31,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, Superseded
 from ferry.contract.last_words import last_words, words_of
 from ferry.contract.program_diff import ProgramDiff, program_diff
+from ferry.contract.programs import program_at
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
 from ferry.driver.errors import Stopped
@@ -257,8 +258,8 @@ class Deploys:
         return replace(before, plan=plan, works=works, number=record.number, signatures=signatures)
 
     # ---- outcomes
-    def version(self, number: int) -> Program:
-        """The program of an epoch that begins now, or is repeated."""
+    def version(self, number: int, epoch: int) -> Program:
+        """The program of an epoch that begins now, or is repeated. Its sinks are open."""
         if number not in self._programs:  # Deployed by another driver, after this one had read the journal.
             catalogue, _ = self._life.announcer.journaled()
             record = catalogue.program(number) if catalogue is not None else None
@@ -271,11 +272,15 @@ class Deploys:
         splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
         self._life.splits.update(splits)
         tell_windows(self._life.metrics, [operator.descriptor for operator in program.plan.operators])
-        if not self._open_sinks(program, self._in_force.since - 1, lambda: self._in_force.number != number):
-            if (now := self._in_force.number) == number:
-                raise Stopped("the job was stopped")
-            return self.version(now)
-        return program
+
+        def present() -> int:
+            return program_at(self._life.loop.machine.table.programs, epoch).number
+
+        if self._open_sinks(program, epoch - 1, lambda: present() != number):
+            return program
+        if present() == number:
+            raise Stopped("the job was stopped")
+        return self.version(present(), epoch)  # It was taken back meanwhile.
 
     def settled(self, number: int) -> None:
         """An epoch of this program is committed: it is not taken back any more."""
@@ -307,4 +312,5 @@ class Deploys:
         with suppress(Superseded):
             announcer.record(announcer.catalogue.with_program(record), self._life.loop.machine.generation)
         with self._lock:
-            self._under_way, self._phase = None, ""
+            if self._under_way is not None and self._under_way.number == outcome.number:
+                self._under_way, self._phase = None, ""

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -66,8 +65,8 @@ TIMER_SECONDS = 1.5
 class Versions(Protocol):
     """The programs of the job."""
 
-    def version(self, number: int) -> Program:
-        """A program, loaded, with open sinks. Its epoch begins now, or is repeated."""
+    def version(self, number: int, epoch: int) -> Program:
+        """The program of an epoch that begins now, or is repeated; loaded, with open sinks."""
 
     def settled(self, number: int) -> None:
         """An epoch of this program is committed."""
@@ -209,7 +208,7 @@ class Epochs:
                 self._unsettled = self._failed_first = False
                 self._versions.settled(at.number)
             return
-        program = self._program = self._versions.version(at.number)
+        program = self._program = self._versions.version(at.number, epoch)
         self._unsettled, self._failed_first = True, False
         self.plan = plan = program.plan
         self._planned = planned_once(self.spark, plan, program.works)
@@ -335,7 +334,10 @@ class Epochs:
         now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
         idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
         unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
-        notes = replace(begun.add(self._id(step), receipts, letters, now, idle, unlisted), aside=self._poison.aside)
+        origins = [
+            i.origin if isinstance(i.origin, str) else f"@{self._id(Step(step.epoch, i.origin))}" for i in inputs
+        ]
+        notes = begun.add(self._id(step), receipts, letters, now, idle, unlisted, origins).without(self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now, step.epoch)
         self._judge_input(step, before, notes, receipts)

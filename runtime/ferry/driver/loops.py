@@ -187,11 +187,11 @@ class Loops:
         return True
 
     def settle(self, program: int) -> None:
-        """This program is in force for good: the loops of all others end, and it gets as many."""
+        """This program is in force for good: the loops of all programs before it end, and it gets as many."""
         slots = self._wanted()
         with self._changed:
             self._program = program
-            self.forget(*[number for number in self._works if number != program])
+            self.forget(*[number for number in self._works if number < program])
             self._keep_program(program, slots)
 
     def has(self, program: int) -> bool:

@@ -86,6 +86,8 @@ class Data:
             self._record.saved = saved.changed(programs=first_program(len(descriptors)))
         self.damage = self._record.damage
         """why the life before dropped its state; empty: it did not"""
+        if any(number >= len(descriptors) for program in self._record.saved.programs for number in program.operators):
+            raise BeginsAnew(f"{me}: it has state of operators that the published catalogue lacks: it restarts")
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
         """memory that may be lent to a device: logged deltas are sent from there"""

@@ -72,6 +72,20 @@ def test_what_was_committed_of_one_flow_goes_on_with_a_timeout() -> None:
     assert notes.maxima[0] == {0: {"": FlowClock(7, 70)}, 1: {"": FlowClock(9)}}
 
 
+def test_flows_of_an_input_that_is_not_read_any_more_are_forgotten() -> None:
+    """Another program reads another source there: the last event time of a flow of the old one would hold the watermark back."""
+    flows = {0: {"p0": False, "p1": False}}
+    first = [Receipt(1, maxima={0: {"p0": 5, "p1": 6}, 1: {"": 7}}, flows=flows)]
+    notes = EpochNotes().add(3, first, [], origins=("orders", "@1"))
+    assert EpochNotes.load(notes.dump()) == notes
+    same = notes.add(3, [Receipt(2)], [], origins=("orders", "@1"))
+    assert same.maxima == notes.maxima
+    other = notes.add(3, [Receipt(2, maxima={0: {"": 9}})], [], origins=("payments", "@1"))
+    assert other.maxima[3][0] == {"": FlowClock(9)} and other.maxima[3][1] == notes.maxima[3][1]
+    released = EpochNotes.load(COMMITTED[0]).add(0, [Receipt(2)], [], origins=("orders", "more"))
+    assert released.maxima == EpochNotes.load(COMMITTED[0]).maxima, "notes of the release before name no origins"
+
+
 def test_notes_are_values() -> None:
     KNOWN.add(0, [Receipt(1, maxima={0: {"": 99}, 1: {"": 1}})], ["x"]).next_epoch(1, "y")
     assert KNOWN.dump() == COMMITTED[1]

@@ -92,3 +92,10 @@ def test_old_programs_are_forgotten_and_operators_never() -> None:
         catalogue = catalogue.with_program(ProgramRecord(number, (0,), (SALES,)))
     assert len(catalogue.programs) == RECORDS_MAX and catalogue.program(1) is None
     assert catalogue.program(RECORDS_MAX + 9) is not None and catalogue.operators == (SALES,)
+
+
+def test_refused_programs_never_push_out_the_program_in_force() -> None:
+    catalogue = first_catalogue([SALES])
+    for number in range(2, 3 * RECORDS_MAX):
+        catalogue = catalogue.with_program(ProgramRecord(number, (0,), (SALES,), refused="no"))
+    assert catalogue.program(1) is not None and len(catalogue.programs) == RECORDS_MAX + 1

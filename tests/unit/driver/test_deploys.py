@@ -151,7 +151,7 @@ def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> 
     rig.table.programs = first_program(1)
     rig.life.loop.on_deployed(core.Deployed(2, "it was rolled back"))
     rig.until(lambda: rig.states() == {2: "refused", 1: "in force"})
-    assert rig.deploys.version(1).number == 1
+    assert rig.deploys.version(1, 7).number == 1
 
 
 def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +168,26 @@ def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypat
 def test_a_program_that_another_driver_has_deployed_is_built_from_the_journal(rig: Rig) -> None:
     record = ProgramRecord(2, (1, 0), (MORE, COUNTS), file="v2.py")
     rig.announcer.journaled = lambda: (rig.announcer.catalogue.with_program(record, (COUNTS, MORE)), None)
-    assert rig.deploys.version(2).number == 2
+    assert rig.deploys.version(2, 7).number == 2
     with pytest.raises(Refusal, match="no text of program 5"):
-        rig.deploys.version(5)
+        rig.deploys.version(5, 7)
+
+
+def test_a_program_that_is_taken_back_while_its_sinks_open_gives_way(rig: Rig) -> None:
+    rig.deployed()
+    opened: list[int] = []
+
+    def open_sinks(program: Program, committed: int, is_over: Any) -> bool:
+        opened.append(program.number)
+        if program.number == 2:
+            rig.table.programs = first_program(1)
+        return not is_over()
+
+    rig.deploys._open_sinks = open_sinks  # type: ignore[assignment]
+    assert rig.deploys.version(2, 7).number == 1 and opened == [2, 1]
+
+
+def test_rows_of_an_earlier_program_are_published_by_that_program(rig: Rig) -> None:
+    """A repeated epoch, though another program is in force."""
+    rig.deployed()
+    assert rig.deploys.version(1, 6).number == 1 and rig.deploys.version(2, 7).number == 2

@@ -14,7 +14,9 @@ from ferry.contract import messages as m
 from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import Unreachable
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.programs import ProgramVersion, first_program
+from ferry.protocol import instance as core
 from ferry.sidecar import programs
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.programs import LoadedProgram, ProgramLoader
@@ -23,6 +25,7 @@ from tests.unit.sidecar.test_data import ME, settings_of
 
 COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
 MORE = replace(COUNTS, name="more", index=1)
+COMMITTED = CommitId(Step(4, 1), Attempt(1, 3))
 CATALOGUE = first_catalogue([COUNTS]).with_program(
     ProgramRecord(2, (1, 0), (replace(MORE, index=0), replace(COUNTS, index=1))), (COUNTS, MORE)
 )
@@ -108,3 +111,14 @@ WIDE = replace(
 def test_an_operator_is_rehearsed_to_its_fired_rows(tmp_path: Path, descriptor: OperatorDescriptor) -> None:
     rehearse_operator(descriptor, tmp_path / "scratch")
     assert not (tmp_path / "scratch").exists()
+
+
+def test_files_of_operators_that_the_catalogue_lacks_are_not_opened(rig: Rig, tmp_path: Path) -> None:
+    """An old catalogue was published: the instance waits for the right one, and keeps its files."""
+    assert rig.load(2).error == ""
+    rig.data.perform(core.Save(core.InstanceRecord(1, programs=(ProgramVersion(2, 0, (1, 0)),), committed=COMMITTED)))
+    settings = settings_of(tmp_path)
+    with pytest.raises(BeginsAnew, match="state of operators that the published catalogue lacks"):
+        Data(settings, ME, tmp_path, [COUNTS], lambda *a: None, lambda *a: True)
+    again = Data(settings, ME, tmp_path, [COUNTS, MORE], lambda *a: None, lambda *a: True)
+    assert again._record.saved.committed == COMMITTED and not again.damage
