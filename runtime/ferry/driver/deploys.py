@@ -65,6 +65,8 @@ class Deploys:
         self._lock = threading.Lock()
         self._under_way: ProgramRecord | None = None
         self._phase = ""
+        self._withdrawn = 0
+        """Number of a program that is not to be deployed any more."""
         self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
         life.loop.on_deployed = self._outcomes.put
 
@@ -91,8 +93,15 @@ class Deploys:
         return record.number
 
     def rollback(self, number: int | None, at: int = 0) -> int:
-        """Deploy an earlier program again, under a new number; None: the one before the program in force."""
+        """Deploy an earlier program again, under a new number; None: the one before the program in force.
+
+        Without a number it also gives up a deploy under way. Returns the number of the program that will be in force.
+        """
         catalogue, now = self._life.announcer.catalogue, self._in_force.number
+        if number is None and (under_way := self._under_way) is not None:
+            self._withdrawn = under_way.number
+            self._life.loop.post(core.Withdraw(under_way.number))
+            return int(now)
         if number is None and self._life.loop.machine.deploying.may_take_back(now):
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
             return int(self._life.loop.machine.table.programs[-2].number)
@@ -193,6 +202,9 @@ class Deploys:
             until = time.monotonic() + LOAD_SECONDS
             if not program.loops.load(record.number, program.works, lambda: time.monotonic() > until):
                 raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
+        if self._withdrawn == record.number:
+            raise SpecRefused("it was withdrawn")
+        self._phase = f"waiting for epoch {at}" if at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
         self._life.loop.post(core.Deploy(record.number, record.operators, document, at))
 

@@ -52,7 +52,7 @@ class Rig:
         loop = SimpleNamespace(machine=self.machine, post=self.posted.append, on_deployed=None)
         self.life: Any = SimpleNamespace(
             settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), splits={},
-            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace()),
+            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace(), epoch=3),
         )  # fmt: skip
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
         monkeypatch.setattr(self.deploys, "_checked", self.checked)
@@ -105,7 +105,7 @@ def test_a_program_is_journaled_before_the_coordinator_deploys_it(rig: Rig) -> N
     assert (wanted.file, wanted.arguments, wanted.since, wanted.started_with) == (
         "v2.py", {"n": 1}, None, rig.settings.started_with,
     )  # fmt: skip
-    assert rig.recorded[0].operators == (COUNTS, MORE) and rig.states() == {2: "loading", 1: "in force"}
+    assert rig.recorded[0].operators == (COUNTS, MORE) and rig.states() == {2: "waiting for epoch 5", 1: "in force"}
     rig.in_force(2, 7)
     assert rig.recorded[-1].program(2).since == 7 and rig.states() == {2: "in force", 1: "over"}
 
@@ -141,6 +141,20 @@ def test_a_rollback_deploys_the_program_before_under_a_new_number(rig: Rig) -> N
     assert rig.deploys.rollback(None) == 3
     rig.until(lambda: rig.announcer.catalogue.program(3) is not None)
     assert rig.announcer.catalogue.program(3).file == "job.py"
+
+
+def test_a_rollback_gives_up_a_deploy_under_way(rig: Rig) -> None:
+    """Also one that the coordinator does not know yet."""
+    rig.deploys.request(DeployRequest(file="v2.py", at=100))
+    rig.until(lambda: rig.posted)
+    assert rig.deploys.rollback(None) == 1 and rig.posted[-1] == core.Withdraw(2)
+    rig.life.loop.on_deployed(core.Deployed(2, "it was withdrawn"))
+    rig.until(lambda: rig.states()[2] == "refused")
+    rig.posted.clear()
+    rig.deploys._withdrawn = 3
+    rig.deploys.request(DeployRequest(file="v3.py"))
+    rig.until(lambda: rig.states().get(3) == "refused")
+    assert rig.posted == []
 
 
 def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> None:

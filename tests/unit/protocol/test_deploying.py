@@ -135,6 +135,18 @@ def test_an_instance_that_comes_back_loads_it_before_the_switch() -> None:
     epoch(one, 2, operators=2)
 
 
+def test_an_instance_that_comes_while_a_program_waits_for_its_epoch_has_the_whole_time() -> None:
+    one = top(load_ms=5_000, load_again_ms=500)
+    one.tell(c.Deploy(2, (1, 0), b"", at=3))
+    load(one, A, B)
+    one.wait(20_000)
+    one.back(B, one.crash(B))
+    one.wait(2_000)
+    assert not deployed(one) and loads(one)[-1] == B
+    one.wait(4_000)
+    assert deployed(one) == [c.Deployed(2, "it was not loaded after 5 s by 1.0 (of 1)")]
+
+
 def test_one_deploy_replaces_another() -> None:
     one = top()
     one.tell(DEPLOY)

@@ -95,7 +95,10 @@ class Deploying:
 
     def tick(self) -> None:
         """Repeat the request to instances that have not answered; refuse after the deadline."""
-        if self.wanted is None or not (waited_for := self._waited_for()):
+        if self.wanted is None:
+            return
+        if not (waited_for := self._waited_for()):
+            self._since = self._driver.now  # The deadline of an instance that comes later begins then.
             return
         settings = self._driver.settings
         if self._driver.now - self._since > settings.load_ms:
