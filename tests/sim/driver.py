@@ -204,6 +204,8 @@ class Driver:
         self.rows(job.rows[origin], fetched, failed)
 
     def stage(self, job: core.StartIngest, batches: list[Batch], failed: Any) -> None:
+        if job.run != self.core.attempts.run:
+            return  # A program was taken back meanwhile: a real driver ends a run before it begins the next one.
         world = self.world
         node = self.node_of(job.step)
         operator = node.id

@@ -129,6 +129,10 @@ class Attempts:
         """Whether an attempt was begun and is neither abandoned nor decided."""
         return self._driver.phase is Phase.PREPARE and self.trying
 
+    def have_begun(self, epoch: int) -> bool:
+        """Whether an attempt of this epoch was begun: members have released the rows of the epoch before."""
+        return self.commit_id is not None and self.commit_id.step.epoch == epoch
+
     def is_now(self, step: Step, attempt: Attempt) -> bool:
         """Whether this is the attempt under way."""
         return self.is_running and (step, attempt) == self.commit_id

@@ -57,6 +57,10 @@ class EpochSteps:
         elif not self._checkpoints.holds:
             self._ingest(self._commits.following)
 
+    def begin_again(self) -> None:
+        """The program of the epoch was taken back. No copy comes in sync now: its first Prepare was sent."""
+        self._ingest(self._commits.following)
+
     def _ingest(self, step: Step) -> None:
         self._commits.end()
         self._attempts.ingest(step)

@@ -163,8 +163,11 @@ class Coordinator:
                 self.steps.step_committed()
             case io.Phase.IDLE | io.Phase.HOLD if self.checkpoints.holds:
                 self.checkpoints.begin()
-            case io.Phase.HOLD if not self._switch() and not self._journal(self.moves.regrouped(epoch_begins=False)):
-                self.steps.begin()
+            case io.Phase.HOLD if not self._switch():
+                if self.attempts.have_begun(commits.following.epoch):
+                    self.steps.begin_again()
+                elif not self._journal(self.moves.regrouped(epoch_begins=False)):
+                    self.steps.begin()
 
     def _is_restored(self) -> bool:
         """Whether the restore is over and the journal does not say so yet."""
