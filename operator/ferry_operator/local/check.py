@@ -63,7 +63,7 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
 
 
 def deployable(settings: RunSettings, program: Program, arguments: dict[str, Any]) -> Checked:
-    """The result of a build of another program for a run."""
+    """Build a program for a deploy to this run, and return the result."""
     try:
         build = _built(program, [arguments, settings.output, settings.events], True, BUILD_SECONDS, operators=True)
     except subprocess.TimeoutExpired as late:

@@ -40,7 +40,7 @@ class LocalDeploys:
     def compared(
         self, file: Path | None, change: Callable[[Document], Document]
     ) -> tuple[list[OperatorFate], Document]:
-        """What becomes of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
+        """The fate of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
 
         `file`: the program; None: the text of the program in force.
         `change` returns the arguments of the program from the present arguments.

@@ -49,7 +49,7 @@ class ProgramRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeployRequest:
-    """What to deploy."""
+    """A request to deploy a program."""
 
     module: str | None = None
     file: str | None = None

@@ -1,4 +1,4 @@
-"""What becomes of the state of each operator when a job gets another program. The name identifies an operator."""
+"""Decides whether each operator keeps its state under another program. The name identifies an operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT, ADDED, RETURNS, REMOVED = "kept", "added", "returns", "removed"
 
 @dataclass(frozen=True, slots=True)
 class OperatorFate:
-    """What becomes of an operator."""
+    """Whether an operator is kept, added or removed by a deploy."""
 
     name: str
     fate: str

@@ -83,7 +83,7 @@ class Deploys:
 
     # ---- requests
     def catalogue(self) -> dict[str, Any]:
-        """What a program is compared with, for a check before a deploy."""
+        """All operators of the job and the ids in force: a check compares a program with them."""
         return {"catalogue": self._life.announcer.catalogue.dump(), "inForce": self._in_force.operators}
 
     def request(self, request: DeployRequest) -> int:

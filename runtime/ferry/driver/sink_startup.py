@@ -74,7 +74,7 @@ class SinkStartup:
         metrics: DriverMetrics,
         is_over: Callable[[], bool],
     ) -> bool:
-        """Open the sinks of another program that were never opened; False: the job must stop, or `is_over()`."""
+        """Open the new sinks of a deployed program; False: the job must stop, or `is_over()` is true."""
 
         def require() -> None:
             if is_over():

@@ -61,7 +61,7 @@ class ProcessState:
         self.__dict__.pop("_process", None)
 
     def run_as(self, descriptor: OperatorDescriptor, load: Callable[[], Process]) -> None:
-        """Run the code of another program, whose process has the same tables."""
+        """Use the process of another program from now on. It has the same tables."""
         if descriptor != self.descriptor:
             self._take(descriptor, load)
 

@@ -1,4 +1,4 @@
-"""What becomes of operators when a job gets another program; and the catalogue that remembers all of them."""
+"""The fate of operators under another program, and the catalogue of all operators."""
 
 from __future__ import annotations
 
