@@ -47,6 +47,7 @@ class Loops:
             if loop.owes:
                 self.replace(loop)
         self.job, self.done, self.open, self.failed, self.winners = job, done, len(batches), False, {}
+        self.node = self.driver.node_of(job.step)
         for batch in batches:
             self.assign(job, batch)
         if not batches:
@@ -72,7 +73,14 @@ class Loops:
         if fate != "dies" or rnd.random() < 0.5:
             stands = not fair and rnd.random() < 0.06
             self.world.after(
-                rnd.randint(40, 400) if stands else rnd.randint(1, 6), self.work, loop, job, task, batch, fate
+                rnd.randint(40, 400) if stands else rnd.randint(1, 6),
+                self.work,
+                loop,
+                job,
+                self.node.id,
+                task,
+                batch,
+                fate,
             )
 
     def gone(self, loop: Loop) -> None:
@@ -81,14 +89,15 @@ class Loops:
             self.assign(self.job, batch)
 
     # ---- in the loop
-    def work(self, loop: Loop, job: core.StartIngest, task: int, batch: Batch, fate: str) -> None:
-        """Stage the records of a share, and answer: also without its driver, but not after the loss of everything."""
+    def work(self, loop: Loop, job: core.StartIngest, operator: int, task: int, batch: Batch, fate: str) -> None:
+        """Stage the records of a share for an operator, by its id, and answer: also without its driver, but not after the
+        loss of everything."""
         if self.driver.run != self.world.run_number:
             return
         world, helper, ok = self.world, self.world.rnd.choice(job.helpers), [True]
         fragment = Fragment(job.step, self.driver.generation, job.run, task)
         world.checks.fragments[fragment] = batch
-        part = data.partial(self.driver.node_of(job.step).id, [record for _, record in batch], world.vnodes)
+        part = data.partial(operator, [record for _, record in batch], world.vnodes)
 
         def staged() -> None:
             world.after(world.rnd.randint(0, 4), self.answered, loop, task, helper, ok[0], fate == "fails")
