@@ -11,15 +11,18 @@ import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ferry_workloads.smq import SmqGenerator
 from tests.cluster import runner
 
 KEYS = 8
+PACE = 1500
+SPAN_MS = 8000
 
 PIPELINE = """
 from dataclasses import dataclass
@@ -62,6 +65,10 @@ def pipeline(streams, args):
 WINDOWS = """windows = numbers.window(ferry.tumbling("500ms")).aggregate("windows", n=ferry.count())
     return [windows.sink(ferry.parquet("windows")), seen]"""
 
+SPANS = """{name} = numbers.window(ferry.tumbling("8s")).aggregate("{name}", n=ferry.count())
+    return [{name}.sink(ferry.parquet("spans")), seen]"""
+"""Windows of an operator with this name, whose sink is the same for every name."""
+
 JOB = """
 apiVersion: ferry.dev/v1alpha1
 kind: StreamJob
@@ -83,7 +90,7 @@ def program(base: Path, name: str, step: int, more: str = "return seen") -> Path
     return folder / "job.py"
 
 
-def job(base: Path, pace: int = 1500) -> Path:
+def job(base: Path, pace: int = PACE) -> Path:
     """The job file, of a program with step 1."""
     file = base / "job.yaml"
     file.write_text(JOB.format(file=program(base, "first", 1), pace=pace))
@@ -119,6 +126,16 @@ def read(folder: Path) -> dict[int, pa.Table]:
     for file in folder.glob("epoch=*/*.parquet"):
         files[int(file.parent.name.removeprefix("epoch="))].append(pq.ParquetFile(file).read())
     return {epoch: pa.concat_tables(tables) for epoch, tables in sorted(files.items())}
+
+
+def spans(output: Path, epochs: range) -> Counter[tuple[int, int, int]]:
+    """Key, begin and count of the windows of all numbers that were seen in these epochs."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for epoch, table in read(output / "seen").items():
+        if epoch in epochs:
+            begins = SmqGenerator(rate=PACE).times(table.column("seq").to_numpy()) // SPAN_MS * SPAN_MS
+            counts.update(zip(table.column("k").to_pylist(), begins.tolist(), strict=True))
+    return Counter((k, begin, n) for (k, begin), n in counts.items())
 
 
 def wrong(output: Path, steps: dict[int, int]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,43 @@ def test_programs_change_while_workers_and_drivers_die(tmp_path: Path) -> None:
     ]
     assert windows_seen and len(set(windows_seen)) == len(windows_seen), "a window fired twice"
     assert [line.split()[0] for line in shown[0].splitlines()[1:6]] == ["5", "4", "3", "2", "1"], shown
+
+
+def test_open_windows_of_a_removed_operator_fire_once(tmp_path: Path) -> None:
+    """Into its own sink, also if an operator in its place writes there, and if the driver dies meanwhile."""
+    first, second = (
+        deploys.program(tmp_path, name, 1, deploys.SPANS.format(name=name)) for name in ("first_spans", "second_spans")
+    )
+    epochs, shown = list[int](), list[str]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        epochs.append(deploys.deploy(running, first))
+        running.await_epoch(epochs[-1] + 10)
+        epochs.append(deploys.deploy(running, second))
+        running.signal("driver", signal.SIGKILL)
+        running.await_epoch(epochs[-1] + 10)
+        epochs.append(deploys.deploy(running, deploys.program(tmp_path, "without", 1)))
+        deadline = time.monotonic() + 120
+        while "spans" in (text := deploys.ferry(running, "versions", "numbers")[1].splitlines()[1]):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.5)
+        shown.append(deploys.ferry(running, "versions", "numbers")[1])
+        code, text = deploys.ferry(running, "rollback", "numbers")
+        assert code == 0, text
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    fired = Counter(
+        (r["k"], r["window_start"], r["n"])
+        for t in deploys.read(result.output / "spans").values()
+        for r in t.to_pylist()
+    )
+    a, b, c = epochs
+    assert fired == deploys.spans(result.output, range(a, b)) + deploys.spans(result.output, range(b, c)), (
+        result.story()
+    )
 
 
 REFUSED = {

@@ -70,6 +70,8 @@ class Input:
     """Column with the name of each record's flow. None: the source names its flows, or is a single flow."""
     side: int = 0
     """The side of the operator that reads this input: 1 for the right side of a join."""
+    closed: bool = False
+    """Whether only event times are read, because the operator is being retired."""
     initial: bool = False
     """Whether the operator's state begins from this input. It is read before all other inputs and has no event times."""
 

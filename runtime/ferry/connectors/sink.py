@@ -90,6 +90,11 @@ class Sink(ABC):
         """Keep the rows of later epochs, and accept new epochs of these numbers. Must be idempotent."""
 
 
+def distinct(sinks: Iterable[Sink]) -> list[Sink]:
+    """Each sink once: rows of several operators may go to one sink after a deploy."""
+    return list({id(sink): sink for sink in sinks}.values())
+
+
 def place(sinks: Iterable[Sink], base: str | None) -> None:
     """Give every sink its directory. Raises SpecRefused for a shared directory: each sink would skip the other's epochs."""
     placed: dict[Path, Sink] = {}

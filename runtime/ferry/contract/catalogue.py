@@ -9,13 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.lenient import known
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
+
+
+class Retired(NamedTuple):
+    """An operator that a program does not have any more: it reads nothing, and its open windows still fire."""
+
+    operator: int
+    """its id"""
+    program: int
+    """the number of the program whose text has it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,10 @@ class ProgramRecord:
     """Why it was not deployed."""
     started_with: str = ""
     """`started_with` of the settings at its deploy: a later start with other settings is another program."""
+    retires: tuple[Retired, ...] = ()
+    """the last of its operators"""
+    settles: int | None = None
+    """The program that it goes on with, without the operators that are retired by now; None: the user deployed it."""
 
     @property
     def pipeline(self) -> tuple[str | None, str | None, str | None]:
@@ -85,7 +98,9 @@ class Catalogue:
         others = [one for one in self.programs if one.number != program.number]
         programs = sorted((*others, program), key=lambda one: one.number)
         refused = [one for one in programs if one.refused][-RECORDS_MAX:]
-        deployed = [one for one in programs if not one.refused][-RECORDS_MAX:]
+        deployed = [one for one in programs if not one.refused]
+        needed = {retired.program for one in deployed[-2:] for retired in one.retires}
+        deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = sorted((*refused, *deployed), key=lambda one: one.number)
         return Catalogue(tuple(operators) or self.operators, tuple(kept))
 
@@ -112,6 +127,7 @@ class Catalogue:
                 **{
                     **known(ProgramRecord, document),
                     "operators": tuple(document["operators"]),
+                    "retires": tuple(Retired(*one) for one in document.get("retires", ())),
                     "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
                 }
             )

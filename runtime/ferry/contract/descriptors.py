@@ -24,12 +24,14 @@ A single integer key is stored as itself; every other key as the bytes of `ferry
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, assert_never
 
 from ferry.contract import limits
+from ferry.contract.program_text import FERRYS
 
 KeyType = str
 """Kind of a key's element; see `ferry.kernels.kinds`."""
@@ -133,6 +135,14 @@ class OperatorDescriptor:
     def windowed(self) -> bool:
         """False when all records of a key belong together, whatever their times."""
         return self.window != GLOBAL
+
+    @property
+    def firing_window(self) -> Window | None:
+        """The windows that it fires at their ends; None: its rows do not belong to windows."""
+        if self.process is None:
+            return self.window if self.windowed else None
+        arguments = json.loads(self.process.arguments) if self.process.made_of.startswith(FERRYS) else {}
+        return Window(arguments["size_ms"], arguments["slide_ms"]) if {"size_ms", "slide_ms"} <= {*arguments} else None
 
     @property
     def timed(self) -> bool:

@@ -10,7 +10,7 @@ from ferry.contract.differences import changes_of
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import FERRYS
 
-KEPT, ADDED, RETURNS, REMOVED = "kept", "added", "returns", "removed"
+KEPT, ADDED, RETURNS, RETIRED, REMOVED = "kept", "added", "returns", "retired", "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,10 @@ def program_diff(
         )
     for number in in_force:
         if number not in ids:
-            words = "reads nothing more; its open windows do not fire, and its state is kept for its return"
-            fates.append(OperatorFate(catalogue[number].name, REMOVED, words))
+            fires = catalogue[number].firing_window is not None
+            words = "its open windows fire at their ends" if fires else "its state is kept for its return"
+            fate = RETIRED if fires else REMOVED
+            fates.append(OperatorFate(catalogue[number].name, fate, f"reads nothing more; {words}"))
     return ProgramDiff(tuple(operators), tuple(ids), tuple(fates))
 
 

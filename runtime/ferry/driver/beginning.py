@@ -36,6 +36,8 @@ def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSet
         deployed_at=known.deployed_at if known is not None else 0.0,
         since=known.since if known is not None else 0,
         started_with=settings.started_with,
+        retires=known.retires if known is not None else (),
+        settles=known.settles if known is not None else None,
     )
     if number > 1 and known is None:
         raise SpecRefused(f"the journal has no text of program {number}, which is in force: bring back the journal")

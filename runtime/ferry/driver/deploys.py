@@ -18,34 +18,38 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ferry.connectors.sink import identify
 from ferry.connectors.splits import Splits
 from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, Superseded
 from ferry.contract.last_words import last_words, words_of
+from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.programs import program_at
+from ferry.contract.results import result_of
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
 from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
-from ferry.driver.program_parts import same_parts, signatures_of
+from ferry.driver.program_parts import same_parts
+from ferry.driver.retiring import ends, to_retire, with_retired
 from ferry.protocol import coordinator as core
-from ferry.spark import compile
 from ferry.spark.feeds import why_planned
 
 log = logging.getLogger("ferry.driver")
 
 CHECK_SECONDS = 60.0
 """Time for a program's `sources` and `pipeline` in the child process."""
+
+SETTLE_SECONDS = 10.0
+"""Between two tries to go on without retired operators."""
 
 LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
@@ -68,6 +72,9 @@ class Deploys:
         self._withdrawn = 0
         """Number of a program that is not to be deployed any more."""
         self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
+        self._ends: dict[int, dict[int, int]] = {}
+        """By number of the program in force: when the windows of its retired operators have fired, by id."""
+        self._settles_at = 0.0
         life.loop.on_deployed = self._outcomes.put
 
     def start(self) -> None:
@@ -105,8 +112,12 @@ class Deploys:
         if number is None and self._life.loop.machine.deploying.may_take_back(now):
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
             return int(self._life.loop.machine.table.programs[-2].number)
-        known = [one for one in catalogue.programs if one.since is not None and one.number < now]
-        chosen = catalogue.program(number) if number is not None else (known[-1] if known else None)
+        known = [
+            one for one in catalogue.programs if one.since is not None and one.number < now and one.settles is None
+        ]
+        record = catalogue.program(now)
+        before = [one for one in known if record is None or one.number != record.settles]
+        chosen = catalogue.program(number) if number is not None else (before[-1] if before else None)
         if chosen is None or chosen.number == now or chosen.since is None:
             which = (
                 "no program was in force before" if number is None else f"program {number} was never in force before"
@@ -188,9 +199,23 @@ class Deploys:
 
     def _deploy(self, record: ProgramRecord, at: int) -> None:
         descriptors, diff = self._checked(record)
-        record = replace(record, operators=diff.ids, descriptors=tuple(descriptors))
         announcer = self._life.announcer
-        announcer.record(announcer.catalogue.with_program(record, diff.operators), self._life.loop.machine.generation)
+        before = self._programs.get(self._in_force.number, self._life.program)
+        now = announcer.catalogue.program(self._in_force.number)
+        retires = to_retire(now, before.plan.operators, diff.ids) if now is not None else ()
+        ids = (*diff.ids, *(one.operator for one in retires))
+        known = {
+            number: one for one in before.plan.operators for number in [self._in_force.operators[one.descriptor.index]]
+        }
+        descriptors += [replace(known[one.operator].descriptor, index=ids.index(one.operator)) for one in retires]
+        self._journal(
+            replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires), at, diff.operators
+        )
+
+    def _journal(self, record: ProgramRecord, at: int, operators: Sequence[OperatorDescriptor] = ()) -> None:
+        """Journal a program as wanted, and load it."""
+        announcer = self._life.announcer
+        announcer.record(announcer.catalogue.with_program(record, operators), self._life.loop.machine.generation)
         self._under_way = record
         self._load(record, at)
 
@@ -258,12 +283,12 @@ class Deploys:
     def _built(self, record: ProgramRecord) -> Program:
         """The program, built in this process: the child has built it before. Raises SpecRefused."""
         life, settings = self._life, self._life.settings
-        module = compile.load(*record.pipeline)
-        plan = compile.build(life.program.spark, module, record.arguments, settings.output, settings.events)
-        signatures = signatures_of(plan)
-        identify(plan.sinks, settings.job, settings.run)
         before = self._programs.get(self._in_force.number, self._life.program)
-        plan = same_parts(before.plan, before.signatures, plan, signatures)
+        text = life.texts.build(record)
+        text = replace(text, plan=same_parts(before.plan, before.signatures, text.plan, text.signatures))
+        life.texts.keep(text)
+        catalogue = life.announcer.catalogue
+        plan, signatures = with_retired(settings, record, text, lambda number: life.texts.of(number, catalogue))
         works = works_for(settings, life.env, plan)
         if before.mode == CONTINUOUS and (planned := why_planned(plan, works)):
             raise SpecRefused(planned)
@@ -298,6 +323,29 @@ class Deploys:
         """An epoch of this program is committed: it is not taken back any more."""
         if (loops := self._life.program.loops) is not None:
             loops.settle(number)
+
+    def ended(self, epoch: int, notes: EpochNotes) -> None:
+        """An epoch is published: go on without the retired operators once their windows have fired."""
+        now = self._in_force
+        record, program = self._life.announcer.catalogue.program(now.number), self._programs.get(now.number)
+        if record is None or program is None or not record.retires or epoch < now.since or notes.flush:
+            return
+        if now.number not in self._ends:
+            self._ends = {now.number: ends(record, program.plan, notes)}
+        results = self._life.loop.machine.commits.results
+        left = [n for n, end in self._ends[now.number].items() if result_of(results, n).high < end]
+        if left or time.monotonic() < self._settles_at:
+            return
+        self._settles_at = time.monotonic() + SETTLE_SECONDS
+        count = len(record.operators) - len(record.retires)
+        settled = replace(
+            self._record(DeployRequest(*record.pipeline, record.arguments)),
+            operators=record.operators[:count],
+            descriptors=record.descriptors[:count],
+            settles=record.settles or record.number,
+        )
+        with suppress(Refusal):  # Another deploy is under way.
+            self._begin(settled, lambda: self._journal(settled, 0))
 
     def _take_outcomes(self) -> None:
         while True:

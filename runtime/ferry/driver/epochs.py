@@ -71,6 +71,9 @@ class Versions(Protocol):
     def settled(self, number: int) -> None:
         """An epoch of this program is committed."""
 
+    def ended(self, epoch: int, notes: EpochNotes) -> None:
+        """The rows of an epoch are published."""
+
 
 class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
@@ -93,8 +96,7 @@ class Epochs:
     ) -> None:
         """The job begins with `program`."""
         self.settings = settings
-        self.spark = spark = program.spark
-        self.plan = plan = program.plan
+        spark, plan = self.spark, self.plan = program.spark, program.plan
         self.loop = loop
         self.metrics = metrics
         self.hook = hook
@@ -103,8 +105,7 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._program = program
-        self._versions = versions
+        self._program, self._versions = program, versions
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)
@@ -114,11 +115,11 @@ class Epochs:
         self._tries = UserCodeTries(loop, metrics)
         set_aside = settings.on_crash == SET_ASIDE
         operators = [operator.descriptor for operator in plan.operators]
-        crashed = Crashes(spark).fresh
-        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses, operators, crashed)
+        self._poison = poison = Poison(
+            plan.sources, metrics, set_aside, lambda: self._watch.losses, operators, Crashes(spark).fresh
+        )
         if loops is not None:
-            loops.on_death = self._poison.died
-        poison = self._poison
+            loops.on_death = poison.died
         self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters, poison)
         self._last_end: float | None = None
         """monotonic"""
@@ -186,6 +187,7 @@ class Epochs:
                 record.newest = notes.newest(program_at(self.loop.machine.table.programs, epoch).operators)
                 left = batch.without(notes.aside, self.plan.sources)
                 if self.publisher.publish(order, notes, record, left, again):
+                    self._versions.ended(epoch, notes)
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -209,8 +211,8 @@ class Epochs:
                 self._versions.settled(at.number)
             return
         program = self._program = self._versions.version(at.number, epoch)
+        plan = self.plan = program.plan
         self._unsettled, self._failed_first = True, False
-        self.plan = plan = program.plan
         self._planned = planned_once(self.spark, plan, program.works)
         self._poison.follow(plan.sources, [operator.descriptor for operator in plan.operators])
         self.publisher.follow(plan)
@@ -334,10 +336,9 @@ class Epochs:
         now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
         idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
         unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
-        origins = [
-            i.origin if isinstance(i.origin, str) else f"@{self._id(Step(step.epoch, i.origin))}" for i in inputs
-        ]
-        notes = begun.add(self._id(step), receipts, letters, now, idle, unlisted, origins).without(self._poison.aside)
+        ids = program_at(self.loop.machine.table.programs, step.epoch).operators
+        origins = [i.origin if isinstance(i.origin, str) else f"@{ids[i.origin]}" for i in inputs]
+        notes = begun.add(ids[step.operator], receipts, letters, now, idle, unlisted, origins).without(self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now, step.epoch)
         self._judge_input(step, before, notes, receipts)

@@ -6,14 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ferry.connectors.files.directory import DirectorySplits
 from ferry.contract.errors import InputAway, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.problems import SLOW_CODE
 from ferry.driver.patience import watched
-from ferry.spark.compile import CompiledPipeline
 from ferry.spark.source import PROBLEM
 
 log = logging.getLogger("ferry.driver")
@@ -28,8 +27,11 @@ LOOK_SECONDS = 1.0
 """Interval between two checks for unavailable input when a driver starts."""
 
 
-def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMetrics) -> CompiledPipeline:
-    """The pipeline, once its sources know their columns. A slow program is reported.
+T = TypeVar("T")
+
+
+def built(build: Callable[[], T], begun: bool, metrics: DriverMetrics) -> T:
+    """A pipeline, once its sources know their columns. A slow program is reported.
 
     Raises InputAway for a missing folder if the job has not `begun`.
     """
@@ -38,7 +40,7 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
         try:
             text = f"sources() and pipeline(), which look at folders of input, have run for more than {seconds:g} s"
             with watched(metrics, SLOW_CODE, seconds, text):
-                plan = build()
+                pipeline = build()
         except (InputAway, Unreachable) as away:
             if isinstance(away, InputAway) and not begun:
                 raise
@@ -48,7 +50,7 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
             continue
         metrics.problems.mended(SOURCE_FAILING)
         metrics.problems.mended(SLOW_CODE)
-        return plan
+        return pipeline
 
 
 def pass_on(directory: Path, metrics: DriverMetrics, reported: bool) -> bool:

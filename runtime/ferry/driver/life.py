@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ferry.connectors.sink import identify
+from ferry.connectors.sink import distinct, identify
 from ferry.connectors.splits import Splits
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
@@ -31,8 +32,8 @@ from ferry.driver.beginning import beginning, begun_with, require_newest
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.driver.program import Program, prepared
-from ferry.driver.program_parts import signatures_of
 from ferry.driver.restoring import Restoring
+from ferry.driver.retiring import Texts, with_retired
 from ferry.driver.sink_startup import SinkStartup
 from ferry.driver.stages import StageHook
 from ferry.durable.catalog import CheckpointCatalog
@@ -63,6 +64,7 @@ class Life:
     announcer: Announcer
     program: Program
     """it begins with"""
+    texts: Texts
     splits: dict[str, Splits]
     """Ferry's sources of the program in force"""
     loop: Loop
@@ -79,16 +81,18 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     announcer = Announcer(job_registry, journal, settings.slots, env.life)
     before, table = announcer.journaled()
     record = beginning(before, table, settings)
-    module = compile.load(*record.pipeline)
+    compile.load(*record.pipeline)  # An error is told before Spark starts.
     spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)
     metrics = DriverMetrics(settings.job, settings.directory, settings.slow_ms)
     checkpoint = Checkpoint(settings.path / "checkpoint")
-    args = record.arguments, settings.output, settings.events
     is_begun = env.begun or checkpoint.begun()[0] >= 0
-    plan = inputs.built(lambda: compile.build(spark, module, *args), is_begun, metrics)
-    signatures = signatures_of(plan)
-    identify(plan.sinks, settings.job, settings.run)
+    texts, known = Texts(spark, settings), before or Catalogue((), ())
+    text = inputs.built(lambda: texts.build(record), is_begun, metrics)
+    texts.keep(text)
+    plan, signatures = inputs.built(
+        lambda: with_retired(settings, record, text, lambda number: texts.of(number, known)), is_begun, metrics
+    )
     program = prepared(settings, env, spark, plan, signatures, record.number)
     if env.standby:
         if not _await_turn(program, settings, partial(require_newest, announcer, record, settings)):
@@ -102,10 +106,10 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     tell_windows(metrics, descriptors)
     stop, stage, where = threading.Event(), StageHook(settings), settings.checkpoint
     catalog = None if where is None else CheckpointCatalog(Location(where.location, settings.job))
-    sink_startup = SinkStartup(plan.sinks, settings, stop)
+    sink_startup = SinkStartup(distinct(plan.sinks), settings, stop)
 
     def rewind(manifest: Manifest, loop: Loop) -> bool:
-        identify(plan.sinks, settings.job, settings.run, manifest.job)
+        identify(distinct(plan.sinks), settings.job, settings.run, manifest.job)
         checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
         return sink_startup.rewind(manifest.epoch, loop, metrics)
 
@@ -129,6 +133,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         metrics=metrics,
         announcer=announcer,
         program=program,
+        texts=texts,
         splits={name: source for name, source in plan.sources.items() if isinstance(source, Splits)},
         loop=loop,
         stage=stage,

@@ -38,6 +38,7 @@ from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
 from ferry.driver.probing import Probing
+from ferry.driver.united import United
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit
@@ -111,6 +112,7 @@ class Publisher:
         """By the operator or source before them."""
         for output in plan.outputs:
             self._outputs.setdefault(output.input.origin, []).append(output)
+        self._united = United(plan.outputs)
 
     def splits(self, rows: core.FiredRows) -> list[dict[str, Any]]:
         """The splits that read the fired rows: one per instance."""
@@ -145,6 +147,7 @@ class Publisher:
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
+        self._united.begin()
         for operator, rows in enumerate(order.rows):
             if operator in self._outputs and has_fired(rows):
                 fired = self._publish_rows(rows, epoch)
@@ -152,6 +155,8 @@ class Publisher:
                     self.loop.post(core.ReadFailed(order.step))
                     return False
                 record.fired += fired
+        if not self._publish_united(order):
+            return False
         if not record.fired:
             self.hook(epoch, "sink")  # Every epoch has this stage, even without rows.
         for late in self.plan.late:
@@ -160,6 +165,24 @@ class Publisher:
                 return False
         self._publish_records(batch, epoch)
         self.dead_letters.publish(epoch, notes.letters)
+        return True
+
+    def _publish_united(self, order: core.Emit) -> bool:
+        """Give sinks the rows of several operators, with retries. False: the rows could not be read."""
+        for sink, results in self._united:
+            while True:
+                try:
+                    with self._watch.on(i for rows in order.rows for i, _ in rows.readers):
+                        self._give(
+                            sink, order.step.epoch, self.loop.machine.generation, emit.united(self.spark, results)
+                        )
+                    self._succeeded()
+                    break
+                except Exception as error:
+                    if is_passing(error) and not all(isinstance(rows, pa.Table) for rows in results):
+                        self._read_failed(order.rows[-1], error)
+                        return False
+                    self._sink_failed(f"sink of epoch {order.step.epoch}", error)
         return True
 
     def _publish_records(self, batch: Batch, epoch: int) -> None:
@@ -336,11 +359,14 @@ class Publisher:
                 self._watch.on(i for i, _ in rows.readers if table is None),
             ):
                 result: pa.Table | DataFrame | RowParts
-                if table is None and emit.is_parted(output):
+                if table is None and emit.is_parted(output) and output not in self._united:
                     result = emit.parts(self.spark, output, self.splits(rows))
                 else:
                     frame = partial(self._rows_frame, rows, schema, output)
                     result = emit.result(self.spark, output, table, frame)
+                    if output in self._united:
+                        self._united.add(output, result)
+                        continue
                 self._give(output.sink, epoch, rows.generation, result)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:

@@ -43,6 +43,7 @@ class SinkStartup:
         self._stop = stop
         self._over = False
         self._opened: list[sinks.Sink] = []
+        """Each is there once, as in `_sinks`."""
 
     def rewind(self, epoch: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """Roll the sinks back to the end of this epoch; False: the job must stop. Raises Superseded when another driver
@@ -80,6 +81,7 @@ class SinkStartup:
             if is_over():
                 raise Stopped("the program was taken back")
 
+        declared = sinks.distinct(declared)
         fresh = [sink for sink in declared if all(sink is not other for other in self._opened)]
         opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics, require, fresh)
         if opened:

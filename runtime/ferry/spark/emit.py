@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, takewhile
 from threading import Event, Lock
 from typing import Any
@@ -186,6 +187,15 @@ def result(
         else:
             rows = map_frame(rows, step.function)
     return rows
+
+
+def united(spark: SparkSession, results: Sequence[pa.Table | DataFrame]) -> pa.Table | DataFrame:
+    """The rows of several operators, with equal columns."""
+    tables = [rows for rows in results if isinstance(rows, pa.Table)]
+    if len(tables) == len(results):
+        return pa.concat_tables(tables)
+    frames = [frame_of(spark, rows) if isinstance(rows, pa.Table) else rows for rows in results]
+    return reduce(DataFrame.unionByName, frames)
 
 
 def map_frame(frame: DataFrame, function: Batches) -> DataFrame:

@@ -79,6 +79,7 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
                 source.initial,
                 source.flow,
                 created,
+                source.closed,
             )
         )
         if counted:

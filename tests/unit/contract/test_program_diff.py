@@ -28,7 +28,7 @@ def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> Non
     other = replace(SALES, name="other")
     diff = program_diff(catalogue, (0, 1), [other, replace(MORE, index=5)])
     assert diff.ids == (2, 1) and diff.operators == (SALES, MORE, replace(other, index=2))
-    assert fates(diff.fates) == {"other": "added", "more": "kept", "sales": "removed"}
+    assert fates(diff.fates) == {"other": "added", "more": "kept", "sales": "retired"}
     back = program_diff(diff.operators, diff.ids, [SALES, MORE])
     assert back.ids == (0, 1) and len(back.operators) == 3
     assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "removed"}

@@ -1,0 +1,166 @@
+"""Operators that a deploy removes: they read nothing more, and stay in the plan until their open windows have fired.
+
+    program 1: a, b        deploy without b        program 2: a, (b)        b's windows have fired        program 3: a
+
+A retired operator reads its inputs only for their event times, so its watermark goes on. Its rows go to its sinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from ferry.api.pipeline import Input, Operator, Output
+from ferry.connectors.sink import Sink, distinct, identify, place
+from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
+from ferry.contract.errors import SpecRefused
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.notes import EpochNotes
+from ferry.contract.settings import RunSettings
+from ferry.contract.user_code import shown
+from ferry.driver.program_parts import Signatures, has_users_code, signatures_of
+from ferry.spark import compile
+from ferry.spark.compile import CompiledPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A program as its text declares it, without operators that it retires."""
+
+    record: ProgramRecord
+    plan: CompiledPipeline
+    signatures: Signatures
+
+
+class Texts:
+    """The programs that one life of the driver has built."""
+
+    def __init__(self, spark: SparkSession, settings: RunSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._built: dict[int, Text] = {}
+
+    def build(self, record: ProgramRecord) -> Text:
+        """Build a program anew. Raises SpecRefused."""
+        settings = self._settings
+        module = compile.load(*record.pipeline)
+        plan = compile.build(self._spark, module, record.arguments, settings.output, settings.events)
+        signatures = signatures_of(plan)
+        identify(plan.sinks, settings.job, settings.run)
+        return Text(record, plan, signatures)
+
+    def keep(self, text: Text) -> None:
+        """The parts of this program are in use."""
+        self._built[text.record.number] = text
+
+    def of(self, number: int, catalogue: Catalogue) -> Text:
+        """An earlier program of the job. Raises SpecRefused."""
+        if number not in self._built:
+            if (record := catalogue.program(number)) is None:
+                raise SpecRefused(f"the journal has no text of program {number}")
+            self._built[number] = self.build(record)
+        return self._built[number]
+
+
+def to_retire(now: ProgramRecord, operators: Sequence[Operator], wanted: Sequence[int]) -> tuple[Retired, ...]:
+    """The operators that a program with the ids `wanted` retires; `operators`: of the program in force.
+
+    An operator without windows is retired only if a retired operator reads it.
+    """
+    retired: set[int] = set()
+    for position in reversed(range(len(operators))):
+        number = now.operators[position]
+        readers = {
+            now.operators[i] for i, reader in enumerate(operators) if position in (s.origin for s in reader.inputs)
+        }
+        fires = operators[position].descriptor.firing_window is not None
+        if number not in wanted and (fires or readers & retired):
+            retired.add(number)
+    earlier = dict(now.retires)
+    return tuple(Retired(number, earlier.get(number, now.number)) for number in now.operators if number in retired)
+
+
+def with_retired(
+    settings: RunSettings, record: ProgramRecord, now: Text, text: Callable[[int], Text]
+) -> tuple[CompiledPipeline, Signatures]:
+    """The plan of a program with the operators that it retires, at the end. `text(number)`: another program.
+
+    Raises SpecRefused when a retired operator and the program would write to a sink in different ways.
+    """
+    if not record.retires:
+        return now.plan, now.signatures
+    at = {number: position for position, number in enumerate(record.operators)}
+    operators, outputs = [*now.plan.operators], [*now.plan.outputs]
+    signatures = [*now.signatures.sinks[: len(outputs)]]
+    known = list(zip(now.signatures.sinks, now.plan.sinks, strict=True))
+    schemas = {id(output.sink): output.input for output in outputs}
+    for retired in record.retires:
+        of = text(retired.program)
+        ids = of.record.operators
+        old = of.plan.operators[ids.index(retired.operator)]
+        inputs = tuple(_moved(side, ids, at, {one.operator for one in record.retires}) for side in old.inputs)
+        operators.append(Operator(replace(old.descriptor, index=at[retired.operator]), inputs, old.gives))
+        for output, signature in zip(of.plan.outputs, of.signatures.sinks, strict=False):
+            if isinstance(output.input.origin, int) and ids[output.input.origin] == retired.operator:
+                sink = next(
+                    (sink for same, sink in known if same == signature and not has_users_code(sink)), output.sink
+                )
+                before = schemas.setdefault(id(sink), output.input)
+                if isinstance(before.origin, str) or before.schema != output.input.schema:
+                    raise SpecRefused(_conflict(old, sink))
+                outputs.append(Output(replace(output.input, origin=at[retired.operator]), sink, output.where))
+                signatures.append(signature)
+                known.append((signature, sink))
+    plan = replace(now.plan, operators=tuple(operators), outputs=tuple(outputs))
+    try:
+        place(distinct(plan.sinks), settings.output)
+        identify(distinct(plan.sinks), settings.job, settings.run)
+    except SpecRefused as error:
+        names = ", ".join(repr(one.descriptor.name) for one in operators[len(now.plan.operators) :])
+        raise SpecRefused(
+            f"{error}: operators that the program removes ({names}) still write rows. {AT_FIRST}"
+        ) from error
+    sinks = (*signatures, *now.signatures.sinks[len(now.plan.outputs) :])
+    return plan, replace(now.signatures, sinks=sinks)
+
+
+AT_FIRST = "Remove the operators with a first deploy, and deploy the other changes when `ferry versions` has them no more"
+
+
+def _conflict(operator: Operator, sink: Sink) -> str:
+    return (
+        f"operator {operator.descriptor.name!r} is removed, and its open windows will be written to {shown(sink)}, to which "
+        f"the program writes other rows. {AT_FIRST}"
+    )
+
+
+def _moved(side: Input, ids: Sequence[int], at: dict[int, int], retired: set[int]) -> Input:
+    """An input of a retired operator: rows of retired operators, and the event times of all else."""
+    if not isinstance(side.origin, int):
+        return replace(side, closed=True)
+    origin = ids[side.origin]
+    return replace(side, origin=at[origin], closed=origin not in retired)
+
+
+def ends(record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes) -> dict[int, int]:
+    """By id of a retired operator: the watermark at which its last window has fired. `notes`: of the present epoch.
+
+    Records that come later do not reach the operators, so a later look may return later ends, and never earlier ones.
+    """
+    ends: dict[int, int] = {}
+    for retired in record.retires:
+        operator = plan.operators[record.operators.index(retired.operator)]
+        clocks = [clock for sides in notes.maxima.get(retired.operator, {}).values() for clock in sides.values()]
+        newest = [clock.greatest for clock in clocks if clock.greatest is not None]
+        newest += [
+            ends[number]
+            for side in operator.inputs
+            if isinstance(side.origin, int) and (number := record.operators[side.origin]) in ends
+        ]
+        end, window = max(newest, default=WATERMARK_NONE), operator.descriptor.firing_window
+        if window is not None and newest and end > WATERMARK_NONE:
+            end = window.last_end(end // window.pane_ms * window.pane_ms)
+        ends[retired.operator] = end
+    return ends
