@@ -69,6 +69,10 @@ SPANS = """{name} = numbers.window(ferry.tumbling("8s")).aggregate("{name}", n=f
     return [{name}.sink(ferry.parquet("spans")), seen]"""
 """Windows of an operator with this name, whose sink is the same for every name."""
 
+SUMS = """sums = numbers.window(ferry.tumbling("8s")).aggregate("sums", {columns})
+    return [sums.sink(ferry.parquet("sums")), seen]"""
+"""Windows with these aggregates of `seq`."""
+
 JOB = """
 apiVersion: ferry.dev/v1alpha1
 kind: StreamJob
@@ -136,6 +140,26 @@ def spans(output: Path, epochs: range) -> Counter[tuple[int, int, int]]:
             begins = SmqGenerator(rate=PACE).times(table.column("seq").to_numpy()) // SPAN_MS * SPAN_MS
             counts.update(zip(table.column("k").to_pylist(), begins.tolist(), strict=True))
     return Counter((k, begin, n) for (k, begin), n in counts.items())
+
+
+def wrong_sums(output: Path, columns: dict[int, tuple[str, ...]]) -> list[str]:
+    """Windows with a wrong sum `s` or a wrong greatest number `m`; `columns`: by the first epoch of a program."""
+    state: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    fired, out, had = read(output / "sums"), list[str](), tuple[str, ...]()
+    for epoch, table in read(output / "seen").items():
+        has = columns[max(since for since in columns if since <= epoch)]
+        for kept in state.values():  # A column that returns begins empty.
+            kept |= dict.fromkeys(set(has) - set(had))
+        seqs, had = table.column("seq").to_numpy(), has
+        begins = SmqGenerator(rate=PACE).times(seqs) // SPAN_MS * SPAN_MS
+        for k, begin, seq in zip(table.column("k").to_pylist(), begins.tolist(), seqs.tolist(), strict=True):
+            kept = state[k, begin] if has else {}
+            kept["s"], kept["m"] = (kept.get("s") or 0) + seq, max(kept.get("m") or 0, seq)
+        for row in fired[epoch].to_pylist() if epoch in fired else ():
+            expected = state.pop((row["k"], row["window_start"]), {})
+            if {name: expected.get(name) for name in has} != {name: row[name] for name in row if name in "sm"}:
+                out.append(f"epoch {epoch}: {row}, expected {expected} of {has}")
+    return out[:5] if fired else ["no windows"]
 
 
 def wrong(output: Path, steps: dict[int, int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import Counter
@@ -79,6 +80,32 @@ def test_open_windows_of_a_removed_operator_fire_once(tmp_path: Path) -> None:
     assert fired == deploys.spans(result.output, range(a, b)) + deploys.spans(result.output, range(b, c)), (
         result.story()
     )
+
+
+def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
+    """The state is derived in all copies before the switch: a worker that dies afterwards loses nothing."""
+    texts = {"s": "s=ferry.sum('seq')", "sm": "s=ferry.sum('seq'), m=ferry.max('seq')", "m": "m=ferry.max('seq')"}
+    files = {
+        name: deploys.program(tmp_path, name, 1, deploys.SUMS.format(columns=text)) for name, text in texts.items()
+    }
+    columns: dict[int, tuple[str, ...]] = {0: ()}
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        for name, victim in (("s", ""), ("sm", "worker-0"), ("m", "driver"), ("sm", "worker-1"), ("s", "")):
+            if name == "sm":
+                text = deploys.ferry(running, "deploy", "numbers", files[name], "--check")[1]
+                assert re.search(r"sums +altered +keeps its state; gains [sm] \((sum|max)\)", text), text
+            epoch = deploys.deploy(running, files[name])
+            columns[epoch] = tuple(name)
+            if victim:
+                running.signal(victim, signal.SIGKILL)
+            running.await_epoch(epoch + 60)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    assert deploys.wrong_sums(result.output, columns) == [], (columns, result.story())
 
 
 REFUSED = {

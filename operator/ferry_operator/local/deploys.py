@@ -59,7 +59,7 @@ class LocalDeploys:
         if checked.refused or checked.operators is None:
             raise SpecRefused(checked.refused or "the program was not built")
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
-        diff = program_diff(catalogue.operators, answer["inForce"], operators)
+        diff = program_diff(catalogue, answer["inForce"], operators)
         return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}
 
     def deploy(self, request: Document) -> int:

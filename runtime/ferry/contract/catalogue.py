@@ -51,6 +51,8 @@ class ProgramRecord:
     """`started_with` of the settings at its deploy: a later start with other settings is another program."""
     retires: tuple[Retired, ...] = ()
     """the last of its operators"""
+    altered: tuple[tuple[int, int], ...] = ()
+    """Operators whose state is derived from the state of another operator: (id, the other id)."""
     settles: int | None = None
     """The program that it goes on with, without the operators that are retired by now; None: the user deployed it."""
 
@@ -82,6 +84,13 @@ class Catalogue:
     """By id."""
     programs: tuple[ProgramRecord, ...]
     """Ordered by number."""
+    void: tuple[int, ...] = ()
+    """Ids of altered operators whose deploy was refused: they have no state, and are never used again."""
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """By name of an operator: its id; of an operator that was altered its last one."""
+        return {one.name: number for number, one in enumerate(self.operators) if number not in self.void}
 
     def program(self, number: int) -> ProgramRecord | None:
         """The program with this number, unless it is forgotten."""
@@ -102,7 +111,8 @@ class Catalogue:
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = sorted((*refused, *deployed), key=lambda one: one.number)
-        return Catalogue(tuple(operators) or self.operators, tuple(kept))
+        void = {after for after, _ in program.altered if program.refused}
+        return Catalogue(tuple(operators) or self.operators, tuple(kept), tuple(sorted({*self.void, *void})))
 
     def dump(self) -> str:
         """JSON."""
@@ -113,7 +123,9 @@ class Catalogue:
             }
             for p in self.programs
         ]
-        return json.dumps({"operators": [asdict(one) for one in self.operators], "programs": programs})
+        return json.dumps(
+            {"operators": [asdict(one) for one in self.operators], "programs": programs, "void": self.void}
+        )
 
     @staticmethod
     def load(text: str) -> Catalogue:
@@ -128,12 +140,13 @@ class Catalogue:
                     **known(ProgramRecord, document),
                     "operators": tuple(document["operators"]),
                     "retires": tuple(Retired(*one) for one in document.get("retires", ())),
+                    "altered": tuple((after, before) for after, before in document.get("altered", ())),
                     "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
                 }
             )
             for document in doc["programs"]
         )
-        return Catalogue(operators, programs)
+        return Catalogue(operators, programs, tuple(doc.get("void", ())))
 
 
 def first_catalogue(descriptors: Sequence[OperatorDescriptor], **text: Any) -> Catalogue:

@@ -128,16 +128,18 @@ class EpochNotes:
         idle: Mapping[int, int] | None = None,
         unlisted: Iterable[int] = (),
         origins: Sequence[str] = (),
+        predecessor: int | None = None,
     ) -> EpochNotes:
-        """The notes with the receipts of an operator's ingest. `operator`: its id.
+        """The notes with the receipts of an operator's ingest. `operator`: its id; `predecessor`: before it was altered.
 
         `now`: when the epoch was planned. `idle`: timeouts by input, of inputs with a timeout. `unlisted`: inputs whose
         flows are named only by their records.
         """
         rows = sum(r.rows for r in receipts)
         malformed = sum(r.malformed for r in receipts)
-        were = self.origins.get(operator, tuple(origins))
-        clocks = self.maxima.get(operator, {})
+        known = operator if operator in self.maxima or predecessor is None else predecessor
+        were = self.origins.get(known, tuple(origins))
+        clocks = self.maxima.get(known, {})
         if were != tuple(origins):
             same = {side for side, pair in enumerate(zip(were, origins, strict=False)) if pair[0] == pair[1]}
             clocks = {side: clocks[side] for side in clocks if side in same}

@@ -21,6 +21,8 @@ class ProgramVersion(NamedTuple):
     since: int
     operators: tuple[int, ...]
     """Ids of the stateful operators, by position."""
+    altered: tuple[tuple[int, int], ...] = ()
+    """Operators whose state was derived from the state of another id: (id, the other id)."""
 
 
 Programs = tuple[ProgramVersion, ...]
@@ -50,14 +52,24 @@ def operator_id(programs: Programs, step: Step) -> int:
     return program_at(programs, step.epoch).operators[step.operator]
 
 
+def predecessor(programs: Programs, operator: int) -> int | None:
+    """The id from which the state of an operator was derived."""
+    return next((before for program in programs for after, before in program.altered if after == operator), None)
+
+
 def to_wire(programs: Programs) -> list[Any]:
     """Plain lists."""
-    return [[program.number, program.since, list(program.operators)] for program in programs]
+    return [[p.number, p.since, list(p.operators), *([p.altered] if p.altered else [])] for p in programs]
 
 
 def from_wire(doc: Any) -> Programs:
     """Inverse of to_wire. Raises ValueError for programs that no job has."""
-    programs = tuple(ProgramVersion(int(number), int(since), tuple(map(int, ids))) for number, since, ids in doc)
+    programs = tuple(
+        ProgramVersion(
+            int(number), int(since), tuple(map(int, ids)), tuple((int(a), int(b)) for pairs in more for a, b in pairs)
+        )
+        for number, since, ids, *more in doc
+    )
     for program in programs:
         if not program.operators or len({*program.operators}) != len(program.operators) or min(program.operators) < 0:
             raise ValueError(f"program {program.number} has the operators {program.operators}")

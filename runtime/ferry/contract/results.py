@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt
+from ferry.contract.programs import Programs, predecessor
 
 
 class StepResult(NamedTuple):
@@ -29,9 +30,12 @@ later ones the result of the epoch before. An operator that is not in the progra
 on when it is introduced again. Ids beyond the end have no result."""
 
 
-def result_of(results: Results, operator: int) -> StepResult:
-    """The result of an operator by its id."""
-    return results[operator] if operator < len(results) else NO_RESULT
+def result_of(results: Results, operator: int, programs: Programs = ()) -> StepResult:
+    """The result of an operator by its id; an altered one begins with the result from before. `programs`: in force."""
+    result = results[operator] if operator < len(results) else NO_RESULT
+    if result == NO_RESULT and (before := predecessor(programs, operator)) is not None:
+        return result_of(results, before)
+    return result
 
 
 def with_result(results: Results, operator: int, result: StepResult) -> Results:

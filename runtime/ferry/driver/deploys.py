@@ -202,15 +202,13 @@ class Deploys:
         announcer = self._life.announcer
         before = self._programs.get(self._in_force.number, self._life.program)
         now = announcer.catalogue.program(self._in_force.number)
-        retires = to_retire(now, before.plan.operators, diff.ids) if now is not None else ()
+        wanted = (*diff.ids, *(old for _, old in diff.altered))
+        retires = to_retire(now, before.plan.operators, wanted) if now is not None else ()
         ids = (*diff.ids, *(one.operator for one in retires))
-        known = {
-            number: one for one in before.plan.operators for number in [self._in_force.operators[one.descriptor.index]]
-        }
+        known = dict(zip(self._in_force.operators, before.plan.operators, strict=True))
         descriptors += [replace(known[one.operator].descriptor, index=ids.index(one.operator)) for one in retires]
-        self._journal(
-            replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires), at, diff.operators
-        )
+        record = replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires, altered=diff.altered)
+        self._journal(record, at, diff.operators)
 
     def _journal(self, record: ProgramRecord, at: int, operators: Sequence[OperatorDescriptor] = ()) -> None:
         """Journal a program as wanted, and load it."""
@@ -231,7 +229,7 @@ class Deploys:
             raise SpecRefused("it was withdrawn")
         self._phase = f"waiting for epoch {at}" if at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
-        self._life.loop.post(core.Deploy(record.number, record.operators, document, at))
+        self._life.loop.post(core.Deploy(record.number, record.operators, document, at, record.altered))
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
         """Build the program in a child process, and compare its operators. Raises SpecRefused."""
@@ -268,7 +266,7 @@ class Deploys:
             raise SpecRefused(checked["refused"])
         descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
         now = self._life.announcer.catalogue
-        diff = program_diff(now.operators, self._in_force.operators, descriptors)
+        diff = program_diff(now, self._in_force.operators, descriptors)
         if (
             settings.epoch_mode != "micro-batch"
             and self._life.program.mode == CONTINUOUS

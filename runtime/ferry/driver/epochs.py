@@ -18,18 +18,19 @@ from typing import Protocol
 
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
-from ferry.contract import limits, watermarks
+from ferry.contract import limits
 from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
-from ferry.contract.programs import operator_id, program_at
+from ferry.contract.programs import program_at
 from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import line_in
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.status import is_at_rest
+from ferry.driver import event_time
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.coordinator_orders import next_order
 from ferry.driver.dead_letters import DeadLetters
@@ -219,10 +220,6 @@ class Epochs:
         self._silent_at = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
         log.info("epoch %d is of program %d", epoch, program.number)
 
-    def _id(self, step: Step) -> int:
-        """The id of a step's operator."""
-        return operator_id(self.loop.machine.table.programs, step)
-
     def _stage_times(self, record: EpochRecord, begin: float) -> None:
         """Seconds from the begin of each stage to the begin of the next stage."""
         marks = {"ingest": begin, **self.loop.stages}
@@ -333,14 +330,13 @@ class Epochs:
             begun = before.next_epoch(late, self._checkpoint.notes(step.epoch))
         else:
             begun = before.next_operator(late)
-        now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
-        idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
-        unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
-        ids = program_at(self.loop.machine.table.programs, step.epoch).operators
-        origins = [i.origin if isinstance(i.origin, str) else f"@{ids[i.origin]}" for i in inputs]
-        notes = begun.add(ids[step.operator], receipts, letters, now, idle, unlisted, origins).without(self._poison.aside)
-        high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
-        self._silent_at = self._next_silence(notes, now, step.epoch)
+        programs, operators = self.loop.machine.table.programs, self.plan.operators
+        ids, now = program_at(programs, step.epoch).operators, self._checkpoint.planned(step.epoch)
+        notes = event_time.noted(begun, operators[step.operator], ids, programs, receipts, letters, now)
+        notes, fired = notes.without(self._poison.aside), [rows.high for rows in order.rows]
+        high = event_time.watermark(notes, operators[: step.operator + 1], ids, fired, now)
+        high = limits.WATERMARK_END if notes.flush else high
+        self._silent_at = event_time.next_silence(notes, operators, ids, now)
         self._judge_input(step, before, notes, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
@@ -361,40 +357,3 @@ class Epochs:
             self.metrics.problems.report(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
         elif notes.epoch.rows and step.operator == len(self.plan.operators) - 1 and step.epoch != self._malformed_epoch:
             self.metrics.problems.mended(MALFORMED)
-
-    def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
-        """The watermark of a step's operator; the coordinator keeps it monotonic."""
-        operator, number = self.plan.operators[order.step.operator], order.step.operator
-        for clocks in notes.maxima[self._id(order.step)].values():
-            watermarks.refuse_too_many(clocks.keys(), operator.descriptor.name)
-        fired = [rows.high for rows in order.rows]
-        return watermarks.operator_watermark(self._highs(notes, fired, now, order.step)[number])
-
-    def _highs(self, notes: EpochNotes, fired: list[int], now: int, last: Step) -> list[list[int | None]]:
-        """The watermark of each input, of operators up to step `last`. None: idle, as a fired input of an idle operator."""
-        of: list[list[int | None]] = []
-        for number, operator in enumerate(self.plan.operators[: last.operator + 1]):
-            clocks_of = notes.maxima.get(self._id(Step(last.epoch, number)), {})
-            highs: list[int | None] = []
-            for side, source in enumerate(operator.inputs):
-                if source.initial:
-                    highs.append(None)
-                elif isinstance(source.origin, int):
-                    before = of[source.origin]
-                    idle = bool(before) and set(before) == {None}
-                    highs.append(None if idle else max(fired[source.origin] - source.delay_ms, limits.WATERMARK_NONE))
-                else:
-                    clocks = clocks_of.get(side, {})
-                    highs.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
-            of.append(highs)
-        return of
-
-    def _next_silence(self, notes: EpochNotes, now: int, epoch: int) -> int | None:
-        """When the next flow of any operator becomes idle, unless a record arrives before."""
-        due = (
-            watermarks.next_idle(notes.maxima.get(self._id(Step(epoch, number)), {}).get(side, {}), source.idle_ms, now)
-            for number, operator in enumerate(self.plan.operators)
-            for side, source in enumerate(operator.inputs)
-            if source.idle_ms is not None
-        )
-        return min((at for at in due if at is not None), default=None)

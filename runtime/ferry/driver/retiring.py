@@ -126,7 +126,9 @@ def with_retired(
     return plan, replace(now.signatures, sinks=sinks)
 
 
-AT_FIRST = "Remove the operators with a first deploy, and deploy the other changes when `ferry versions` has them no more"
+AT_FIRST = (
+    "Remove the operators with a first deploy, and deploy the other changes when `ferry versions` has them no more"
+)
 
 
 def _conflict(operator: Operator, sink: Sink) -> str:

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,8 +104,11 @@ class Archiver:
         bytes_per_second: int | None,
         tell: Callable[[WriteCheckpoint, bytes], None],
         copies: Copies | None = None,
+        left_out: Callable[[], Collection[int]] = lambda: (),
     ) -> None:
-        """`name` is the instance's; `tell(request, chains)` is also called on another thread."""
+        """`name` is the instance's; `tell(request, chains)` is also called on another thread. `left_out()`: operators whose
+        state is not in force yet."""
+        self._left_out = left_out
         self._copies = copies
         self._states = states
         self._virtual_nodes = virtual_nodes
@@ -168,7 +171,7 @@ class Archiver:
         chosen = np.array(sorted(vnodes), np.int64)
         sizes = np.zeros(self._virtual_nodes, np.int64)
         sizes[chosen] = bytes_by_vnode(self._states, self._virtual_nodes)[chosen]
-        scan = Scan(begun(self._states, chosen), self._epoch, self._number, sizes)
+        scan = Scan(begun(self._states, chosen, self._left_out()), self._epoch, self._number, sizes)
         self._scans.append(scan)
         return scan
 
@@ -189,12 +192,16 @@ class Archiver:
         if self._of:
             self._shadows.release(epoch, watermarks)
 
+    def anew(self) -> None:
+        """States have come that no scan has: scan all again."""
+        for scan in self._of.values():
+            scan.failed = True
+
     def write(self, request: WriteCheckpoint) -> None:
         """Write all changes until now, if all scans were read before, and the last freeze is in the store."""
         if request.anew and request.number != self._anew:
             self._anew, self._next = request.number, None
-            for scan in self._of.values():
-                scan.failed = True
+            self.anew()
         if self._mend() or self._is_busy():
             self._later = request
             return

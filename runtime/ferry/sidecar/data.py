@@ -33,6 +33,7 @@ from ferry.kernels.columns import split_by_vnode
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.protocol import instance as core
+from ferry.sidecar.altering import Altering
 from ferry.sidecar.archive import Archiver
 from ferry.sidecar.attempt_data import AttemptData, batch_of, body_of
 from ferry.sidecar.instance_record import InstanceRecordFile
@@ -95,6 +96,7 @@ class Data:
         self._directory = directory
         self._memory_bytes = settings.memory_bytes // len(descriptors)
         self.states = self._open_states(directory, self._memory_bytes)
+        self.altering = Altering(self.states, descriptors, self.virtual_nodes, self._lock, self._record.saved.programs)
         self.programs: dict[int, tuple[OperatorDescriptor, ...]] = {}
         """By number: the operators of a loaded program, by position."""
         self.scans = Scans(
@@ -127,8 +129,11 @@ class Data:
                     core.Send(core.DRIVER, m.Checkpointed(me, asked.number, asked.version, asked.epoch, chains)), None
                 ),
                 copies,
+                lambda: self.altering.left_out,
             )
-        self._loader = Loader(me, self.states, self.virtual_nodes, self._lock, copies, self._alive)
+        self._loader = Loader(
+            me, self.states, self.virtual_nodes, self._lock, copies, self._alive, self.altering.loaded
+        )
         self._chunk: Any = None
         self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         """virtual nodes that are held, and learned, completely: as last passed to the states of processes"""
@@ -248,7 +253,7 @@ class Data:
             case core.LoadChunk():
                 self._load(effect.chunk)
             case core.BeginSnapshot():
-                self.scans.begin(scan_of(effect, self.states))
+                self.scans.begin(scan_of(effect, self.states, self.altering.left_out))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
             case core.Archive():
@@ -279,7 +284,9 @@ class Data:
             for source, _, batch in self._log.entries(commit_id):
                 self._alive()
                 (generation, number), state = commit_id.attempt, self.states[operator]
-                state.apply(batch, commit_id.step.epoch, f"{generation}-{number}-{source}")
+                name = f"{generation}-{number}-{source}"
+                state.apply(batch, commit_id.step.epoch, name)
+                self.altering.applied(operator, batch, commit_id.step.epoch, name)
                 if self.archive is not None:
                     self.archive.applied(operator, commit_id.step.epoch, source, batch)
         self.attempt.forget_commit(commit_id)
@@ -308,8 +315,11 @@ class Data:
     def _release_states(self, epoch: int, watermarks: tuple[int, ...]) -> None:
         for state, watermark in zip(self.states, watermarks, strict=False):
             state.release(epoch, watermark)
+        self.altering.release(epoch, watermarks, bool(self.scans))
 
     def _write_record(self, saved: core.InstanceRecord) -> None:
+        if saved.programs != self._record.saved.programs and self.altering.install(saved.programs) and self.archive:
+            self.archive.anew()
         whole = (saved.holds, saved.learned)
         if whole != self._whole:
             self._whole = whole
@@ -354,6 +364,7 @@ class Data:
         self.tally.received_bytes += batch.nbytes
         with self._lock:
             self.states[chunk.operator].apply_absent(batch)
+            self.altering.loaded(chunk.operator, batch)
 
     # ---- restores
     def _erase(self) -> None:

@@ -47,14 +47,19 @@ class Loader:
         lock: AbstractContextManager[object],
         copies: Copies | None,
         alive: Callable[[], None],
+        loaded: Callable[[int, pa.RecordBatch], None] = lambda operator, batch: None,
     ) -> None:
-        """`lock` is held while a state is changed; `alive` is called between the parts of a long operation."""
+        """`lock` is held while a state is changed; `alive` is called between the parts of a long operation.
+
+        `loaded` gets the rows of each operator.
+        """
         self._me = me
         self._states = states
         self._virtual_nodes = virtual_nodes
         self._lock = lock
         self._copies = copies
         self._alive = alive
+        self._loaded = loaded
         self._loading: Loading | None = None
 
     def ahead(self, origin: str, vnodes: tuple[int, ...]) -> None:
@@ -105,6 +110,7 @@ class Loader:
     def _load(self, file: StoredFile, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._states[file.operator].apply_absent(batch)
+            self._loaded(file.operator, batch)
 
     def _drop_all(self) -> None:
         with self._lock:

@@ -128,7 +128,9 @@ class Node:
             tell(end)
             return ExitCode.CRASHED
         data.add(catalogue)
-        self._programs = ProgramLoader(self.me, self.settings, self.dir, self._registry, data, self._inbox.put)
+        self._programs = ProgramLoader(
+            self.me, self.settings, self.dir, self._registry, data, self._inbox.put, self._signs.turns
+        )
         self._end_before = read_end(self.dir)
         (self.dir / ENDED).unlink(missing_ok=True)
         if data.arena is not None:
@@ -249,6 +251,10 @@ class Node:
     def _pump(self, now: float) -> bool:
         """Send a little to learners and to the store; False when nothing could be sent."""
         pumped = self._data.scans.pump(1)
+        if self._programs.derive():
+            pumped = True
+        else:
+            self._tell_loaded(self._programs.derived())
         if self._data.archive is not None:
             pumped |= self._data.archive.pump()
         if pumped:
@@ -257,7 +263,7 @@ class Node:
 
     def _handle(self, event: core.Event | LoadedProgram, body: Any) -> None:
         if isinstance(event, LoadedProgram):
-            self._send(core.Send(core.DRIVER, self._programs.loaded(event)), None)
+            self._tell_loaded(self._programs.loaded(event))
             return
         if isinstance(event, m.Install):
             self._programs.require(event.table.programs)
@@ -271,6 +277,10 @@ class Node:
             self._tell_of_end(self._end_before)
         if isinstance(event, m.Commit):
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
+
+    def _tell_loaded(self, answer: m.ProgramLoaded | None) -> None:
+        if answer is not None:
+            self._send(core.Send(core.DRIVER, answer), None)
 
     def _tell_of_end(self, end: EndedLife) -> None:
         """The life before died in the user's code: report it, because no other process can."""

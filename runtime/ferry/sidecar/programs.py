@@ -61,13 +61,18 @@ class ProgramLoader:
         registry: JobRegistry,
         data: Data,
         put: Callable[[LoadedProgram], None],
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called between the parts of a long operation."""
+        self._alive = alive
         self._me = me
         self._settings = settings
         self._directory = directory
         self._registry = registry
         self._data = data
         self._put = put
+        self._deriving: int | None = None
+        """The program whose altered operators are being derived."""
         self._outcomes: dict[int, str | None] = {}
         """By number of a program: why it cannot be loaded; empty: it is loaded; None: not yet."""
 
@@ -97,26 +102,46 @@ class ProgramLoader:
         log.info("program %d is loaded after %.3f s %s", request.number, time.monotonic() - began, error)
         self._put(LoadedProgram(request.number, catalogue, error))
 
-    def loaded(self, event: LoadedProgram) -> m.ProgramLoaded:
-        """On the loop: open the states of new operators; returns the answer to the driver."""
+    def loaded(self, event: LoadedProgram) -> m.ProgramLoaded | None:
+        """On the loop: open the states of new operators. Returns the answer to the driver; None: it comes from `derived`."""
+        self._outcomes[event.number] = event.error
         if event.catalogue is not None and not event.error:
             self._data.add(event.catalogue)
-        self._outcomes[event.number] = event.error
+            program = event.catalogue.program(event.number)
+            if program is not None:
+                self._data.altering.begin(program.altered)
+                if self._data.altering.left_out:
+                    self._outcomes[event.number], self._deriving = None, event.number
+                    return None
         return m.ProgramLoaded(self._me, event.number, event.error)
+
+    def derive(self) -> bool:
+        """On the loop: derive a piece of the state of altered operators; False when no piece is left."""
+        return self._data.altering.step()
+
+    def derived(self) -> m.ProgramLoaded | None:
+        """The answer to the driver, after the last piece."""
+        if (number := self._deriving) is None:
+            return None
+        self._deriving, self._outcomes[number] = None, ""
+        return m.ProgramLoaded(self._me, number, "")
 
     def require(self, programs: Programs) -> None:
         """Know the programs of a table, also if the driver that deployed one died before this instance had loaded it.
 
         Raises BeginsAnew when the registry cannot tell.
         """
-        if all(program.number in self._data.programs for program in programs):
-            return
-        with suppress(Unreachable):
-            if (catalogue := self._registry.catalogue()) is not None:
-                self._data.add(catalogue)
-        newest = programs[-1].number
-        if newest not in self._data.programs:
-            raise BeginsAnew(f"{self._me}: program {newest} is in force, and its operators are not known here")
+        if not all(program.number in self._data.programs for program in programs):
+            with suppress(Unreachable):
+                if (catalogue := self._registry.catalogue()) is not None:
+                    self._data.add(catalogue)
+        newest = programs[-1]
+        if newest.number not in self._data.programs:
+            raise BeginsAnew(f"{self._me}: program {newest.number} is in force, and its operators are not known here")
+        if self._data.altering.missing(newest.altered):
+            self._data.altering.begin(newest.altered)
+            while self._data.altering.step():
+                self._alive()
 
     def require_same_code(self) -> None:
         """A new driver: its program may contain a fix. Raises BeginsAnew, to load the program with all state kept."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,10 +31,15 @@ Chunks = Iterator[tuple[int, int, pa.RecordBatch | None]]
 """(operator, floor, rows); the last one has no rows."""
 
 
-def begun(states: Sequence[State], vnodes: np.ndarray) -> Chunks:
-    """A snapshot of these virtual nodes as of now, one state for each operator."""
+def begun(states: Sequence[State], vnodes: np.ndarray, left_out: Collection[int] = ()) -> Chunks:
+    """A snapshot of these virtual nodes as of now, one state for each operator. Ids that are `left_out` are derived by the
+    learner."""
     # Begun here and now, for all operators: rows of a later step come to the learner only as a delta.
-    return _scanned(states, [state.snapshot(vnodes, limits.CHUNK_BYTES) for state in states])
+    empty: Iterator[pa.RecordBatch] = iter(())
+    each = (
+        empty if number in left_out else one.snapshot(vnodes, limits.CHUNK_BYTES) for number, one in enumerate(states)
+    )
+    return _scanned(states, [*each])
 
 
 def _scanned(states: Sequence[State], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
@@ -61,7 +66,7 @@ class SnapshotScan:
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
 
 
-def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
+def scan_of(order: BeginSnapshot, states: Sequence[State], left_out: Collection[int] = ()) -> SnapshotScan:
     """A snapshot that begins now: without rows at the boundary of a window, unless its end is unknown."""
     vnodes = np.array(order.vnodes, dtype=np.int64)
     found = [state.prior_state(vnodes) for state in states] if order.at_window else [None]
@@ -71,7 +76,8 @@ def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
         return SnapshotScan(order.learner, order.session, order.base, chunks, order.vnodes, left)
     if order.at_window:
         log.warning("%s have too many entries to track: they are copied", order.vnodes)
-    return SnapshotScan(order.learner, order.session, order.base, begun(states, vnodes), order.vnodes)
+    chunks = begun(states, vnodes, left_out)
+    return SnapshotScan(order.learner, order.session, order.base, chunks, order.vnodes)
 
 
 def boundary_of(left: Sequence[PriorState]) -> int | None:

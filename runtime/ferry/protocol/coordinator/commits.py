@@ -129,7 +129,7 @@ class Commits:
 
     def result_before(self, step: Step) -> StepResult:
         """The last result of a step's operator."""
-        return result_of(self.results, self.operator_of(step))
+        return result_of(self.results, self.operator_of(step), self.programs)
 
     @property
     def at(self) -> Step:
@@ -174,7 +174,7 @@ class Commits:
     def watermark(self) -> int:
         """The lowest watermark of the operators in force."""
         operators = program_at(self.programs, self.at.epoch).operators
-        return min(result_of(self.results, operator).high for operator in operators)
+        return min(result_of(self.results, operator, self.programs).high for operator in operators)
 
     def rows(self) -> tuple[FiredRows, ...]:
         """Rows fired in the epoch of the committed step, by position of the operator."""

@@ -101,7 +101,7 @@ class Deploying:
             self._since = self._driver.now  # The deadline of an instance that comes later begins then.
             return
         settings = self._driver.settings
-        if self._driver.now - self._since > settings.load_ms:
+        if self._driver.now - self._since > settings.load_ms and not self.wanted.altered:  # State is derived for long.
             who = ", ".join(sorted(waited_for)[:4])
             self._refuse(f"it was not loaded after {settings.load_ms / 1000:.0f} s by {who} (of {len(waited_for)})")
         elif self._driver.now - self._asked_at > settings.load_again_ms:
@@ -134,7 +134,7 @@ class Deploying:
         assert self.wanted is not None
         since = epoch if self._driver.rules.programs_since_next else epoch - 1
         before = program_at(self._journaling.table.programs, epoch - 1)
-        return (before, ProgramVersion(self.wanted.number, since, self.wanted.operators))
+        return (before, ProgramVersion(self.wanted.number, since, self.wanted.operators, self.wanted.altered))
 
     def in_force(self) -> None:
         """Another table is in force: if it has the deployed program, the deploy is over."""

@@ -191,6 +191,8 @@ class Deploy:
     program: bytes
     """For the instances: see `contract.messages.LoadProgram`."""
     at: int = 0
+    altered: tuple[tuple[int, int], ...] = ()
+    """See `contract.programs.ProgramVersion`."""
 
 
 @record

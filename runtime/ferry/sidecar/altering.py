@@ -1,0 +1,135 @@
+"""Altered operators of a program that is being loaded: their state is derived beside the state before, while epochs go on.
+
+    begin -> a piece of the state before at a time -> whole -> the program is loaded ... a table has the program: installed
+             '-- every delta and chunk of the state before is derived, too
+
+So the switch does not depend on the size of the state. Each instance derives what it holds: derived rows are not copied to
+learners before the switch, and a copy that began before the switch ends with chunks that the learner derives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract import limits
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.programs import Programs
+from ferry.kernels.altering import Derive, deriving
+from ferry.store.state import State
+
+CHUNK_BYTES = limits.CHUNK_BYTES // 4
+"""A piece of the state before: deriving it must not delay an epoch."""
+
+
+@dataclass(slots=True)
+class _Derivation:
+    before: int
+    derive: Derive
+    left: Iterator[pa.RecordBatch] | None
+    """None: it is whole"""
+    installed: bool = False
+
+
+class Altering:
+    """The altered operators of one instance, by id. `lock` is held while a state is changed."""
+
+    def __init__(
+        self,
+        states: Sequence[State],
+        descriptors: Sequence[OperatorDescriptor],
+        virtual_nodes: int,
+        lock: AbstractContextManager[object],
+        programs: Programs,
+    ) -> None:
+        self._states = states
+        self._descriptors = descriptors
+        self._every = np.arange(virtual_nodes)
+        self._lock = lock
+        self._programs = programs
+        self._of: dict[int, _Derivation] = {}
+        self._obsolete: set[int] = set()
+        """Operators whose state is not needed any more."""
+        self._settle()
+
+    def begin(self, altered: Sequence[tuple[int, int]]) -> None:
+        """Derive the state of these operators, (id, id before), and no other state that is not installed."""
+        wanted = self.missing(altered)
+        if wanted == [(after, one.before) for after, one in self._of.items() if not one.installed]:
+            return
+        self._of = {after: one for after, one in self._of.items() if one.installed}
+        with self._lock:
+            for after, before in wanted:
+                self._states[after].drop(self._every)  # of a life that ended meanwhile
+                derive = deriving(self._descriptors[before], self._descriptors[after])
+                self._of[after] = _Derivation(before, derive, self._states[before].snapshot(self._every, CHUNK_BYTES))
+
+    def missing(self, altered: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The operators that no table has had here."""
+        installed = {number for program in self._programs for number in program.operators}
+        return [pair for pair in altered if pair[0] not in installed]
+
+    @property
+    def left_out(self) -> Collection[int]:
+        """The operators that no table has yet: their state is copied to no other place."""
+        return {after for after, one in self._of.items() if not one.installed}
+
+    def step(self) -> bool:
+        """Derive one piece; False when none is left."""
+        for after, one in self._of.items():
+            if one.left is not None:
+                with self._lock:
+                    piece = next(one.left, None)
+                    if piece is not None:
+                        self._states[after].apply_absent(one.derive(piece))
+                if piece is None:
+                    one.left = None
+                return True
+        return False
+
+    # ---- changes of the state before
+    def applied(self, operator: int, delta: pa.RecordBatch, epoch: int, source: str) -> None:
+        """A delta was applied to the state of an operator."""
+        for after, one in self._of.items():
+            if one.before == operator and not one.installed:
+                self._states[after].apply(one.derive(delta), epoch, source)
+
+    def loaded(self, operator: int, chunk: pa.RecordBatch) -> None:
+        """A chunk of a snapshot or a checkpoint was loaded into the state of an operator."""
+        for after, one in self._of.items():
+            if one.before == operator:
+                self._states[after].apply_absent(one.derive(chunk))
+                self.loaded(after, one.derive(chunk))
+
+    def release(self, epoch: int, watermarks: Sequence[int], copying: bool) -> None:
+        """An epoch is final; watermarks by id. `copying`: copies may still need an obsolete state."""
+        for after, one in self._of.items():
+            if not one.installed and one.before < len(watermarks):
+                self._states[after].release(epoch, watermarks[one.before])
+        for number in () if copying else self._obsolete:
+            if self._states[number].statistics()["bytes"].any():
+                self._states[number].drop(self._every)
+
+    # ---- tables
+    def install(self, programs: Programs) -> bool:
+        """A table with these programs is in force. Returns whether it brings altered operators."""
+        before = {number for program in self._programs for number in program.operators}
+        self._programs = programs
+        now = {number for program in programs for number in program.operators}
+        fresh = [one for after, one in self._of.items() if after in now and not one.installed]
+        for one in fresh:
+            one.installed = True
+        for after in [after for after in self._of if after in before - now]:
+            del self._of[after]  # It was taken back.
+        self._settle()
+        return bool(fresh)
+
+    def _settle(self) -> None:
+        if len(self._programs) == 1:
+            now = self._programs[0]
+            self._obsolete |= {before for _, before in now.altered if before not in now.operators}
+            self._obsolete -= {*now.operators}
