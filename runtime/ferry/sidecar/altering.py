@@ -33,6 +33,8 @@ class _Derivation:
     left: Iterator[pa.RecordBatch] | None
     """None: it is whole"""
     installed: bool = False
+    again: bool = False
+    """A chunk came meanwhile. Its rows may be older than rows that the scan has not reached, so the scan is repeated."""
 
 
 class Altering:
@@ -65,8 +67,12 @@ class Altering:
         with self._lock:
             for after, before in wanted:
                 self._states[after].drop(self._every)  # of a life that ended meanwhile
+                self._states[after].release(-1, self._states[before].expired)
                 derive = deriving(self._descriptors[before], self._descriptors[after])
-                self._of[after] = _Derivation(before, derive, self._states[before].snapshot(self._every, CHUNK_BYTES))
+                self._of[after] = _Derivation(before, derive, self._scan(before))
+
+    def _scan(self, number: int) -> Iterator[pa.RecordBatch]:
+        return self._states[number].snapshot(self._every, CHUNK_BYTES)
 
     def missing(self, altered: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The operators that no table has had here."""
@@ -86,8 +92,10 @@ class Altering:
                     piece = next(one.left, None)
                     if piece is not None:
                         self._states[after].apply_absent(one.derive(piece))
-                if piece is None:
-                    one.left = None
+                    elif one.again:
+                        one.left, one.again = self._scan(one.before), False
+                    else:
+                        one.left = None
                 return True
         return False
 
@@ -101,7 +109,9 @@ class Altering:
     def loaded(self, operator: int, chunk: pa.RecordBatch) -> None:
         """A chunk of a snapshot or a checkpoint was loaded into the state of an operator."""
         for after, one in self._of.items():
-            if one.before == operator:
+            if one.before == operator and one.left is not None and self._descriptors[after].kind != "join":
+                one.again = True
+            elif one.before == operator:
                 self._states[after].apply_absent(one.derive(chunk))
                 self.loaded(after, one.derive(chunk))
 

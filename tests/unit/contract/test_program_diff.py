@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ferry.contract.catalogue import RECORDS_MAX, Catalogue, ProgramRecord, first_catalogue
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Side, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_diff import OperatorFate, program_diff
 
@@ -24,14 +24,14 @@ def fates(diff: tuple[OperatorFate, ...]) -> dict[str, str]:
 
 
 def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> None:
-    catalogue = (SALES, MORE)
+    catalogue = first_catalogue((SALES, MORE))
     other = replace(SALES, name="other")
     diff = program_diff(catalogue, (0, 1), [other, replace(MORE, index=5)])
     assert diff.ids == (2, 1) and diff.operators == (SALES, MORE, replace(other, index=2))
     assert fates(diff.fates) == {"other": "added", "more": "kept", "sales": "retired"}
-    back = program_diff(diff.operators, diff.ids, [SALES, MORE])
+    back = program_diff(replace(catalogue, operators=diff.operators), diff.ids, [SALES, MORE])
     assert back.ids == (0, 1) and len(back.operators) == 3
-    assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "removed"}
+    assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "retired"}
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,45 @@ def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> Non
     [
         (replace(SALES, window=Window(20, 10)), "operator 'sales': the window was 10 ms, and is 20 ms, every 10 ms"),
         (replace(SALES, key=(("shop", "int"),)), "operator 'sales': the key was (shop string), and is (shop int)"),
-        (replace(SALES, aggregates=(*SALES.aggregates, Aggregate("m", "max", "x"))), "aggregate m was added"),
+        (replace(SALES, aggregates=(Aggregate("n", "max", "x"),)), "aggregate n was changed"),
         (replace(SALES, kind="join"), "was an aggregate, and is a join"),
     ],
 )
 def test_a_state_that_cannot_be_taken_over_is_refused_with_what_to_do(changed: OperatorDescriptor, words: str) -> None:
     with pytest.raises(SpecRefused) as refused:
-        program_diff((SALES,), (0,), [changed])
+        program_diff(first_catalogue([SALES]), (0,), [changed])
     assert words in str(refused.value) and "give it another name, so that it begins empty" in str(refused.value)
+
+
+def test_an_altered_operator_gets_another_id_and_its_name_names_the_last_one() -> None:
+    catalogue, wider = first_catalogue([SALES, MORE]), (*SALES.aggregates, Aggregate("m", "max", "x"))
+    diff = program_diff(catalogue, (0, 1), [MORE, replace(SALES, aggregates=wider)])
+    assert (diff.ids, diff.altered) == ((1, 2), ((2, 0),)) and fates(diff.fates) == {"more": "kept", "sales": "altered"}
+    assert diff.fates[1].words == "keeps its state; gains m (max), which counts records from the switch on"
+    record = ProgramRecord(2, diff.ids, (), altered=diff.altered)
+    in_force = catalogue.with_program(replace(record, since=7), diff.operators)
+    back = program_diff(in_force, diff.ids, [SALES])
+    assert (back.ids, back.altered) == ((3,), ((3, 2),)) and back.fates[0].words == "keeps its state; loses m"
+    refused = catalogue.with_program(replace(record, refused="no"), diff.operators)
+    assert Catalogue.load(refused.dump()) == refused and refused.ids == {"sales": 0, "more": 1}
+    again = program_diff(refused, (0, 1), [MORE, replace(SALES, aggregates=wider)])
+    assert again.altered == ((3, 0),), "an id of a refused deploy is never used again"
+
+
+def test_a_join_is_altered_by_columns_and_refused_by_types() -> None:
+    side = Side((("a", "a", "int64"),))
+    join = OperatorDescriptor("j", 0, "join", (("k", "int"),), Window(10, 10), left=side, right=side)
+    more = replace(join, left=Side((*side.columns, ("b", "b", "string"))), right=Side((("c", "c", "int64"),)))
+    diff = program_diff(first_catalogue([join]), (0,), [more])
+    words = "gains b, which is null in the records before the switch; gains c, which is null in the records before the switch; loses a"
+    assert diff.altered == ((1, 0),) and diff.fates[0].words == f"keeps its state; {words}"
+    with pytest.raises(SpecRefused, match="column of the left side a was changed"):
+        program_diff(first_catalogue([join]), (0,), [replace(join, left=Side((("a", "a", "string"),)))])
 
 
 def test_all_refusals_are_named_at_once() -> None:
     with pytest.raises(SpecRefused, match=r"operator 'sales': .*; operator 'more': "):
-        program_diff((SALES, MORE), (0, 1), [replace(one, ttl_ms=5) for one in (SALES, MORE)])
+        program_diff(first_catalogue([SALES, MORE]), (0, 1), [replace(one, ttl_ms=5) for one in (SALES, MORE)])
 
 
 def test_a_process_of_the_user_keeps_its_state_as_long_as_its_tables_are_the_same() -> None:
@@ -59,11 +85,13 @@ def test_a_process_of_the_user_keeps_its_state_as_long_as_its_tables_are_the_sam
         SHAPE, made_of="ferry_program_ba9876543210.helpers:Better", arguments='{"limit": 4}', output="wider",
         columns=(("cents", "shop"),),
     )  # fmt: skip
-    assert program_diff((SCORE,), (0,), [replace(SCORE, process=other)]).ids == (0,)
+    assert program_diff(first_catalogue([SCORE]), (0,), [replace(SCORE, process=other)]).ids == (0,)
     with pytest.raises(SpecRefused, match="table seen was changed"):
-        program_diff((SCORE,), (0,), [replace(SCORE, process=replace(other, tables=(("seen", "t", None),)))])
+        program_diff(
+            first_catalogue([SCORE]), (0,), [replace(SCORE, process=replace(other, tables=(("seen", "t", None),)))]
+        )
     with pytest.raises(SpecRefused, match="the key was"):
-        program_diff((SCORE,), (0,), [replace(SCORE, key=(("other", "int"),))])
+        program_diff(first_catalogue([SCORE]), (0,), [replace(SCORE, key=(("other", "int"),))])
 
 
 def test_a_process_of_ferry_keeps_its_state_only_with_its_arguments() -> None:
@@ -71,9 +99,9 @@ def test_a_process_of_ferry_keeps_its_state_only_with_its_arguments() -> None:
     session = replace(SCORE, process=replace(SHAPE, made_of="ferry.process.sessions:Sessions"))
     assert session.process is not None
     longer = replace(session, process=replace(session.process, arguments='{"limit": 4}'))
-    assert program_diff((session,), (0,), [session]).ids == (0,)
+    assert program_diff(first_catalogue([session]), (0,), [session]).ids == (0,)
     with pytest.raises(SpecRefused, match="the arguments of"):
-        program_diff((session,), (0,), [longer])
+        program_diff(first_catalogue([session]), (0,), [longer])
 
 
 def test_the_catalogue_goes_through_its_text() -> None:

@@ -23,10 +23,15 @@ COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10
 MORE = replace(COUNTS, name="more", index=1)
 
 
+def plan_of(descriptors: Any) -> Any:
+    operators = [SimpleNamespace(descriptor=replace(d, index=i), inputs=()) for i, d in enumerate(descriptors)]
+    return SimpleNamespace(sources={}, sinks=[], operators=operators)
+
+
 @dataclass
 class Program:
     number: int
-    plan: Any = field(default_factory=lambda: SimpleNamespace(sources={}, sinks=[], operators=[]))
+    plan: Any = field(default_factory=lambda: plan_of([COUNTS]))
     works: Any = None
     loops: Any = None
 
@@ -56,7 +61,7 @@ class Rig:
         )  # fmt: skip
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
         monkeypatch.setattr(self.deploys, "_checked", self.checked)
-        monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number))
+        monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number, plan_of(record.descriptors)))
         self.deploys.start()
 
     def record(self, catalogue: Any, generation: int) -> None:

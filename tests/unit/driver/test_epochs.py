@@ -35,12 +35,12 @@ from ferry.spark.tasks.ingest import IngestTask
 from tests.unit.streams import sources
 
 
-def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
+def operator(*idle_ms: int | None, origin: str | int = "a", index: int = 0) -> Any:
     """One with such inputs; their delay is 10."""
     idles = idle_ms or (None,)
     said = {"origin": origin, "delay_ms": 10, "initial": False, "flow": None}
     inputs = [SimpleNamespace(**said, idle_ms=idle) for idle in idles]
-    return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts"))
+    return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts", index=index))
 
 
 TABLE = SimpleNamespace(programs=first_program(3))
@@ -58,7 +58,7 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
     epochs._poison = Poison({}, cast(Any, None), False, lambda: 0, [])
     epochs.metrics = DriverMetrics("job", str(tmp_path))
     epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
-    epochs.plan = SimpleNamespace(operators=[operator(), operator()])
+    epochs.plan = SimpleNamespace(operators=[operator(), operator(index=1)])
     epochs._checkpoint = Checkpoint(tmp_path)
     meta = b'{"spark":"of the epoch before"}'
     for step in (Step(4, 0), Step(4, 1)):
@@ -202,7 +202,7 @@ def test_an_input_without_any_record_becomes_idle_when_it_may(tmp_path: Path) ->
 
 
 def test_what_an_operator_fires_is_idle_when_all_its_inputs_are(tmp_path: Path) -> None:
-    second = operator(None, None)
+    second = operator(None, None, index=1)
     second.inputs[0].origin, second.inputs[0].delay_ms = 0, 0
     driver = _Driver(tmp_path, operator(2000), second)
     highs = []
@@ -213,7 +213,7 @@ def test_what_an_operator_fires_is_idle_when_all_its_inputs_are(tmp_path: Path) 
 
 
 def test_rows_that_an_operator_fires_may_come_late_as_records_may(tmp_path: Path) -> None:
-    second = operator(None, origin=0)
+    second = operator(None, origin=0, index=1)
     driver = _Driver(tmp_path, operator(None), second)
     assert driver.epoch(1, {0: {"": 100}}) == 90
     assert driver.step(Step(1, 1), {}, None, 90) == 80
@@ -221,7 +221,7 @@ def test_rows_that_an_operator_fires_may_come_late_as_records_may(tmp_path: Path
 
 
 def test_nobody_waits_for_the_event_times_of_an_initial_state(tmp_path: Path) -> None:
-    first, second = operator(None, None), operator(None, origin=0)
+    first, second = operator(None, None), operator(None, origin=0, index=1)
     first.inputs[1].initial = True
     driver = _Driver(tmp_path, first, second)
     assert driver.epoch(1, {}) == WATERMARK_NONE, "it is no sign that records have come"

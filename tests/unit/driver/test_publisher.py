@@ -30,6 +30,7 @@ from ferry.driver.epochs import Epochs
 from ferry.driver.errors import Halted
 from ferry.driver.patience import Answers
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
+from ferry.driver.united import United
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
 from ferry.spark.compile import CompiledPipeline
 
@@ -208,7 +209,7 @@ def test_other_readers_of_any_operator_are_asked_for_by_the_step_under_way() -> 
     publisher: Any = object.__new__(Publisher)
     posted: list[Any] = []
     publisher.loop = SimpleNamespace(stages={}, post=posted.append)
-    publisher.hook = lambda epoch, stage: None
+    publisher.hook, publisher._united = lambda epoch, stage: None, United(())
     publisher._outputs, publisher.plan = {0: ["a sink"]}, SimpleNamespace(sources={})
     publisher._publish_rows = lambda rows, epoch: None
     last = replace(ROWS, commit_id=CommitId(Step(5, 1), Attempt(1, 2)))
@@ -275,6 +276,7 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     publisher: Any = object.__new__(Publisher)
     stages: list[str] = []
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: stages.append(stage)
+    publisher._united = United(())
     publisher._outputs, publisher.plan = {0: ["a sink"]}, CompiledPipeline({}, (), ())
     publisher.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
     calls: list[int] = []

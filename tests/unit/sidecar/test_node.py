@@ -148,6 +148,7 @@ def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
         return True
 
     one._data = SimpleNamespace(scans=scans, archive=None, work=work)  # type: ignore[assignment]
+    one._programs = SimpleNamespace(derive=lambda: False, derived=lambda: None)  # type: ignore[assignment]
     one._machine = SimpleNamespace(step=lambda event: [])  # type: ignore[assignment]
     one._may_end, one._report = lambda: len(worked) == 3, lambda busy_ms: None  # type: ignore[method-assign]
     one._loop()

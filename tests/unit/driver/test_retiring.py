@@ -1,0 +1,106 @@
+"""Which operators a deploy retires, the plan that still has them, and when their last window has fired."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ferry
+from ferry.api.pipeline import Input, Operator, Output
+from ferry.contract.catalogue import ProgramRecord, Retired
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Window
+from ferry.contract.errors import SpecRefused
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.notes import EpochNotes
+from ferry.contract.watermarks import FlowClock
+from ferry.driver.program_parts import signatures_of
+from ferry.driver.retiring import Text, ends, to_retire, with_retired
+from ferry.driver.united import United
+from ferry.spark.compile import CompiledPipeline
+from tests.unit.sidecar.test_data import settings_of
+
+ROWS, OTHER = pa.schema([("k", pa.int64())]), pa.schema([("k", pa.string())])
+WINDOWED = OperatorDescriptor("", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+LASTING = replace(WINDOWED, window=GLOBAL)
+
+
+def operators(*parts: tuple[OperatorDescriptor, str | int]) -> tuple[Operator, ...]:
+    return tuple(
+        Operator(replace(d, name=f"o{i}", index=i), (Input(origin, (), ROWS, "t", 0),))
+        for i, (d, origin) in enumerate(parts)
+    )
+
+
+def text(
+    folder: Path,
+    number: int,
+    ids: tuple[int, ...],
+    of: tuple[Operator, ...],
+    *outputs: tuple[int | str, str, pa.Schema],
+) -> Text:
+    given = tuple(
+        Output(Input(origin, (), schema, None, 0), ferry.parquet(str(folder / name)))
+        for origin, name, schema in outputs
+    )
+    plan = CompiledPipeline({"a": ferry.json_files(str(folder), ROWS)}, of, given)
+    signatures = signatures_of(plan)
+    for output in given:
+        output.sink.place(None)
+    return Text(ProgramRecord(number, ids, tuple(o.descriptor for o in of)), plan, signatures)
+
+
+def test_operators_with_windows_are_retired_and_what_they_read() -> None:
+    """A lasting aggregate fires nothing more, unless an operator with windows reads what it fires."""
+    of = operators((WINDOWED, "a"), (LASTING, "a"), (LASTING, "a"), (WINDOWED, 2))
+    now = ProgramRecord(3, (4, 5, 6, 7), (), retires=(Retired(7, 2),))
+    assert to_retire(now, of, (5,)) == (Retired(4, 3), Retired(6, 3), Retired(7, 2))
+    assert to_retire(now, of, (4, 5, 6, 7)) == () and to_retire(now, of, (4, 5, 7)) == ()
+
+
+def test_a_retired_operator_reads_event_times_and_rows_of_retired_operators(tmp_path: Path) -> None:
+    """And its rows reach the sink that an operator in its place has, too."""
+    before = text(
+        tmp_path, 1, (0, 1, 2), operators((WINDOWED, "a"), (WINDOWED, 0), (WINDOWED, 1)), (2, "x", ROWS), (0, "y", ROWS)
+    )
+    now = text(tmp_path, 2, (0, 3), operators((WINDOWED, "a"), (WINDOWED, "a")), (1, "x", ROWS))
+    record = ProgramRecord(2, (0, 3, 1, 2), (), retires=(Retired(1, 1), Retired(2, 1)))
+    plan, signatures = with_retired(settings_of(tmp_path), record, now, lambda number: before)
+    first, second = plan.operators[2:]
+    assert [(o.descriptor.name, o.descriptor.index) for o in (first, second)] == [("o1", 2), ("o2", 3)]
+    assert [(s.origin, s.closed) for s in (*first.inputs, *second.inputs)] == [(0, True), (2, False)]
+    assert [output.input.origin for output in plan.outputs] == [1, 3], "only retired operators keep their outputs"
+    assert plan.sinks[0] is plan.sinks[1] and len(signatures.sinks) == 2
+    united = United(plan.outputs)
+    assert all(output in united for output in plan.outputs)
+    united.add(plan.outputs[0], pa.table({"k": [1]}))
+    united.add(plan.outputs[0], pa.table({"k": [2]}))
+    united.add(plan.outputs[1], pa.table({"k": [3]}))
+    ((sink, rows),) = united
+    assert sink is plan.sinks[0] and [one.to_pydict()["k"] for one in rows] == [[2], [3]], (
+        "a second try replaces the first"
+    )
+    assert with_retired(settings_of(tmp_path), now.record, now, lambda number: before)[0] is now.plan
+
+
+@pytest.mark.parametrize("output", [(0, "x", OTHER), ("a", "x", ROWS)])
+def test_rows_of_another_kind_in_its_sink_are_refused(tmp_path: Path, output: Any) -> None:
+    before = text(tmp_path, 1, (0,), operators((WINDOWED, "a")), (0, "x", ROWS))
+    now = text(tmp_path, 2, (1,), operators((WINDOWED, "a")), output)
+    record = ProgramRecord(2, (1, 0), (), retires=(Retired(0, 1),))
+    with pytest.raises(
+        SpecRefused, match=r"operator 'o0' is removed, and its open windows .* Remove the operators with a first"
+    ):
+        with_retired(settings_of(tmp_path), record, now, lambda number: before)
+
+
+def test_the_last_window_ends_after_the_newest_record() -> None:
+    """Of an operator that reads fired rows: after the last window of the operator before it."""
+    of = operators((WINDOWED, "a"), (replace(WINDOWED, window=Window(20, 10)), 0), (WINDOWED, "a"))
+    record = ProgramRecord(2, (5, 6, 7), (), retires=(Retired(5, 1), Retired(6, 1), Retired(7, 1)))
+    notes = EpochNotes(maxima={5: {0: {"x": FlowClock(31), "y": FlowClock(None)}}})
+    assert ends(record, SimpleNamespace(operators=of), notes) == {5: 40, 6: 60, 7: WATERMARK_NONE}  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""Derived state equals the state before, whatever happens while it is derived; a copy that began before the switch is whole."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.programs import Programs, ProgramVersion, first_program
+from ferry.kernels.altering import deriving
+from ferry.kernels.schemas import state_schema
+from ferry.sidecar.altering import Altering
+from ferry.sidecar.scans import begun
+from ferry.spark.tasks.fragment import Fragmenter
+from ferry.store.state import State, open_state
+
+BEFORE = OperatorDescriptor("a", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
+AFTER = replace(BEFORE, index=1, aggregates=(Aggregate("m", "max", "x"), *BEFORE.aggregates))
+VNODES, EVERY = 4, np.arange(4)
+ALTERED = ((1, 0),)
+LOADING, SWITCH, SETTLED = (
+    first_program(1),
+    (*first_program(1), ProgramVersion(2, 5, (1,), ALTERED)),
+    (ProgramVersion(2, 5, (1,), ALTERED),),
+)
+
+
+class Instance:
+    def __init__(self, folder: Path, programs: Programs = LOADING) -> None:
+        self.states: list[State] = [open_state(d, VNODES, folder / str(d.index), 1 << 24) for d in (BEFORE, AFTER)]
+        self.altering = Altering(self.states, [BEFORE, AFTER], VNODES, threading.RLock(), programs)
+        self.epoch = 0
+
+    def records(self, operator: int, keys: list[int], time: int) -> None:
+        """An epoch with these records of an operator."""
+        self.epoch += 1
+        state, fragmenter = self.states[operator], Fragmenter((BEFORE, AFTER)[operator])
+        fragmenter.add(pa.record_batch({"k": keys, "x": keys, "t": [time] * len(keys)}), ["k"], "t")
+        delta, _ = state.delta([state.combine(fragmenter.drain())], EpochTimes(state.expired, state.expired))
+        state.apply(delta, self.epoch, "")
+        self.altering.applied(operator, delta, self.epoch, "")
+
+    def load(self, chunk: pa.RecordBatch, operator: int = 0) -> None:
+        self.states[operator].apply_absent(chunk)
+        self.altering.loaded(operator, chunk)
+
+    def drop(self, vnodes: list[int]) -> None:
+        for state in self.states:
+            state.drop(np.array(vnodes))
+
+    def release(self, watermark: int) -> None:
+        self.states[0].release(self.epoch, watermark)
+        self.altering.release(self.epoch, (watermark,), False)
+
+    def derive(self) -> None:
+        while self.altering.step():
+            pass
+
+
+def rows(state: State, descriptor: OperatorDescriptor) -> list[Any]:
+    found = pa.Table.from_batches(list(state.snapshot(EVERY)), state_schema(descriptor))
+    return sorted(tuple(map(str, row.values())) for row in found.to_pylist())
+
+
+def expected(instance: Instance) -> list[Any]:
+    derive = deriving(BEFORE, AFTER)
+    batches = [derive(piece) for piece in instance.states[0].snapshot(EVERY)]
+    found = pa.Table.from_batches(batches, state_schema(AFTER))
+    return sorted(tuple(map(str, row.values())) for row in found.to_pylist())
+
+
+KEYS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+EVENTS = st.one_of(
+    st.tuples(st.just("records"), KEYS, st.integers(0, 60)), st.tuples(st.just("step")), st.tuples(st.just("release"), st.integers(0, 50)),
+    st.tuples(st.just("drop"), st.lists(st.integers(0, 3), max_size=2)), st.tuples(st.just("chunk"), KEYS), st.tuples(st.just("again")),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(KEYS, st.lists(EVENTS, max_size=20), st.integers(0, 8))
+def test_what_happens_meanwhile_is_derived_too(
+    tmp_path_factory: pytest.TempPathFactory, first: list[int], events: list[Any], begin: int
+) -> None:
+    folder = tmp_path_factory.mktemp("altering")
+    one, other = Instance(folder / "one"), Instance(folder / "other")
+    one.records(0, first, 5)
+    one.states[1].apply_absent(expected_rows(one))  # of a life that ended meanwhile
+    for number, (what, *values) in enumerate(events):
+        if number == begin:
+            one.altering.begin(ALTERED)
+        match what:
+            case "records":
+                one.records(0, *values)
+            case "chunk":
+                other.records(0, values[0], 15)
+                for piece in other.states[0].snapshot(EVERY):
+                    one.load(piece)
+            case "step":
+                one.altering.step()
+            case "again":
+                one.altering.begin(ALTERED if number >= begin else ())
+            case _:
+                getattr(one, what)(*values)
+    one.altering.begin(ALTERED)
+    one.derive()
+    one.release(0)
+    assert rows(one.states[1], AFTER) == expected(one)
+    for state in one.states + other.states:
+        state.drop(EVERY)
+
+
+def expected_rows(instance: Instance) -> pa.RecordBatch:
+    (piece,) = instance.states[0].snapshot(EVERY)
+    return deriving(BEFORE, AFTER)(piece)
+
+
+def test_a_copy_that_began_before_the_switch_is_whole(tmp_path: Path) -> None:
+    """Its chunks have the state before only, and the learner derives them after the switch, too."""
+    leader, learner = Instance(tmp_path / "leader"), Instance(tmp_path / "learner")
+    leader.records(0, [*range(40)], 5)
+    for one in (leader, learner):
+        one.altering.begin(ALTERED)
+        one.derive()
+    assert leader.altering.left_out == {1}
+    chunks = begun(leader.states, EVERY, leader.altering.left_out)
+    for one in (leader, learner):
+        assert one.altering.install(SWITCH) and not one.altering.left_out
+        one.records(1, [7, 8], 5)
+        assert not one.altering.install(SETTLED)
+    leader.altering.release(leader.epoch, (0, 0), copying=True)
+    for operator, _, batch in chunks:
+        if batch is not None:
+            learner.load(batch, operator)
+    assert len(rows(learner.states[1], AFTER)) == 40
+    leader.altering.release(leader.epoch, (0, 0), copying=False)
+    assert rows(leader.states[0], BEFORE) == [] and len(rows(leader.states[1], AFTER)) == 40
+
+
+def test_an_instance_that_was_not_loaded_derives_at_the_table_and_never_again(tmp_path: Path) -> None:
+    one = Instance(tmp_path)
+    one.records(0, [1, 2, 3], 5)
+    assert one.altering.missing(ALTERED) == [*ALTERED]
+    one.altering.begin(ALTERED)
+    one.derive()
+    one.altering.install(SWITCH)
+    one.records(1, [1], 5)
+    before = rows(one.states[1], AFTER)
+    one.altering.begin(ALTERED)
+    assert one.altering.missing(ALTERED) == [] and not one.altering.step() and rows(one.states[1], AFTER) == before
+    again = Instance(tmp_path / "again", SETTLED)
+    assert again.altering.missing(ALTERED) == []
+
+
+def test_a_program_that_is_taken_back_is_derived_no_more(tmp_path: Path) -> None:
+    one = Instance(tmp_path)
+    one.records(0, [1], 5)
+    one.altering.begin(ALTERED)
+    one.derive()
+    one.altering.install(SWITCH)
+    assert not one.altering.install(LOADING)
+    one.records(0, [2], 5)
+    assert len(rows(one.states[0], BEFORE)) == 2 and len(rows(one.states[1], AFTER)) == 1
