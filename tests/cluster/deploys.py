@@ -73,6 +73,17 @@ SUMS = """sums = numbers.window(ferry.tumbling("8s")).aggregate("sums", {columns
     return [sums.sink(ferry.parquet("sums")), seen]"""
 """Windows with these aggregates of `seq`."""
 
+MORE = """more = streams["more"].map_batches(passing).event_time("ts").key_by("k")
+    return [more.process("more", Seen()).sink(ferry.parquet("more")), seen]
+
+
+numbers_only = sources
+
+
+def sources(spark, args):
+    return {**numbers_only(spark, args), "more": numbers_only(spark, args)["smq"]}"""
+"""A second source, which is read and counted in the same way."""
+
 JOB = """
 apiVersion: ferry.dev/v1alpha1
 kind: StreamJob
@@ -162,11 +173,11 @@ def wrong_sums(output: Path, columns: dict[int, tuple[str, ...]]) -> list[str]:
     return out[:5] if fired else ["no windows"]
 
 
-def wrong(output: Path, steps: dict[int, int]) -> list[str]:
+def wrong(output: Path, steps: dict[int, int], name: str = "seen") -> list[str]:
     """Records by the wrong program, by two, or by none; `steps`: by the first epoch of a program."""
     counts, out = [0] * KEYS, list[str]()
     last, last_step = -1, steps[0]
-    for epoch, table in read(output / "seen").items():
+    for epoch, table in read(output / name).items():
         step = steps[max(since for since in steps if since <= epoch)]
         rows = table.sort_by("seq")
         for i, (seq, k, n) in enumerate(zip(*(rows[name].to_pylist() for name in ("seq", "k", "n")), strict=True)):

@@ -108,6 +108,27 @@ def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
     assert deploys.wrong_sums(result.output, columns) == [], (columns, result.story())
 
 
+def test_sources_come_and_go_and_a_source_that_returns_goes_on(tmp_path: Path) -> None:
+    """Its records follow those before its removal, also if the driver dies around the switches."""
+    more, without = deploys.program(tmp_path, "more", 1, deploys.MORE), deploys.program(tmp_path, "without", 1)
+    epochs = list[int]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        for file in (more, without, more):
+            epochs.append(deploys.deploy(running, file))
+            running.signal("driver", signal.SIGKILL)
+            running.await_epoch(epochs[-1] + 25)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    assert deploys.wrong(result.output, {0: 1}, "more") == [], result.story()
+    added, removed, back = epochs
+    there = set(deploys.read(result.output / "more"))
+    assert added < min(there) < removed < back < max(there) and not there & {*range(removed, back)}, (epochs, there)
+
+
 REFUSED = {
     "syntax": ("def pipeline(:\n", "cannot be imported: SyntaxError"),
     "import": ("import nothing_here\n", "No module named 'nothing_here'"),

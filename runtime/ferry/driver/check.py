@@ -1,8 +1,9 @@
 """`python -m ferry.driver.check REQUEST ANSWER`: build a pipeline as the driver of its job would, and start nothing.
 
 REQUEST is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool,
-"operators": bool}. The file ANSWER gets {"refused": reason} or {"plan": ...}, with "operators" also their descriptors. If
-the program needs Spark itself (`spark.readStream`, `.transform`), a JVM starts; without "spark", the answer is {}.
+"operators": bool, "sources": [name]}. The file ANSWER gets {"refused": reason} or {"plan": ...}, with "operators" also their
+descriptors. With "sources" all other sources have to name their first position. If the program needs Spark itself
+(`spark.readStream`, `.transform`), a JVM starts; without "spark", the answer is {}.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
+from ferry.connectors.splits import Splits
+from ferry.connectors.users import source_code
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.last_words import words_of
 from ferry.driver import session
@@ -61,6 +64,10 @@ def answer(text: str, folder: str) -> dict[str, Any]:
             if not _wants_session(refused):
                 raise
             plan = compile.build(start(), program, *request["arguments"])
+        for name, source in plan.sources.items() if "sources" in request else ():
+            if name not in request["sources"] and isinstance(source, Splits):
+                with source_code(f"start() of source {name!r}", source):
+                    source.start()
         operators = [one.descriptor.to_wire() for one in plan.operators] if request.get("operators") else None
         return {"plan": described(plan)} | ({"operators": operators} if operators is not None else {})
     except SparkNeeded:

@@ -239,6 +239,7 @@ class Deploys:
             "arguments": [record.arguments, settings.output, settings.events],
             "spark": True,
             "operators": True,
+            "sources": [*self._life.program.plan.sources],
         }
         with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
             answer, errors = Path(folder) / "answer", Path(folder) / "errors"
@@ -305,7 +306,8 @@ class Deploys:
         if program.loops is not None and not program.loops.has(number):
             program.loops.load(number, program.works, lambda: False)
         splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
-        self._life.splits.update(splits)
+        for reader in self._life.readers:
+            reader.follow(splits)
         tell_windows(self._life.metrics, [operator.descriptor for operator in program.plan.operators])
 
         def present() -> int:

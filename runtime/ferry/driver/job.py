@@ -65,9 +65,16 @@ def run(settings: RunSettings) -> int:
 
 
 def resume(
-    ready: core.Ready, plan: CompiledPipeline, checkpoint: Checkpoint, metrics: DriverMetrics, late: int
+    ready: core.Ready,
+    plan: CompiledPipeline,
+    checkpoint: Checkpoint,
+    metrics: DriverMetrics,
+    late: int,
+    switched: int = -1,
 ) -> tuple[int, bool]:
     """Resume from the committed epoch of the state. Raises StateUnavailable if its offsets are lost.
+
+    `switched`: the first epoch of the program in force, if it was deployed.
 
     Returns: the last committed epoch, and whether it was the last epoch of the input.
     """
@@ -76,7 +83,8 @@ def resume(
     foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
     splits = [name for name in plan.sources if name not in foreign]
     again = checkpoint.settle(committed, ready.final, notes.spark, foreign)
-    checkpoint.require_sources(committed, splits, foreign)
+    if switched < committed or switched < 0:  # Else the offsets may be of the program before.
+        checkpoint.require_sources(committed, splits, foreign)
     metrics.resume(committed - again, notes, late, again)
     return committed, notes.flush and not again
 
@@ -108,7 +116,11 @@ class Job:
             metrics.problems.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were rolled back")
         if mine.checkpoint_scheduler is None:
             restoring.over()
-        committed, over = resume(ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late)
+        newest = loop.machine.table.programs[-1]
+        switched = newest.since if newest.number > 1 else -1
+        committed, over = resume(
+            ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late, switched
+        )
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
         record = mine.announcer.catalogue.program(mine.program.number)
@@ -232,7 +244,8 @@ class Job:
             time.sleep(0.2)
             epochs.metrics.problems.tell_slow_code(machine)
             waits = inputs.pass_on(path, epochs.metrics, waits)
-            wanted = machine.moves.pending() or machine.checkpoints.wanted is not None
+            waiting = machine.moves.pending() or machine.checkpoints.wanted is not None
+            wanted = waiting or machine.deploying.is_due(epochs.metrics.epoch + 1)
             if wanted or epochs.wants_tick() or epochs.timer_is_due():
                 self._ticks += 1
                 with files.replacing(path / TICKS) as new:  # for the process of Ferry's source beside Spark's

@@ -42,6 +42,7 @@ from ferry.environment import Environment
 from ferry.protocol.boundaries import lasts_for_ever
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile
+from ferry.spark.split_reader import SplitsReader
 from ferry.spark.tasks.warmup import warm_up
 
 log = logging.getLogger("ferry.driver")
@@ -66,7 +67,9 @@ class Life:
     """it begins with"""
     texts: Texts
     splits: dict[str, Splits]
-    """Ferry's sources of the program in force"""
+    """Ferry's sources of the program that it begins with"""
+    readers: list[SplitsReader]
+    """which plan epochs over them, unless Spark's query does"""
     loop: Loop
     stage: StageHook
     restoring: Restoring
@@ -134,6 +137,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         announcer=announcer,
         program=program,
         texts=texts,
+        readers=[],
         splits={name: source for name, source in plan.sources.items() if isinstance(source, Splits)},
         loop=loop,
         stage=stage,

@@ -1,8 +1,7 @@
 """Sources and sinks of a deployed program: the parts that stay keep their objects, with their connections and positions.
 
 Two objects are the same part if they are built with the same values. Code of the user in them may differ, so such an object
-is replaced. A new sink is opened between two epochs: the old program has written all it ever writes. Changed sources are
-refused.
+is replaced. A new sink is opened between two epochs: the old program has written all it ever writes.
 """
 
 from __future__ import annotations
@@ -83,28 +82,43 @@ def _is_users(module: str) -> bool:
 
 
 def same_parts(before: CompiledPipeline, were: Signatures, now: CompiledPipeline, are: Signatures) -> CompiledPipeline:
-    """The new plan with the parts that stay. Raises SpecRefused for sources that differ."""
-    foreign = any(isinstance(source, DataFrame) for source in before.sources.values())
+    """The new plan with the parts that stay. Raises SpecRefused for a changed source."""
+    either = (*before.sources.items(), *now.sources.items())
+    foreign = next((name for name, source in either if isinstance(source, DataFrame)), "")
     sources = {}
     for name, source in now.sources.items():
         if name not in before.sources:
-            raise SpecRefused(f"source {name!r} was added: a deploy cannot add sources yet. {AGAIN}")
+            _require_own(f"source {name!r} was added", foreign)
+            if name in now.first:
+                raise SpecRefused(
+                    f"source {name!r} was added, and an operator's state begins with it: a deploy cannot do that. {AGAIN}"
+                )
+            sources[name] = source
+            continue
         if were.sources[name] != are.sources[name]:
             change = f"it was {shown(before.sources[name])}, and is {shown(source)}"
-            raise SpecRefused(f"source {name!r} was changed ({change}): a deploy cannot do that yet. {AGAIN}")
-        users = has_users_code(source)
-        if users and foreign:
             raise SpecRefused(
-                f"source {name!r} has code of its own beside Spark's sources: a deploy cannot replace it yet. {AGAIN}"
+                f"source {name!r} was changed ({change}), and its positions would mean other records: give it another name"
             )
+        if users := has_users_code(source):
+            _require_own(f"source {name!r} has code of its own", foreign)
         sources[name] = source if users else before.sources[name]
-    if gone := [name for name in before.sources if name not in sources]:
-        raise SpecRefused(f"source {gone[0]!r} was removed: a deploy cannot remove sources yet. {AGAIN}")
+    for name in before.sources:
+        if name not in sources:
+            _require_own(f"source {name!r} was removed", foreign)
     left = list(zip(were.sinks, before.sinks, strict=True))
     sinks = [_same_sink(left, wanted, sink) for wanted, sink in zip(are.sinks, now.sinks, strict=True)]
     outputs = tuple(replace(one, sink=sinks.pop(0)) for one in now.outputs)
     late = tuple(replace(one, sink=sinks.pop(0)) for one in now.late)
     return replace(now, sources=sources, outputs=outputs, late=late)
+
+
+def _require_own(change: str, foreign: str) -> None:
+    """Refuse a change of sources beside a source of Spark's own, whose query has a fixed set of sources."""
+    if foreign:
+        raise SpecRefused(
+            f"{change}, and source {foreign!r} is Spark's own: a deploy cannot change the sources of Spark's query. {AGAIN}"
+        )
 
 
 def _same_sink(left: list[tuple[str, Sink]], wanted: str, now: Sink) -> Sink:

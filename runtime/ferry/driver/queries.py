@@ -46,6 +46,7 @@ def _own_query(life: Life, splits: dict[str, Splits], ticks: Callable[[], int]) 
     first = dict.fromkeys(life.program.plan.first, rows)
     reader = SplitsReader(splits, rows, settings.cores, settings.path, True, first, ticks, metrics.problems.running)
     patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
+    life.readers.append(reader)
     waiting = patience, metrics.lags.update, partial(inputs.notice, metrics), UserCodeTries(loop, metrics)
 
     def start(run: Run) -> OwnQuery:

@@ -86,17 +86,17 @@ class OwnQuery:
     def _epochs(self) -> None:
         try:
             epoch, ended = self._checkpoint.begun()
+            before = self._checkpoint.offset(epoch - 1) if epoch > 0 else None
             if epoch >= 0 and not ended:
-                begin = self._checkpoint.offset(epoch - 1) if epoch else None
-                self._one(epoch, begin or self._initial(), self._checkpoint.offset(epoch))
+                self._one(epoch, before or self._initial(), self._checkpoint.offset(epoch))
             offset = self._checkpoint.offset(epoch) if epoch >= 0 else self._initial()
             due = 0.0
             while True:
-                epoch, later = epoch + 1, self._later(offset, due)
+                epoch, later = epoch + 1, self._later(offset, before, due)
                 due = time.monotonic() + self._interval
                 self._checkpoint.begin(epoch, later)
                 self._one(epoch, offset, later)
-                offset = later
+                before, offset = offset, later
         except Exception as error:
             self._failed = error
             log.info("the query ends: %s: %s", type(error).__name__, error)
@@ -131,12 +131,12 @@ class OwnQuery:
         with self._answers.awaited(lambda: f"source: {self._reader.asked}"):
             return ask()
 
-    def _later(self, offset: Any, due: float) -> Any:
-        """The next offset, once an epoch is due and has records or a tick."""
+    def _later(self, offset: Any, before: Any, due: float) -> Any:
+        """The next offset, once an epoch is due and has records or a tick. `before`: where the last epoch began."""
         wait = LOOK_SECONDS
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))
-            later = self._asked(partial(self._latest, offset))
+            later = self._asked(partial(self._latest, offset, before))
             if later != offset:
                 later = _as_kept(later)
             self._tell_notice(self._reader.notice())
@@ -146,11 +146,11 @@ class OwnQuery:
             time.sleep(wait)
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
 
-    def _latest(self, offset: Any) -> Any:
+    def _latest(self, offset: Any, before: Any) -> Any:
         """The latest offset. If a source cannot be read, ticks still count: groups change and timers fire."""
         self._away = []
         try:
-            return self._reader.latest_offset(offset)
+            return self._reader.latest_offset(offset, before)
         except Fault as error:
             if (ticked := self._reader.ticked(offset)) != offset:
                 self._away = [f"source: {error}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -92,7 +93,7 @@ def with_retired(
     if not record.retires:
         return now.plan, now.signatures
     at = {number: position for position, number in enumerate(record.operators)}
-    operators, outputs = [*now.plan.operators], [*now.plan.outputs]
+    operators, outputs, sources = [*now.plan.operators], [*now.plan.outputs], dict[str, Any]()
     signatures = [*now.signatures.sinks[: len(outputs)]]
     known = list(zip(now.signatures.sinks, now.plan.sinks, strict=True))
     schemas = {id(output.sink): output.input for output in outputs}
@@ -101,6 +102,7 @@ def with_retired(
         ids = of.record.operators
         old = of.plan.operators[ids.index(retired.operator)]
         inputs = tuple(_moved(side, ids, at, {one.operator for one in record.retires}) for side in old.inputs)
+        sources |= {s.origin: of.plan.sources[s.origin] for s in inputs if isinstance(s.origin, str)}
         operators.append(Operator(replace(old.descriptor, index=at[retired.operator]), inputs, old.gives))
         for output, signature in zip(of.plan.outputs, of.signatures.sinks, strict=False):
             if isinstance(output.input.origin, int) and ids[output.input.origin] == retired.operator:
@@ -113,7 +115,8 @@ def with_retired(
                 outputs.append(Output(replace(output.input, origin=at[retired.operator]), sink, output.where))
                 signatures.append(signature)
                 known.append((signature, sink))
-    plan = replace(now.plan, operators=tuple(operators), outputs=tuple(outputs))
+    sources |= now.plan.sources
+    plan = replace(now.plan, sources=sources, operators=tuple(operators), outputs=tuple(outputs))
     try:
         place(distinct(plan.sinks), settings.output)
         identify(distinct(plan.sinks), settings.job, settings.run)

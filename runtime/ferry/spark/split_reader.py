@@ -33,7 +33,11 @@ TAKEN = "files"
 
 
 class SplitsReader:
-    """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}."""
+    """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}.
+
+    With "left" for sources that a deploy has removed: they go on from there when they come back. The first offset with a
+    source that was added has its first position, so the source has records from the epoch after it on.
+    """
 
     def __init__(
         self,
@@ -61,16 +65,26 @@ class SplitsReader:
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
         self.asked = "a source"
         """The source that was called last, for messages."""
+        self.follow(sources)
+
+    def follow(self, sources: dict[str, Splits]) -> None:
+        """Read these sources from now on."""
+        self._sources = dict(sources)
         for name, source in self._folders():
-            source.keep(directory / "checkpoint" / TAKEN, name)
+            source.keep(self._directory / "checkpoint" / TAKEN, name)
 
     def initial_offset(self) -> dict[str, Any]:
         """The offset before the first record."""
         positions = {name: self._ask(name, "start") for name in self._sources}
         return {"positions": positions, "tick": 0, "flushed": False}
 
-    def latest_offset(self, start: dict[str, Any]) -> dict[str, Any]:
-        """An offset about max_rows further on; the same offset when there are no records, no ticks and no flush."""
+    def latest_offset(self, start: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
+        """An offset about max_rows further on; the same offset when there are no records, no ticks and no flush.
+
+        `before`: where the epoch begins that ends at `start`.
+        """
+        if start["positions"].keys() != self._sources.keys():
+            return self._changed(start, before or start)
         now = start["positions"]
         later = self._later(now)
         if later != now:
@@ -79,13 +93,24 @@ class SplitsReader:
             return {**start, "flushed": True}
         return self.ticked(start)
 
+    def _changed(self, start: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+        """The same offset for other sources.
+
+        The epoch before has another program than its plan: no operator has read its records of a removed source.
+        """
+        known = {**start.get("left", {}), **start["positions"]}
+        positions = {name: known[name] if name in known else self._ask(name, "start") for name in self._sources}
+        unread = {**known, **before["positions"]}
+        left = {name: unread[name] for name in known if name not in positions}
+        return {**start, "positions": positions, "left": left, "flushed": False}
+
     def ticked(self, start: dict[str, Any]) -> dict[str, Any]:
         """The same positions with new ticks; the same offset if no tick was requested."""
         return {**start, "tick": max(start["tick"], self._ticks())}
 
     def _later(self, now: dict[str, Any]) -> dict[str, Any]:
         """The next positions: of `first` sources until they end, then of all. Sources with records share max_rows evenly."""
-        if first := [name for name in self._first if not self.ended(name, now)]:
+        if first := [name for name in self._first if name in now and not self.ended(name, now)]:
             return now | {name: self._begun(name, now[name]) for name in first}
         groups: dict[Any, list[str]] = {}
         for name, source in self._sources.items():
@@ -112,7 +137,7 @@ class SplitsReader:
     def lags(self, offset: dict[str, Any]) -> dict[str, int]:
         """The number of records behind an offset, for the sources that know it."""
         now = offset["positions"]
-        known = [name for name, source in self._sources.items() if isinstance(source, LagSplits)]
+        known = [name for name, source in self._sources.items() if isinstance(source, LagSplits) and name in now]
         return {name: self._ask(name, "lag", now[name]) for name in known}
 
     def _ask(self, name: str, method: str, *arguments: Any) -> Any:
@@ -140,7 +165,8 @@ class SplitsReader:
     def failed(self, end: dict[str, Any], reason: str) -> None:
         """The epoch with this end could not be read, with this reason: the named file may be fixed later."""
         for name, source in self._folders():
-            source.failed(end["positions"][name], reason)
+            if name in end["positions"]:
+                source.failed(end["positions"][name], reason)
 
     def _folders(self) -> list[tuple[str, DirectorySplits]]:
         return [(name, source) for name, source in self._sources.items() if isinstance(source, DirectorySplits)]
@@ -150,7 +176,10 @@ class SplitsReader:
         tasks = slots(self._directory) or self._tasks
         shares: list[list[tuple[str, str]]] = [[] for _ in range(tasks)]
         for name, source in self._sources.items():
-            a, b = start["positions"][name], end["positions"][name]
+            if name not in end["positions"]:
+                continue  # A deploy has added it after this epoch was planned.
+            b = end["positions"][name]
+            a = start["positions"].get(name, b)
             if a != b:
                 for i, split in enumerate(self._ask(name, "plan", a, b, tasks)):
                     shares[i % tasks].append((name, json.dumps(split)))

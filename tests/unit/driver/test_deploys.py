@@ -56,7 +56,7 @@ class Rig:
         )
         loop = SimpleNamespace(machine=self.machine, post=self.posted.append, on_deployed=None)
         self.life: Any = SimpleNamespace(
-            settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), splits={},
+            settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), readers=[],
             metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace(), epoch=3),
         )  # fmt: skip
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,21 +57,20 @@ def test_a_sink_with_code_of_the_user_is_replaced(tmp_path: Path) -> None:
     assert kept(before, now).sinks == now.sinks, "its function may be another one with the same name"
 
 
-@pytest.mark.parametrize(
-    ("sources", "words"),
-    [
-        (lambda p: {"a": ferry.json_files(str(p / "other"), SCHEMA)}, "source 'a' was changed"),
-        (
-            lambda p: {"a": ferry.json_files(str(p), SCHEMA), "b": ferry.json_files(str(p), SCHEMA)},
-            "source 'b' was added",
-        ),
-        (lambda p: {"c": ferry.json_files(str(p), SCHEMA)}, "source 'c' was added"),
-        (lambda p: {}, "source 'a' was removed"),
-    ],
-)
-def test_other_sources_are_refused(tmp_path: Path, sources: Any, words: str) -> None:
-    with pytest.raises(SpecRefused, match=f"{words}.*deploy cannot .* yet"):
-        kept(plan({"a": ferry.json_files(str(tmp_path), SCHEMA)}), plan(sources(tmp_path)))
+def test_sources_come_and_go_and_a_changed_source_is_refused(tmp_path: Path) -> None:
+    a, b = (ferry.json_files(str(tmp_path / name), SCHEMA) for name in "ab")
+    assert kept(plan({"a": a}), plan({"b": b})).sources == {"b": b}
+    both = kept(plan({"a": a}), plan({"a": ferry.json_files(str(tmp_path / "a"), SCHEMA), "b": b}))
+    assert both.sources["a"] is a and both.sources["b"] is b
+    with pytest.raises(SpecRefused, match=r"source 'a' was changed .* give it another name"):
+        kept(plan({"a": a}), plan({"a": b}))
+
+
+def test_a_source_of_initial_state_cannot_be_added(tmp_path: Path) -> None:
+    now = plan({"a": ferry.json_files(str(tmp_path), SCHEMA, finite=True)})
+    first = SimpleNamespace(inputs=(SimpleNamespace(initial=True, origin="a"),))
+    with pytest.raises(SpecRefused, match="an operator's state begins with it"):
+        kept(plan({}), replace(now, operators=(first,)))  # type: ignore[arg-type]
 
 
 def test_a_signature_has_values_and_only_the_names_of_code() -> None:

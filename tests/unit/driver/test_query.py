@@ -24,7 +24,7 @@ class Numbers:
     def initial_offset(self) -> Any:
         return {"a": 0}
 
-    def latest_offset(self, start: Any) -> Any:
+    def latest_offset(self, start: Any, before: Any = None) -> Any:
         return {"a": min(start["a"] + 2, self.end)}
 
     def ticked(self, offset: Any) -> Any:
@@ -138,7 +138,7 @@ class Unsteady(Numbers):
         self.calls = 0
         self.tick = 0
 
-    def latest_offset(self, start: Any) -> Any:
+    def latest_offset(self, start: Any, before: Any = None) -> Any:
         self.calls += 1
         if self.calls % 2:
             raise Unreachable("no broker")
@@ -195,7 +195,7 @@ def test_a_source_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     class Hangs(Numbers):
         asked = "source 'a' (/mnt/in)"
 
-        def latest_offset(self, start: Any) -> Any:
+        def latest_offset(self, start: Any, before: Any = None) -> Any:
             assert answers.wait(10)
             return super().latest_offset(start)
 
@@ -255,7 +255,7 @@ def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:
 
 def test_ticks_do_not_say_that_a_source_can_be_read_again(tmp_path: Path) -> None:
     class Gone(Numbers):
-        def latest_offset(self, start: Any) -> Any:
+        def latest_offset(self, start: Any, before: Any = None) -> Any:
             raise Unreachable("the folder is away")
 
         def ticked(self, offset: Any) -> Any:

@@ -18,7 +18,7 @@ import ferry
 from ferry.connectors.splits import WHOLE
 from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
 from ferry.spark import source as spark_source
-from ferry.spark.control_rows import FLOWS
+from ferry.spark.control_rows import FLOWS, TICK
 from ferry.spark.source import PROBLEM, WaitingReader
 from ferry.spark.split_reader import SplitsReader
 from ferry_workloads.nexmark import NexmarkGenerator, NexmarkSplits
@@ -182,6 +182,28 @@ def test_streams_of_one_generator_count_each_other(tmp_path: Path) -> None:
     made = {n: NexmarkSplits(NexmarkGenerator(), n) for n in ("person", "auction")}
     assert taken(tmp_path, made) == {"person": 90, "auction": 90}
     assert taken(tmp_path, {**made, "x": Waiting(1000)}) == {"person": 45, "auction": 45, "x": 45}
+
+
+def test_a_source_that_is_added_begins_with_its_first_position_and_one_that_returns_goes_on(tmp_path: Path) -> None:
+    some: Any = {"a": Waiting(1000), "b": Waiting(1000)}
+    reader = SplitsReader({"a": some["a"]}, 90, 2, tmp_path, False)
+    old = reader.latest_offset(reader.initial_offset())
+    reader.follow(some)
+    assert reader.shares(old, old) == [[("", TICK)]], "an epoch that was planned before is repeated"
+    added = reader.latest_offset(old)
+    assert added["positions"] == {"a": 90, "b": 0}
+    assert reader.shares(old, added) == [[("", TICK)]], "its first position is in the offsets before any record of it"
+    both = reader.latest_offset(added)
+    assert both["positions"] == {"a": 135, "b": 45}
+    reader.follow({"a": some["a"]})
+    assert len(reader.shares(added, both)) == 1, "records of the removed source are read by no operator"
+    gone = reader.latest_offset(both, added)
+    assert (gone["positions"], gone["left"]) == ({"a": 135}, {"b": 0}), "where the epoch of the switch began"
+    later = reader.latest_offset(gone)
+    reader.follow(some)
+    back = reader.latest_offset(later)
+    assert (back["positions"], back["left"]) == ({"a": 225, "b": 0}, {})
+    assert reader.latest_offset(back)["positions"] == {"a": 270, "b": 45}
 
 
 def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) -> None:
