@@ -40,6 +40,9 @@ class Waiting:
     def ended(self, position: int) -> bool:
         return self.finite and position == self.rows
 
+    def plan(self, start: int, end: int, tasks: int) -> list[int]:
+        return [start, end]
+
 
 class Answers(Waiting):
     """Of a user's; `wrong` is what a method gives, or raises."""
@@ -196,7 +199,7 @@ def test_a_source_that_is_added_begins_with_its_first_position_and_one_that_retu
     both = reader.latest_offset(added)
     assert both["positions"] == {"a": 135, "b": 45}
     reader.follow({"a": some["a"]})
-    assert len(reader.shares(added, both)) == 1, "records of the removed source are read by no operator"
+    assert reader.shares(added, both) == [[("a", "90")], [("a", "135")]], "no operator reads the removed source"
     gone = reader.latest_offset(both, added)
     assert (gone["positions"], gone["left"]) == ({"a": 135}, {"b": 0}), "where the epoch of the switch began"
     later = reader.latest_offset(gone)
