@@ -4,7 +4,8 @@ Every case has to end with exit code 0, the oracle's rows, and no process left: 
 own files, so no schedule may lose state. A failure prints its seed and keeps all files of the run.
 
 Some lose everything at once, and begin again with each of their checkpoints; with `--lost` all do. Others have hostile input
-and hostile code (`tests.cluster.hostile`); with `--hostile` all have.
+and hostile code (`tests.cluster.hostile`); with `--hostile` all have. Others change their program while they run
+(`tests.cluster.deploying`); with `--deploys` all do.
 
 With `--minutes M`, cases are begun for so long, two at a time; without `--from`, they begin where the commit says.
 """
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import moving
-from tests.cluster import graph, hostile, runner
+from tests.cluster import deploying, graph, hostile, runner
 from tests.cluster.queries import DISORDERED, JOBS, KEYED, UNIQUE_IDS, Query, workload_of
 from tests.cluster.wires import Wires
 
@@ -310,16 +311,17 @@ def _wrong(case: Case, base: Path, result: runner.Result) -> str | None:
 
 
 def attempt(seed: int, directory: Path, kind: str = "") -> bool:
-    """Run the case of a seed; tells about it, and whether it was right. `kind`: lost, hostile, or empty: as the seed says."""
-    drawn = kind or random.Random(f"kind {seed}").choice(["", "", "hostile"])
-    case = hostile.case_of(seed) if drawn == "hostile" else case_of(seed, drawn == "lost")
+    """Run the case of a seed; tells about it, and whether it was right. `kind`: an option's name; empty: as the seed says."""
+    drawn = kind or random.Random(f"kind {seed}").choice(["", "", "hostile", "deploys"])
+    others = {"hostile": hostile.case_of, "deploys": deploying.case_of}
+    case: Any = others[drawn](seed) if drawn in others else case_of(seed, drawn == "lost")
     base = directory / str(seed)
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir(parents=True)
     print(f"seed {seed}: {case.command()}", flush=True)
     began = time.monotonic()
     try:
-        wrong = hostile.check(case, base) if isinstance(case, hostile.Case) else check(case, base)
+        wrong = {"hostile": hostile.check, "deploys": deploying.check}.get(drawn, check)(case, base)
     except Exception:
         wrong = traceback.format_exc()
     if wrong is None:
@@ -340,9 +342,10 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=None, help="where the files of failed runs are kept")
     parser.add_argument("--lost", action="store_true", help="every case loses everything, and begins again")
     parser.add_argument("--hostile", action="store_true", help="every case has hostile input and hostile code")
+    parser.add_argument("--deploys", action="store_true", help="every case changes its program while it runs")
     parser.add_argument("--at-once", type=int, default=None, help="cases at the same time; 2 with --minutes, else 1")
     asked = parser.parse_args()
-    kind = "lost" if asked.lost else "hostile" if asked.hostile else ""
+    kind = "lost" if asked.lost else "hostile" if asked.hostile else "deploys" if asked.deploys else ""
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="ferry-fuzz-"))
     first = moving.first_seed() if asked.first is None else asked.first
     print(f"seeds from {first}", flush=True)

@@ -168,10 +168,10 @@ def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
         code = running.process.wait(PATIENCE * timeout)
     except subprocess.TimeoutExpired:
         dump_threads(running)
-        _end(running)
+        end(running)
         code = -1000
     except BaseException:
-        _end(running)
+        end(running)
         raise
     seconds = time.monotonic() - running.began
     left = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in settle(running.home)]
@@ -185,7 +185,7 @@ def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
     return Result(code, running.output, directory, summary, errors, read_timeline(directory), left, seconds)
 
 
-def _end(running: Running) -> None:
+def end(running: Running) -> None:
     running.process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         running.process.wait(30)
@@ -227,7 +227,7 @@ def run(
         try:
             meanwhile(running)
         except BaseException:
-            _end(running)
+            end(running)
             raise
     return finish(running, timeout)
 

@@ -1,6 +1,7 @@
 """The program that a life of the driver begins with: the newest in the journal, or the program of the settings.
 
 no journal                              the program of the settings is program 1
+a catalogue, no table                   a restore began, and its driver died: the program of the catalogue
 settings as at the deploy of program N  program N, as the journal has it
 other settings: the user edited them    their program, in place of program N: its operators must be the same
 """
@@ -23,8 +24,11 @@ from ferry.driver.errors import BeginsAgain
 def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramRecord:
     """The program to begin with; its descriptors are in the journal."""
     module, file, folder = settings.pipeline
-    number = table.programs[-1].number if table is not None and table.programs else 1
+    newest = table.programs[-1] if table is not None and table.programs else None
+    number = newest.number if newest is not None else catalogue.programs[-1].number if catalogue is not None else 1
     known = catalogue.program(number) if catalogue is not None else None
+    if known is not None and newest is not None and known.since is None:
+        known = replace(known, since=newest.since)  # The previous driver died before it had journaled that.
     mine = ProgramRecord(
         number,
         known.operators if known is not None else (),

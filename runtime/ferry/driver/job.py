@@ -125,7 +125,9 @@ class Job:
         metrics.note("mode", mine.program.mode)
         record = mine.announcer.catalogue.program(mine.program.number)
         if record is not None and record.number > 1:
-            metrics.note("deployed", f"the job goes on with program {record.number} ({record.file or record.module})")
+            since = loop.machine.table.programs[-1].since
+            text = f"the job goes on with program {record.number} ({record.file or record.module})"
+            metrics.note("deployed", f"{text}, which is in force from epoch {since} on")
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         if not mine.sink_startup.open(committed, loop, metrics):
             raise Stopped("the job was stopped")

@@ -54,6 +54,24 @@ def test_the_next_driver_begins_with_the_deployed_program(tmp_path: Path) -> Non
     assert begun_with(catalogue, record, record.descriptors) == catalogue
 
 
+def test_a_deploy_whose_driver_died_at_the_switch_is_known_to_be_in_force(tmp_path: Path) -> None:
+    """Otherwise a rollback would not find the program later."""
+    catalogue, table = job(tmp_path)
+    unsettled = catalogue.with_program(replace(catalogue.programs[1], since=None))
+    record = beginning(unsettled, table, settings(tmp_path))
+    assert begun_with(unsettled, record, record.descriptors) == catalogue
+
+
+def test_a_restore_whose_driver_died_before_the_first_table_begins_with_the_program_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    catalogue, _ = job(tmp_path)
+    restored = Catalogue(catalogue.operators, catalogue.programs[1:])
+    record = beginning(restored, None, settings(tmp_path))
+    assert (record.number, record.operators) == (2, (1, 0))
+    assert begun_with(restored, record, record.descriptors) == restored
+
+
 def test_a_program_that_was_edited_since_takes_its_place_if_it_keeps_the_same_state(tmp_path: Path) -> None:
     catalogue, table = job(tmp_path)
     record = beginning(catalogue, table, settings(tmp_path, "f3"))
