@@ -97,7 +97,8 @@ class Epochs:
     ) -> None:
         """The job begins with `program`."""
         self.settings = settings
-        spark, plan = self.spark, self.plan = program.spark, program.plan
+        self.spark = spark = program.spark
+        self.plan = plan = program.plan
         self.loop = loop
         self.metrics = metrics
         self.hook = hook
@@ -106,7 +107,8 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._program, self._versions = program, versions
+        self._program = program
+        self._versions = versions
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)

@@ -84,7 +84,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     announcer = Announcer(job_registry, journal, settings.slots, env.life)
     before, table = announcer.journaled()
     record = beginning(before, table, settings)
-    compile.load(*record.pipeline)  # An error is told before Spark starts.
+    compile.load(*record.pipeline)  # Refuses a broken text before Spark starts.
     spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)
     metrics = DriverMetrics(settings.job, settings.directory, settings.slow_ms)

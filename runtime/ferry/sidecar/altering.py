@@ -61,9 +61,9 @@ class Altering:
     def begin(self, altered: Sequence[tuple[int, int]]) -> None:
         """Derive the state of these operators, (id, id before), and no other state that is not installed."""
         wanted = self.missing(altered)
-        if wanted == [(after, one.before) for after, one in self._of.items() if not one.installed]:
+        if wanted == [(after, derivation.before) for after, derivation in self._of.items() if not derivation.installed]:
             return
-        self._of = {after: one for after, one in self._of.items() if one.installed}
+        self._of = {after: derivation for after, derivation in self._of.items() if derivation.installed}
         with self._lock:
             for after, before in wanted:
                 self._states[after].drop(self._every)  # of a life that ended meanwhile
@@ -82,44 +82,48 @@ class Altering:
     @property
     def left_out(self) -> Collection[int]:
         """The operators that no table has yet: their state is copied to no other place."""
-        return {after for after, one in self._of.items() if not one.installed}
+        return {after for after, derivation in self._of.items() if not derivation.installed}
 
     def step(self) -> bool:
-        """Derive one piece; False when none is left."""
-        for after, one in self._of.items():
-            if one.left is not None:
+        """Derive a piece; False after the last piece."""
+        for after, derivation in self._of.items():
+            if derivation.left is not None:
                 with self._lock:
-                    piece = next(one.left, None)
+                    piece = next(derivation.left, None)
                     if piece is not None:
-                        self._states[after].apply_absent(one.derive(piece))
-                    elif one.again:
-                        one.left, one.again = self._scan(one.before), False
+                        self._states[after].apply_absent(derivation.derive(piece))
+                    elif derivation.again:
+                        derivation.left, derivation.again = self._scan(derivation.before), False
                     else:
-                        one.left = None
+                        derivation.left = None
                 return True
         return False
 
     # ---- changes of the state before
     def applied(self, operator: int, delta: pa.RecordBatch, epoch: int, source: str) -> None:
         """A delta was applied to the state of an operator."""
-        for after, one in self._of.items():
-            if one.before == operator and not one.installed:
-                self._states[after].apply(one.derive(delta), epoch, source)
+        for after, derivation in self._of.items():
+            if derivation.before == operator and not derivation.installed:
+                self._states[after].apply(derivation.derive(delta), epoch, source)
 
     def loaded(self, operator: int, chunk: pa.RecordBatch) -> None:
         """A chunk of a snapshot or a checkpoint was loaded into the state of an operator."""
-        for after, one in self._of.items():
-            if one.before == operator and one.left is not None and self._descriptors[after].kind != "join":
-                one.again = True
-            elif one.before == operator:
-                self._states[after].apply_absent(one.derive(chunk))
-                self.loaded(after, one.derive(chunk))
+        for after, derivation in self._of.items():
+            if (
+                derivation.before == operator
+                and derivation.left is not None
+                and self._descriptors[after].kind != "join"
+            ):
+                derivation.again = True
+            elif derivation.before == operator:
+                self._states[after].apply_absent(derivation.derive(chunk))
+                self.loaded(after, derivation.derive(chunk))
 
     def release(self, epoch: int, watermarks: Sequence[int], copying: bool) -> None:
         """An epoch is final; watermarks by id. `copying`: copies may still need an obsolete state."""
-        for after, one in self._of.items():
-            if not one.installed and one.before < len(watermarks):
-                self._states[after].release(epoch, watermarks[one.before])
+        for after, derivation in self._of.items():
+            if not derivation.installed and derivation.before < len(watermarks):
+                self._states[after].release(epoch, watermarks[derivation.before])
         for number in () if copying else self._obsolete:
             if self._states[number].statistics()["bytes"].any():
                 self._states[number].drop(self._every)
@@ -130,9 +134,9 @@ class Altering:
         before = {number for program in self._programs for number in program.operators}
         self._programs = programs
         now = {number for program in programs for number in program.operators}
-        fresh = [one for after, one in self._of.items() if after in now and not one.installed]
-        for one in fresh:
-            one.installed = True
+        fresh = [derivation for after, derivation in self._of.items() if after in now and not derivation.installed]
+        for derivation in fresh:
+            derivation.installed = True
         for after in [after for after in self._of if after in before - now]:
             del self._of[after]  # It was taken back.
         self._settle()
