@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,43 @@ def test_sources_come_and_go_and_a_source_that_returns_goes_on(tmp_path: Path) -
     added, removed, back = epochs
     there = set(deploys.read(result.output / "more"))
     assert added < min(there) < removed < back < max(there) and not there & {*range(removed, back)}, (epochs, there)
+
+
+def test_a_restore_under_another_program_is_the_same_as_a_deploy(tmp_path: Path) -> None:
+    """Columns are gained after the checkpoint; a worker and the driver die in the restored job, which loses nothing."""
+    files = {
+        name: deploys.program(tmp_path, name, 1, deploys.SUMS.format(columns=text))
+        for name, text in {"s": "s=ferry.sum('seq')", "sm": "s=ferry.sum('seq'), m=ferry.max('seq')"}.items()
+    }
+    columns: dict[int, tuple[str, ...]] = {0: ("s",)}
+    job, stored = (
+        tmp_path / "job.yaml",
+        [f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.every=2s"],
+    )
+
+    def until(epochs: int) -> Callable[[runner.Running], None]:
+        def suspended(running: runner.Running) -> None:
+            running.await_epoch(epochs)
+            code, text = deploys.ferry(running, "suspend", "numbers")
+            assert code == 0, text
+
+        return suspended
+
+    def killed(running: runner.Running) -> None:
+        running.await_epoch(max(columns) + 20)
+        running.signal("worker-0", signal.SIGKILL)
+        running.signal("driver", signal.SIGKILL)
+        running.await_epoch(max(columns) + 120)
+        runner.stop(running)
+
+    job.write_text(deploys.JOB.format(file=files["s"], pace=deploys.PACE))
+    first = runner.run(job, tmp_path, sets=stored, meanwhile=until(60))
+    assert first.code == 0, first.story()
+    columns[max(deploys.read(first.output / "seen")) + 1] = ("s", "m")
+    job.write_text(deploys.JOB.format(file=files["sm"], pace=deploys.PACE))
+    second = runner.run(job, tmp_path, sets=[*stored, "restoreFrom=latest"], meanwhile=killed)
+    assert second.code == 0 and deploys.wrong(second.output, {0: 1}) == [], second.story()
+    assert deploys.wrong_sums(second.output, columns) == [], (columns, second.story())
 
 
 REFUSED = {

@@ -55,7 +55,7 @@ def run(settings: RunSettings) -> int:
     except Halted as halted:
         if halted.kind not in GONE:
             raise
-        end = mine.restoring.begin_again(mine.loop, halted)
+        end = mine.restoring.begin_again(mine.loop, halted, mine.announcer.catalogue)
         if end is halted:
             raise
         mine.metrics.note("restore", str(end))

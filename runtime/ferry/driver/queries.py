@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ferry.connectors.splits import WHOLE, Splits
+from ferry.contract.programs import program_at
 from ferry.driver import inputs
 from ferry.driver.life import Life
 from ferry.driver.patience import ReportedPatience, UserCodeTries
@@ -49,8 +50,12 @@ def _own_query(life: Life, splits: dict[str, Splits], ticks: Callable[[], int]) 
     life.readers.append(reader)
     waiting = patience, metrics.lags.update, partial(inputs.notice, metrics), UserCodeTries(loop, metrics)
 
+    def switched(epoch: int) -> bool:
+        at = program_at(loop.machine.table.programs, epoch)
+        return at.number > 1 and at.since == epoch
+
     def start(run: Run) -> OwnQuery:
-        return OwnQuery(spark, reader, life.checkpoint, interval / 1000, run, *waiting).start()
+        return OwnQuery(spark, reader, life.checkpoint, interval / 1000, run, *waiting, switched).start()
 
     return start
 

@@ -49,11 +49,13 @@ class OwnQuery:
         tell_lags: Callable[[dict[str, int]], None] = lambda lags: None,
         tell_notice: Callable[[str], None] = lambda text: None,
         tries: UserCodeTries | None = None,
+        switched: Callable[[int], bool] = lambda epoch: False,
     ) -> None:
         """`patience`: for sources that cannot be read, fully or partly; `tries`: for the user's own sources that fail.
 
-        None: the first failure ends the query.
+        None: the first failure ends the query. `switched`: whether another program than before is in force from an epoch on.
         """
+        self._switched = switched
         self._spark = spark
         self._reader = reader
         self._checkpoint = checkpoint
@@ -92,7 +94,8 @@ class OwnQuery:
             offset = self._checkpoint.offset(epoch) if epoch >= 0 else self._initial()
             due = 0.0
             while True:
-                epoch, later = epoch + 1, self._later(offset, before, due)
+                later = self._later(offset, before if self._switched(epoch) else None, due)
+                epoch += 1
                 due = time.monotonic() + self._interval
                 self._checkpoint.begin(epoch, later)
                 self._one(epoch, offset, later)
@@ -132,7 +135,8 @@ class OwnQuery:
             return ask()
 
     def _later(self, offset: Any, before: Any, due: float) -> Any:
-        """The next offset, once an epoch is due and has records or a tick. `before`: where the last epoch began."""
+        """The next offset, once an epoch is due and has records or a tick. `before`: where the last epoch began, if it has
+        another program than its plan."""
         wait = LOOK_SECONDS
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))

@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ferry.contract import messages as m
-from ferry.contract.catalogue import Catalogue
+from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.differences import differences
 from ferry.contract.errors import UNDECIDED, FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
-from ferry.contract.programs import program_at
+from ferry.contract.program_diff import RETIRED, program_diff
+from ferry.contract.programs import Programs, ProgramVersion, program_at
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import LATEST, NOTHING, RunSettings
 from ferry.coordinator.loop import Loop
@@ -72,14 +72,12 @@ class Restoring:
             return initial, None
         catalog, manifest = self._chosen(self._settings.restore_from)
         self._refuse(manifest, initial.virtual_nodes)
+        programs = self._taken_over(manifest)
         url = self._again(catalog, manifest, manifest.generation + 1)
         commit = self._from(catalog, url)
-        self._take_ids_of(manifest)
         log.info("the job begins with checkpoint %d: %s", manifest.number, url)
         origin = f"{url}#{manifest.generation + 1}"
-        return replace(
-            initial, version=Version(manifest.generation, 0), origin=origin, programs=manifest.programs
-        ), commit
+        return replace(initial, version=Version(manifest.generation, 0), origin=origin, programs=programs), commit
 
     def _chosen(self, which: str) -> tuple[CheckpointCatalog, Manifest]:
         if "/" in which:
@@ -111,20 +109,45 @@ class Restoring:
                 f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
                 f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
             )
-        ids = program_at(manifest.programs, manifest.epoch).operators
-        if differing := differences([manifest.operators[i] for i in ids], self._operators):
-            raise SpecRefused(
-                f"restoreFrom: {'; '.join(differing)}: checkpoint {manifest.number} has other operators than this pipeline, "
-                "which cannot take over its state. Restore the operators as they were, or remove restoreFrom"
-            )
 
-    def _take_ids_of(self, manifest: Manifest) -> None:
-        """A new job goes on with the operators of its checkpoint, under their ids."""
-        program = program_at(manifest.programs, manifest.epoch)
-        record = replace(
-            self.catalogue.programs[-1], number=program.number, operators=program.operators, since=program.since
-        )
-        self.catalogue = Catalogue(manifest.operators, (record,))
+    def _taken_over(self, manifest: Manifest) -> Programs:
+        """The programs of a new job that goes on with a checkpoint, under the ids of its operators. Raises SpecRefused.
+
+        A pipeline with other operators is a deploy: its program begins with the epoch after the checkpoint.
+        """
+        before, mine = _program_of(manifest), self.catalogue.programs[-1]
+        try:
+            diff = program_diff(Catalogue(manifest.operators, ()), before.operators, self._operators)
+        except SpecRefused as error:
+            raise SpecRefused(
+                f"restoreFrom: {error}: checkpoint {manifest.number} has other operators than this pipeline"
+            ) from error
+        if lost := [repr(fate.name) for fate in diff.fates if fate.fate == RETIRED]:
+            raise SpecRefused(
+                f"restoreFrom: checkpoint {manifest.number} has open windows of {', '.join(lost)}, and this pipeline does "
+                "not: they would never fire. Restore with the operator, and remove it with `ferry deploy`"
+            )
+        if diff.ids == before.operators and not diff.altered:
+            record = replace(mine, number=before.number, operators=before.operators, since=before.since)
+            self.catalogue = Catalogue(manifest.operators, (record,))
+            return (before,)
+        descriptors = tuple(replace(manifest.operators[n], index=i) for i, n in enumerate(before.operators))
+        old = ProgramRecord(before.number, before.operators, descriptors, since=before.since)
+        since, altered = manifest.epoch + 1, diff.altered
+        new = replace(mine, number=before.number + 1, operators=diff.ids, since=since, altered=altered)
+        self.catalogue = Catalogue(diff.operators, (old, new))
+        log.info("; ".join(f"operator {fate.name!r}: {fate.fate}: {fate.words}" for fate in diff.fates))
+        return (before, ProgramVersion(new.number, since, diff.ids, altered))
+
+    def _programs_of(self, manifest: Manifest, catalogue: Catalogue) -> Programs:
+        """The programs of this job with a checkpoint that it goes back to."""
+        before = _program_of(manifest)
+        known = catalogue.program(before.number)
+        first = next((one for one in catalogue.programs if one.file or one.module), None)
+        if first is None or (known is not None and (known.file or known.module)):
+            return (before,)
+        # The job has begun with a checkpoint of another program, whose text only the job before had.
+        return (before, ProgramVersion(first.number, manifest.epoch + 1, first.operators, first.altered))
 
     def _again(self, catalog: CheckpointCatalog, manifest: Manifest, generation: int) -> str:
         """The URL to begin with. In the job's own location the checkpoint is published again as the newest, because the
@@ -172,7 +195,7 @@ class Restoring:
         except FerryError as error:
             log.warning("a pin stays until it expires: %s", error)
 
-    def begin_again(self, loop: Loop, why: FerryError) -> FerryError:
+    def begin_again(self, loop: Loop, why: FerryError, catalogue: Catalogue) -> FerryError:
         """After the loss of all copies of some state: have the next driver restore the newest checkpoint, if one exists.
         Failing instances get no state if they are the cause.
 
@@ -200,7 +223,13 @@ class Restoring:
         )
         version = g.next_version(machine.table, machine.generation)
         loop.swap(
-            Table(version, groups, initial=True, origin=f"{url}#{machine.generation}", programs=manifest.programs)
+            Table(
+                version,
+                groups,
+                initial=True,
+                origin=f"{url}#{machine.generation}",
+                programs=self._programs_of(manifest, catalogue),
+            )
         )
         return BeginsAgain(
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, because {why}"
@@ -218,3 +247,8 @@ class Restoring:
             url = origin.rpartition("#")[0]
             return CheckpointCatalog.at(url), CheckpointCatalog.at(url).find(url)
         return None
+
+
+def _program_of(manifest: Manifest) -> ProgramVersion:
+    """The program of its epoch. The checkpoint has the state of altered operators, so no state has to be derived."""
+    return program_at(manifest.programs, manifest.epoch)._replace(altered=())

@@ -53,7 +53,12 @@ class Altering:
         self._every = np.arange(virtual_nodes)
         self._lock = lock
         self._programs = programs
-        self._of: dict[int, _Derivation] = {}
+        # Chunks of the state before may still come: of a restore that a crash has interrupted.
+        self._of = {
+            after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, True)
+            for program in programs
+            for after, before in program.altered
+        }
         self._obsolete: set[int] = set()
         """Operators whose state is not needed any more."""
         self._settle()

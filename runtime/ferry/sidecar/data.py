@@ -96,7 +96,9 @@ class Data:
         self._directory = directory
         self._memory_bytes = settings.memory_bytes // len(descriptors)
         self.states = self._open_states(directory, self._memory_bytes)
-        self.altering = Altering(self.states, descriptors, self.virtual_nodes, self._lock, self._record.saved.programs)
+        saved = self._record.saved
+        installed = saved.programs if saved.committed is not None or saved.committing is not None else ()
+        self.altering = Altering(self.states, descriptors, self.virtual_nodes, self._lock, installed)
         self.programs: dict[int, tuple[OperatorDescriptor, ...]] = {}
         """By number: the operators of a loaded program, by position."""
         self.scans = Scans(

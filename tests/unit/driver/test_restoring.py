@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.catalogue import first_catalogue
+from ferry.contract.descriptors import Aggregate
 from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
+from ferry.contract.programs import ProgramVersion
 from ferry.contract.results import NO_RESULT
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import CheckpointSettings
@@ -31,6 +33,9 @@ INITIAL = Table(Version(0, 0), (Group(Term(1, 0), (InstanceId("0.0"),)),) * VNOD
 
 NOBODY: Any = None
 """The loop: nothing asks it."""
+
+
+CATALOGUE = first_catalogue(OPERATORS)
 
 
 class Place:
@@ -153,14 +158,51 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     place.checkpoint(4, 17, virtual_nodes=2 * VNODES)
     with pytest.raises(SpecRefused, match=f"set state.virtualNodes: {2 * VNODES}"):
         place.driver("4").begin(None, INITIAL)
-    place.checkpoint(5, 17, operators=tuple(OPERATORS[:1]))
-    with pytest.raises(SpecRefused, match="was added: checkpoint 5 has other operators than this pipeline"):
+    place.checkpoint(5, 17, operators=(replace(OPERATORS[0], ttl_ms=7), *OPERATORS[1:]))
+    with pytest.raises(SpecRefused, match=r"keys were kept for .* checkpoint 5 has other operators than this pipeline"):
         place.driver("5").begin(None, INITIAL)
+    gone = replace(OPERATORS[0], name="gone", index=len(OPERATORS))
+    place.checkpoint(7, 17, operators=(*OPERATORS, gone))
+    with pytest.raises(SpecRefused, match="checkpoint 7 has open windows of 'gone', which this pipeline lacks"):
+        place.driver("7").begin(None, INITIAL)
     damaged = place.checkpoint(6, 17)
     place.catalog.location.remove(damaged.files[0].name)
     with pytest.raises(Corrupt, match="is missing"):
         place.driver("6").begin(None, INITIAL)
-    assert len(place.catalog.manifests()) == 3
+    assert len(place.catalog.manifests()) == 4
+
+
+def test_a_restore_under_another_program_is_a_deploy_from_the_next_epoch_on(tmp_path: Path) -> None:
+    """Operators are kept, altered and added; when state is lost again, the same program begins again."""
+    place = Place(tmp_path)
+    altered = replace(OPERATORS[0], aggregates=(*OPERATORS[0].aggregates, Aggregate("extra", "count")))
+    place.checkpoint(
+        4,
+        17,
+        operators=(OPERATORS[0],),
+        results=(NO_RESULT,),
+        programs=(ProgramVersion(3, 9, (0,), ((0, 5),)),),
+        format=3,
+    )
+    driver = place.driver("4")
+    driver._operators = (replace(OPERATORS[1], index=0), replace(altered, index=1))
+    driver.catalogue = first_catalogue(driver._operators, file="job.py")
+    table, _ = driver.begin(None, INITIAL)
+    before = ProgramVersion(3, 9, (0,))
+    assert table.programs == (before, ProgramVersion(4, 18, (1, 2), ((2, 0),)))
+    old, new = driver.catalogue.programs
+    assert (old.number, old.file, new.number, new.file, new.operators) == (3, None, 4, "job.py", (1, 2))
+    assert [one.name for one in driver.catalogue.operators] == [OPERATORS[0].name, OPERATORS[1].name, OPERATORS[0].name]
+    assert driver.manifest is not None
+    assert driver._programs_of(driver.manifest, driver.catalogue) == table.programs
+    later = replace(
+        driver.manifest,
+        programs=(ProgramVersion(4, 18, (1, 2), ((2, 0),)),),
+        commit_id=CommitId(Step(30, 1), Attempt(1, 1)),
+    )
+    assert driver._programs_of(later, driver.catalogue) == (ProgramVersion(4, 18, (1, 2)),), (
+        "its state has the altered operator"
+    )
 
 
 LOST = StateUnavailable("no copy of virtual nodes [0] is left")
@@ -173,7 +215,7 @@ def test_all_copies_are_lost(tmp_path: Path) -> None:
     place.checkpoint(2, 7, run="j-1", generation=2)
     groups = (Group(Term(5, 2), (InstanceId("0.0"), InstanceId("1.0")), (InstanceId("2.0"),)),) * VNODES
     swapped: list[Table] = []
-    end = place.driver().begin_again(loop_of(Table(Version(5, 4), groups), swapped), LOST)
+    end = place.driver().begin_again(loop_of(Table(Version(5, 4), groups), swapped), LOST, CATALOGUE)
     assert isinstance(end, Unreachable) and "begins again with checkpoint 2 of epoch 7" in str(end)
     (table,) = swapped
     newest = place.catalog.manifests()[0]
@@ -196,29 +238,29 @@ def test_who_has_the_only_copy_cannot_go_on(tmp_path: Path) -> None:
     groups += (Group(Term(5, 2), (InstanceId("1.0"),), (InstanceId("0.0"),)),) * (VNODES - len(groups))
     swapped: list[Table] = []
     loop = loop_of(Table(Version(5, 4), groups), swapped)
-    end = place.driver().begin_again(loop, failed)
+    end = place.driver().begin_again(loop, failed, CATALOGUE)
     assert "begins again with checkpoint 2" in str(end)
     assert {group.in_sync for group in swapped[0].groups} == {("1.0",)} and not swapped[0].groups[-1].learners
     again = replace(swapped[0], version=Version(6, 4), initial=False)
-    assert place.driver().begin_again(loop_of(again, swapped), failed) is failed
+    assert place.driver().begin_again(loop_of(again, swapped), failed, CATALOGUE) is failed
     alone = loop_of(Table(Version(5, 4), groups), swapped)
     alone.machine.alive.pop("1.0")
     away = Halted(core.Halt("away", "held only by 1.0, gone for 60 s"))
-    assert "begins again" in str(place.driver().begin_again(loop_of(Table(Version(5, 4), groups), []), away))
+    assert "begins again" in str(place.driver().begin_again(loop_of(Table(Version(5, 4), groups), []), away, CATALOGUE))
     alone.machine.alive.pop("0.0")
-    assert place.driver().begin_again(alone, away) is away
-    assert place.driver().begin_again(alone, failed) is failed and len(swapped) == 1
+    assert place.driver().begin_again(alone, away, CATALOGUE) is away
+    assert place.driver().begin_again(alone, failed, CATALOGUE) is failed and len(swapped) == 1
 
 
 def test_another_runs_checkpoint_is_taken_by_nobody_but_its_user(tmp_path: Path) -> None:
     place = Place(tmp_path)
     loop = loop_of(replace(INITIAL, version=Version(5, 4), initial=False), swapped := [])
-    assert place.driver(kept=False).begin_again(loop, LOST) is LOST
+    assert place.driver(kept=False).begin_again(loop, LOST, CATALOGUE) is LOST
     place.checkpoint(4, 17, run="j-0")
-    assert place.driver().begin_again(loop, LOST) is LOST
+    assert place.driver().begin_again(loop, LOST, CATALOGUE) is LOST
     place.checkpoint(5, 3, run="j-1")
     place.checkpoint(6, 99, run="j-0")
-    assert "checkpoint 5 of epoch 3" in str(place.driver().begin_again(loop, LOST))
+    assert "checkpoint 5 of epoch 3" in str(place.driver().begin_again(loop, LOST, CATALOGUE))
     assert len(swapped) == 1
 
 
@@ -227,7 +269,9 @@ def test_one_that_began_elsewhere_and_has_none_of_its_own_begins_there_again(tmp
     url = other.catalog.url(other.checkpoint(2, 9))
     table = replace(INITIAL, version=Version(5, 4), initial=False, origin=f"{url}#4")
     swapped: list[Table] = []
-    assert "checkpoint 2 of epoch 9" in str(Place(tmp_path).driver().begin_again(loop_of(table, swapped), LOST))
+    assert "checkpoint 2 of epoch 9" in str(
+        Place(tmp_path).driver().begin_again(loop_of(table, swapped), LOST, CATALOGUE)
+    )
     assert swapped[0].origin == f"{url}#5"
 
 
@@ -239,8 +283,8 @@ def test_the_newest_is_damaged(tmp_path: Path) -> None:
     gone = place.checkpoint(2, 7, run="j-1")
     place.catalog.location.remove(gone.files[0].name)
     with pytest.raises(Corrupt, match="restoreFrom: 1"):
-        place.driver().begin_again(loop, LOST)
+        place.driver().begin_again(loop, LOST, CATALOGUE)
     place.catalog.location.write_new("manifests/0000000003-000001-abcd.json", b"{torn")
     with pytest.raises(FerryError):
-        place.driver().begin_again(loop, LOST)
+        place.driver().begin_again(loop, LOST, CATALOGUE)
     assert not swapped

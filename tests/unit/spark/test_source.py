@@ -199,7 +199,9 @@ def test_a_source_that_is_added_begins_with_its_first_position_and_one_that_retu
     both = reader.latest_offset(added)
     assert both["positions"] == {"a": 135, "b": 45}
     reader.follow({"a": some["a"]})
-    assert [name for share in reader.shares(added, both) for name, _ in share] == ["a"], "no operator reads the removed source"
+    assert [name for share in reader.shares(added, both) for name, _ in share] == ["a"], (
+        "no operator reads the removed source"
+    )
     gone = reader.latest_offset(both, added)
     assert (gone["positions"], gone["left"]) == ({"a": 135}, {"b": 0}), "where the epoch of the switch began"
     later = reader.latest_offset(gone)
