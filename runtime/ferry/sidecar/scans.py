@@ -43,7 +43,8 @@ def begun(states: Sequence[State], vnodes: np.ndarray, left_out: Collection[int]
 
 
 def _scanned(states: Sequence[State], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
-    for operator, (state, snapshot) in enumerate(zip(states, snapshots)):
+    # The state of an altered operator comes before the state that a learner would derive it from: existing rows are newer.
+    for operator, (state, snapshot) in reversed([*enumerate(zip(states, snapshots))]):
         for batch in snapshot:
             yield operator, state.expired, batch
     yield len(states) - 1, states[-1].expired, None

@@ -145,6 +145,20 @@ def test_a_copy_that_began_before_the_switch_is_whole(tmp_path: Path) -> None:
     assert rows(leader.states[0], BEFORE) == [] and len(rows(leader.states[1], AFTER)) == 40
 
 
+def test_a_copy_that_begins_after_the_switch_has_the_newer_rows(tmp_path: Path) -> None:
+    """Though the state before is still there, and the learner derives its chunks."""
+    leader, learner = Instance(tmp_path / "leader"), Instance(tmp_path / "learner", SWITCH)
+    leader.records(0, [*range(40)], 5)
+    leader.altering.begin(ALTERED)
+    leader.derive()
+    leader.altering.install(SWITCH)
+    leader.records(1, [7, 7], 5)
+    for operator, _, batch in begun(leader.states, EVERY, leader.altering.left_out):
+        if batch is not None:
+            learner.load(batch, operator)
+    assert rows(learner.states[1], AFTER) == rows(leader.states[1], AFTER)
+
+
 def test_an_instance_that_was_not_loaded_derives_at_the_table_and_never_again(tmp_path: Path) -> None:
     one = Instance(tmp_path)
     one.records(0, [1, 2, 3], 5)

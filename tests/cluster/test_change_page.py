@@ -1,0 +1,92 @@
+"""The page that changes a running job step by step, as a reader follows it: what the commands print, and the sums."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import deploys
+from tests.documents import DOCS, ROOT, blocks
+
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(400)]
+
+PAGE = DOCS / "guide" / "change-step-by-step.md"
+STAYS_SECONDS = 5.0
+"""Longer than two windows: each program has a window of its own."""
+LEAST = {1: 0, 2: 100, 3: 200, 4: 200, 5: 200, 6: 200}
+"""The smallest sale of each program."""
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_page_prints_what_it_shows_and_each_program_has_its_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'runtime'}:{ROOT / 'operator'}")
+    monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    shown, begins = "", [0.0]
+    with ExitStack() as background:
+        for block in blocks(PAGE):
+            if named := re.match(r"# (\S+\.\w+)\n", block.text):
+                (tmp_path / named[1]).write_text(block.text)
+            elif block.language == "text":
+                for line in block.text.splitlines():
+                    assert re.search(re.escape(plain(line)).replace(r"\.\.\.", r"\S+"), shown), (line, shown)
+            for line in block.text.splitlines() if block.language == "sh" else ():
+                if line.endswith(" &"):
+                    process = subprocess.Popen(shlex.split(line.removesuffix(" &")))
+                    background.callback(process.wait, 60)
+                    background.callback(process.terminate)
+                    continue
+                if "deploy" in line or "rollback" in line:
+                    wait_for_the_job()
+                    time.sleep(STAYS_SECONDS)
+                done = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=120)
+                shown = plain(done.stdout + done.stderr)
+                assert done.returncode == (2 if "wrong.py" in line else 0), shown
+                if "in force" in shown and "versions" not in line:
+                    begins.append(time.time() * 1000)
+    right(tmp_path, begins)
+
+
+def wait_for_the_job() -> None:
+    deadline = time.monotonic() + 90
+    while "epoch" not in subprocess.run(["ferry", "status", "sales"], capture_output=True, text=True).stdout:
+        assert time.monotonic() < deadline, "the job does not begin"
+        time.sleep(0.5)
+
+
+def right(folder: Path, begins: list[float]) -> None:
+    """`begins`: when each program was in force, in milliseconds since 1970."""
+    sums: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for file in sorted((folder / "in").glob("*.json")):
+        for sale in map(json.loads, file.read_text().splitlines()):
+            sums[sale["shop"], sale["ts"] // 2000 * 2000].append(sale["cents"])
+    own = dict.fromkeys(LEAST, 0)
+    for table in deploys.read(folder / "out" / "sums").values():
+        for row in table.to_pylist():
+            start, cents = row["window_start"], sums.pop((row["shop"], row["window_start"]))
+            low, high = (sum(one for one in cents if one >= least) for least in (200, 0))
+            assert low <= row["cents"] <= high, row
+            for number, (begin, end) in enumerate(zip(begins, [*begins[1:], 1e15], strict=True), 1):
+                # Files are read some time after their sales.
+                if begin + 500 < start and start + 3000 < end:
+                    assert row["cents"] == sum(one for one in cents if one >= LEAST[number]), (number, row)
+                    assert number < 4 or row["largest"] == max(cents), (number, row)
+                    own[number] += 1
+    assert all(own.values()), own
