@@ -80,7 +80,8 @@ class Checks:
         graph = self.world.graph_at(commit_id.step.epoch)
         node = graph[commit_id.step.operator]
         reference = parent.follow(commit_id, batch, graph, self.world.vnodes, self.world.timers)
-        watermarks = parent.highs[node.id], reference.highs[node.id]
+        before = parent.begins(graph) if commit_id.step.operator == 0 else parent
+        watermarks = before.highs[node.id], reference.highs[node.id]
         if (p.low, p.high) != watermarks:
             self.fail(f"{commit_id} was prepared with watermarks {(p.low, p.high)}, committed inputs say {watermarks}")
         for origin in node.inputs:
@@ -137,6 +138,7 @@ class Checks:
             lows, live = reference.highs if over else reference.lows, reference.live[v]
             have = host.files.state.get(v, {})
             if have != live:
+                have = {r: x for r, x in have.items() if r[0] in reference.ran}
                 timers, released = self.world.timers, max(commit_id.step.epoch - 1, host.files.saved.released)
                 have = {r: x for r, x in have.items() if data.lives(timers, r, lows, released)}
                 live = {r: x for r, x in live.items() if data.lives(timers, r, lows, released)}

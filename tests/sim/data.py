@@ -8,8 +8,8 @@ epoch is released. The reference is a tree of commit_ids: each commit_id's state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ class Node(NamedTuple):
     timers: bool = False
     """Whether it sums until a timer fires, in place of windows."""
     id: int = 0
+    before: int | None = None
+    """The id from whose state its state was derived."""
 
 
 Graph = tuple[Node, ...]
@@ -177,6 +179,8 @@ class Reference:
     late: int = 0
     live: dict[int, Rows] = field(default_factory=dict)
     """Rows by virtual node that fire in this commit id or later. Replaced, never changed."""
+    ran: frozenset[int] = frozenset()
+    """Ids of the operators that have had a step."""
     parent: Reference | None = None
 
     @staticmethod
@@ -190,16 +194,17 @@ class Reference:
     ) -> Reference:
         """The reference after one more step with this input (a single process, record by record)."""
         position, epoch = commit_id.step.operator, commit_id.step.epoch
+        parent, self = self, self.begins(graph) if position == 0 else self
         node = graph[position]
         operator = node.id
         greatest = max([self.greatest[operator], *(record[0] for origin, record in batch if origin == SOURCE)])
         low = self.highs[operator]
         # Rows that fired in the epoch before are released for every operator when the next epoch begins.
-        out = Reference(commit_id, self.highs if position == 0 else self.lows, parent=self)
+        out = Reference(commit_id, self.highs if position == 0 else self.lows, parent=parent)
         out.greatest = _put(self.greatest, operator, greatest)
         out.highs = _put(self.highs, operator, max(low, watermark(node, greatest, [self.highs[n.id] for n in graph])))
         high = out.highs[operator]
-        out.live = dict(self.live)
+        out.live, out.ran = dict(self.live), self.ran | {operator}
         if position == 0:
             for v, rows in out.live.items():
                 out.live[v] = {r: x for r, x in rows.items() if lives(timers, r, out.lows, epoch - 1)}
@@ -210,6 +215,17 @@ class Reference:
             out._add(operator, records, low, vnodes)
         fired = sorted(x for rows in out.live.values() for x in fired_rows(node, epoch, rows, low, high))
         out.fired = (*self.fired, fired) if position else (fired,)
+        return out
+
+    def begins(self, graph: Graph) -> Reference:
+        """The reference with the state of altered operators, before the first step of their program."""
+        out = self
+        for after, before in derivations(graph, self.ran):
+            live = {v: derived(rows, after, before) for v, rows in out.live.items()}
+            out = replace(out, live=live, ran=out.ran | {after})
+            for name in ("lows", "highs", "greatest"):
+                values = getattr(out, name)
+                setattr(out, name, _put(values, after, values[before]))
         return out
 
     def _add(self, operator: int, records: list[Record], low: int, vnodes: int) -> None:
@@ -231,6 +247,17 @@ class Reference:
         for v, rows in self.live.items():
             mine = [record for record in records if record[1] % vnodes == v]
             self.live[v] = apply(rows, timed(operator, epoch, rows, mine, low, high))
+
+
+def derivations(graph: Graph, ran: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """Altered operators of a program without a step so far, each with the operator before it that had one."""
+    return tuple((n.id, n.before) for n in graph if n.before is not None and n.id not in ran and n.before in ran)
+
+
+def derived(rows: Rows, after: int, before: int) -> Rows:
+    """The rows with the rows of an altered operator, which are equal to its rows before."""
+    mine = {(after, s, k): x for (operator, s, k), x in rows.items() if operator == before}
+    return {row: x for row, x in rows.items() if row[0] != after} | mine
 
 
 def apply(rows: Rows, changes: Rows) -> Rows:

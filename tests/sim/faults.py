@@ -13,7 +13,7 @@ from ferry.contract.plans import Placement, Plan, PlanStep
 from ferry.protocol import io as shared_io
 from ferry.protocol.coordinator import io as coordinator_io
 from ferry.protocol.instance import io as instance_io
-from tests.sim.data import SOURCE, Graph, Node
+from tests.sim.data import SOURCE, Graph, Node, size_of
 from tests.sim.events import Dice, Weather
 
 INSTANCE_PLACES = ("Apply", "Apply", "Apply", "Apply", "Save", "LogDelta", "LogDelta", "LoadChunk", "BeginSnapshot", "Contribute", "Compute", "SendDelta",
@@ -250,12 +250,26 @@ def programs(seed: int, first: Graph) -> tuple[tuple[int, Graph], ...]:
 
 
 def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
-    """A graph with an operator more, an operator less, or other inputs of an operator."""
+    """A graph with an operator more, an operator less, other inputs of an operator, or an altered operator."""
     inputs = {n.id: [before[i].id if i != SOURCE else SOURCE for i in n.inputs] for n in before}
     timers, order = {i: node.timers for i, node in known.items()}, [node.id for node in before]
-    gone = [i for i in known if i not in order]
-    what = rnd.choice(("insert", "insert", "drop", "drop", "return", "rewire"))
-    if what == "drop" and len(order) > 1:
+    # An operator returns under its last id.
+    gone = [i for i in known if i not in order and all(node.before != i for node in known.values())]
+    what, origin = (
+        rnd.choice(("insert", "insert", "drop", "drop", "return", "rewire")),
+        {n.id: n.before for n in before},
+    )
+    windowed = [node.id for node in before if not node.timers]
+    if windowed and rnd.random() < 0.3:
+        old = rnd.choice(windowed)
+        new = next(i for i in range(max(known) + 1, 100) if size_of(i) == size_of(old))
+        timers[new], origin[new], inputs[new] = False, old, inputs[old]
+        order[order.index(old)] = new
+        inputs = {i: [new if j == old else j for j in mine] for i, mine in inputs.items()}
+        what = "alter"
+    if what == "alter":
+        pass
+    elif what == "drop" and len(order) > 1:
         lost = order.pop(rnd.randrange(len(order)))
         for i in order:
             if lost in inputs[i]:
@@ -264,7 +278,7 @@ def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
         at = rnd.randrange(len(order))
         inputs[order[at]] = rnd.sample([SOURCE, *order[:at]], rnd.randint(1, min(2, at + 1)))
     else:
-        new = rnd.choice(gone) if what == "return" and gone else len(known)
+        new = rnd.choice(gone) if what == "return" and gone else max(known) + 1
         timers.setdefault(new, rnd.random() < 0.3)
         at = rnd.randint(0, len(order))
         inputs[new] = rnd.sample([SOURCE, *order[:at]], rnd.randint(1, min(2, at + 1)))
@@ -273,7 +287,7 @@ def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
                 inputs[i].append(new)
         order.insert(at, new)
     place = {SOURCE: SOURCE} | {i: position for position, i in enumerate(order)}
-    return tuple(Node(tuple(sorted(place[j] for j in inputs[i])), timers[i], i) for i in order)
+    return tuple(Node(tuple(sorted(place[j] for j in inputs[i])), timers[i], i, origin.get(i)) for i in order)
 
 
 def fault(rnd: random.Random, what: str) -> Fault:

@@ -241,7 +241,19 @@ class Host:
 
     def save(self, effect: core.Save) -> None:
         before, self.files.saved = self.files.saved, effect.saved
+        known = {pair for program in before.programs for pair in program.altered}
+        for program in effect.saved.programs:
+            for pair in (pair for pair in program.altered if pair not in known):
+                self.derive(*pair)
         self.world.checks.saved(self, before)
+
+    def derive(self, after: int, old: int) -> None:
+        """A table brings an altered operator: its rows are the rows of the operator before."""
+        for v, rows in self.files.state.items():
+            self.files.state[v] = data.derived(rows, after, old)
+            if self.archive.kept:
+                mine = {r: x for r, x in self.files.state[v].items() if r[0] == after}
+                self.archive.changed(v, {r: None for r in rows if r[0] == after} | mine)
 
     def forget_log(self, effect: core.ForgetLog) -> None:
         files, step = self.files, effect.step
@@ -296,14 +308,20 @@ class Host:
             if any(step <= base for step in files.appended.get(v, ())):
                 self.world.checks.fail(f"{self.name} applied a step of virtual node {v} and loads it with base {base}")
             files.loaded[v] = base
-            if self.lives(row) and row not in self.tombs.get(v, ()):
-                files.state.setdefault(v, {}).setdefault(row, x)
+            for mine in (row, *self.derived_of(row)):
+                if self.lives(mine) and mine not in self.tombs.get(v, ()):
+                    files.state.setdefault(v, {}).setdefault(mine, x)
+
+    def derived_of(self, row: data.Row) -> list[data.Row]:
+        """Rows of altered operators that a row of a snapshot which began before the table brings."""
+        pairs = (pair for program in self.files.saved.programs for pair in program.altered)
+        return [(after, *row[1:]) for after, old in pairs if old == row[0] and self.world.derives_chunks]
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:
         world = self.world
         first = m.Chunk(InstanceId(self.name), effect.session, 0, effect.base, False, 0, WATERMARK_NONE)
         self.send(effect.learner, world.rnd.choice(("bulk", "delta")), first, [])
-        self.scans[(effect.learner, effect.session)] = [1, (-1, (0, 0, 0)), effect.vnodes, effect.base]
+        self.scans[(effect.learner, effect.session)] = [1, None, effect.vnodes, effect.base]
         if effect.at_window:
             rows = {(v, r) for v in effect.vnodes for r in self.files.state.get(v, {})}
             self.left[(effect.learner, effect.session)] = rows
@@ -395,7 +413,10 @@ class Host:
             scan[0] = number + 1
             self.world.after(self.world.rnd.choice((5, 20, 100)), self.scan, life, learner, session)
             return
-        rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
+        # Newer operators first: a learner derives the rows of the operators before them.
+        order = (lambda at: (at[0], -at[1][0], at[1])) if self.world.sends_altered_first else (lambda at: at)
+        there = ((v, r) for v in vnodes for r in self.files.state.get(v, {}))
+        rows = sorted((at for at in there if cursor is None or order(at) > order(cursor)), key=order)
         if left is not None:
             rows = []
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS

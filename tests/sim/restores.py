@@ -12,7 +12,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term
-from ferry.contract.programs import Programs
+from ferry.contract.programs import Programs, program_at
 from ferry.contract.routing import Group, Table, Version
 from tests.sim import checks, faults
 from tests.sim.driver import Driver
@@ -167,7 +167,7 @@ class Restores(Links):
             if self.journal is not None:
                 self.new_driver()  # A zombie has begun the run.
             elif self.driver is None or not self.driver.alive:
-                self.initial = self.table_of(Version(manifest.generation, 0), origin, manifest.programs)
+                self.initial = self.table_of(Version(manifest.generation, 0), origin, settled(manifest))
                 self.settle_truth(manifest)
                 self.new_driver_now()
 
@@ -182,7 +182,7 @@ class Restores(Links):
             if self.journal is not None and self.journal.version == driver.core.table.version:
                 version = Version(driver.generation, driver.core.table.version.number + 1)
                 self.note(driver.name, f"the job begins again from {manifest.name}")
-                self.journal, self.writer = self.table_of(version, origin, manifest.programs), driver.name
+                self.journal, self.writer = self.table_of(version, origin, settled(manifest)), driver.name
                 self.checks.journaled(None, self.journal)
                 for name in self.hosts:
                     self.net.send(driver.name, name, "control", m.Install(self.journal), None)
@@ -242,3 +242,9 @@ class Restores(Links):
         """At the end: every checkpoint that is retained can be restored."""
         for manifest in self.store.listed():
             self.store.verify(manifest)
+
+
+def settled(manifest: Manifest) -> Programs:
+    """The program of the epoch of a checkpoint: the checkpoint has the state of altered operators."""
+    epoch = manifest.commit.commit_id.step.epoch
+    return (program_at(manifest.programs, epoch)._replace(altered=()),)

@@ -141,7 +141,8 @@ class Store:
     def living(self, manifest: Manifest, rows: data.Rows) -> data.Rows:
         """The rows that matter after the epoch of the checkpoint."""
         highs, epoch = manifest.truth.highs, manifest.commit.commit_id.step.epoch
-        return {r: x for r, x in rows.items() if data.lives(self.world.timers, r, highs, epoch)}
+        ran, timers = manifest.truth.ran, self.world.timers
+        return {r: x for r, x in rows.items() if r[0] in ran and data.lives(timers, r, highs, epoch)}
 
     # ---- removal
     def collect(self, keep: int, goes_on: Callable[[], bool]) -> Iterator[int]:

@@ -11,6 +11,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import Fragment, InstanceId, Step, Term, worker_of
 from ferry.contract.plans import Plan
 from ferry.contract.programs import Programs, first_program, program_at
+from ferry.contract.results import NO_RESULT
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
@@ -57,7 +58,7 @@ class World(Restores):
         self.graphs = dict(enumerate((s.graph, *(graph for _, graph in s.deploys)), 1))
         """By number of the program."""
         nodes = {node.id: node for graph in self.graphs.values() for node in graph}
-        self.timers = [nodes[i].timers for i in range(len(nodes))]
+        self.timers = [i in nodes and nodes[i].timers for i in range(max(nodes) + 1)]
         """By id of the operator."""
         self.since: dict[int, int] = {}
         """By number: the first epoch of each program that is, or was, in force."""
@@ -101,6 +102,10 @@ class World(Restores):
         """Whether a restore looks for the manifest after it has set its pin."""
         self.rewinds = "rewinds" not in off
         """Whether a restore cuts Spark's log and the sinks at the checkpoint."""
+        self.derives_chunks = "derives_chunks" not in off
+        """Whether a learner derives the rows of altered operators from a snapshot that began before the table."""
+        self.sends_altered_first = "sends_altered_first" not in off
+        """Whether a snapshot has the rows of altered operators before the rows that a learner would derive them from."""
         self.waits_out = "waits_out" not in off
         """Whether a copy without a snapshot waits until the earlier rows of its leader are final."""
         self.plans: dict[int, Plan] = {}
@@ -464,7 +469,10 @@ class World(Restores):
             return
         ids = tuple(node.id for node in self.graphs[self.wanted])
         at = self.spark.ended() + self.programs.choice((0, 0, 0, 1, 2, 4))
-        driver.take(dcore.Deploy(self.wanted, ids, b"", at))
+        ran = {n for n, result in enumerate(driver.core.commits.results) if result != NO_RESULT}
+        ran |= {n for program in driver.core.table.programs for n in program.operators}
+        altered = data.derivations(self.graphs[self.wanted], ran)
+        driver.take(dcore.Deploy(self.wanted, ids, b"", at, altered, newest))
 
     def deployed(self, driver: Driver, effect: dcore.Deployed) -> None:
         """A program is in force, or refused: then it is deployed again, or given up."""

@@ -53,6 +53,8 @@ class ProgramRecord:
     """the last of its operators"""
     altered: tuple[tuple[int, int], ...] = ()
     """Operators whose state is derived from the state of another operator: (id, the other id)."""
+    base: int = 0
+    """The program in force with which it was compared."""
     settles: int | None = None
     """The program that it goes on with, without the operators that are retired by now; None: the user deployed it."""
 

@@ -174,6 +174,7 @@ class Deploys:
             arguments=dict(arguments),
             deployed_at=time.time(),
             started_with=settings.started_with,
+            base=self._in_force.number,
         )
 
     def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:
@@ -229,7 +230,7 @@ class Deploys:
             raise SpecRefused("it was withdrawn")
         self._phase = f"waiting for epoch {at}" if at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
-        self._life.loop.post(core.Deploy(record.number, record.operators, document, at, record.altered))
+        self._life.loop.post(core.Deploy(record.number, record.operators, document, at, record.altered, record.base))
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
         """Build the program in a child process, and compare its operators. Raises SpecRefused."""

@@ -45,7 +45,19 @@ class Deploying:
         if self.wanted is not None and self.wanted.number != event.number:
             self._refuse(f"program {event.number} was deployed instead")
         self.wanted, self._loaded, self._since = event, {}, self._driver.now
+        if self._is_outdated():
+            return
         self._ask()
+
+    def _is_outdated(self) -> bool:
+        """Refuse a program that was compared with another program than the one in force: that one was taken back."""
+        newest = self._journaling.table.programs[-1].number
+        if self.wanted is None or self.wanted.base in (0, newest):
+            return False
+        self._refuse(
+            f"it was compared with program {self.wanted.base}, and program {newest} is in force: deploy it again"
+        )
+        return True
 
     def withdraw(self, event: Withdraw) -> None:
         """Give the deploy up. A program in force is taken back with the next table."""
@@ -143,6 +155,7 @@ class Deploying:
             self.taken_back = None
             self._driver.note("taken-back", f"program {back.number}: {back.reason}")
             self._driver.do(Deployed(back.number, back.reason))
+            self._is_outdated()
         if self.wanted is not None and self.wanted.number == newest.number:
             self._driver.note("deployed", f"program {newest.number} is in force from epoch {newest.since} on")
             self._driver.do(Deployed(newest.number))

@@ -193,6 +193,8 @@ class Deploy:
     at: int = 0
     altered: tuple[tuple[int, int], ...] = ()
     """See `contract.programs.ProgramVersion`."""
+    base: int = 0
+    """The program in force with which it was compared; 0: any."""
 
 
 @record
