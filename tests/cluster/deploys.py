@@ -105,10 +105,10 @@ def program(base: Path, name: str, step: int, more: str = "return seen") -> Path
     return folder / "job.py"
 
 
-def job(base: Path, pace: int = PACE) -> Path:
+def job(base: Path, pace: int = PACE, more: str = "return seen") -> Path:
     """The job file, of a program with step 1."""
     file = base / "job.yaml"
-    file.write_text(JOB.format(file=program(base, "first", 1), pace=pace))
+    file.write_text(JOB.format(file=program(base, "first", 1, more), pace=pace))
     return file
 
 

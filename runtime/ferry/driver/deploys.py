@@ -27,7 +27,7 @@ from typing import Any
 from ferry.connectors.splits import Splits
 from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import FerryError, Refusal, SpecRefused, Superseded
+from ferry.contract.errors import FerryError, Final, Refusal, SpecRefused, Superseded, UserCodeFailed
 from ferry.contract.last_words import last_words, words_of
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff, program_diff
@@ -35,6 +35,7 @@ from ferry.contract.programs import program_at
 from ferry.contract.results import result_of
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
+from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
@@ -53,6 +54,9 @@ SETTLE_SECONDS = 10.0
 
 LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
+
+OPEN_SECONDS = 30.0
+"""Time for the new sinks of a program: its first epoch waits for them, and so does the job."""
 
 
 OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
@@ -109,9 +113,10 @@ class Deploys:
             self._withdrawn = under_way.number
             self._life.loop.post(core.Withdraw(under_way.number))
             return int(now)
-        if number is None and self._life.loop.machine.deploying.may_take_back(now):
+        if number is None and self._may_take_back(now):
+            there = self._life.loop.machine.table.programs[0].number
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
-            return int(self._life.loop.machine.table.programs[-2].number)
+            return int(there)
         known = [
             one for one in catalogue.programs if one.since is not None and one.number < now and one.settles is None
         ]
@@ -138,7 +143,7 @@ class Deploys:
         mine = self._under_way is not None and self._under_way.number == record.number
         since = now.since if record.number == now.number else record.since
         if record.number == now.number:
-            state = "first epoch" if self._life.loop.machine.deploying.may_take_back(now.number) else "in force"
+            state = "first epoch" if self._may_take_back(now.number) else "in force"
         elif record.refused:
             state = "refused"
         else:
@@ -314,11 +319,36 @@ class Deploys:
         def present() -> int:
             return program_at(self._life.loop.machine.table.programs, epoch).number
 
-        if self._open_sinks(program, epoch - 1, lambda: present() != number):
+        if self._opens(program, epoch, lambda: present() != number):
             return program
         if present() == number:
             raise Stopped("the job was stopped")
         return self.version(present(), epoch)  # It was taken back meanwhile.
+
+    def _opens(self, program: Program, epoch: int, is_over: Callable[[], bool]) -> bool:
+        """Open the sinks of a program. Sinks that refuse, or are away, take it back while no epoch of it is committed."""
+        life, until = self._life, time.monotonic() + OPEN_SECONDS
+
+        def is_late() -> bool:
+            return time.monotonic() > until and self._may_take_back(program.number)
+
+        try:
+            if self._open_sinks(program, epoch - 1, lambda: is_over() or is_late()):
+                return True
+            if is_over() or life.stop.is_set() or not is_late():
+                return False
+            why = f"{life.sink_startup.last_failure or 'a sink is not open'} after {OPEN_SECONDS:g} s"
+        except (SpecRefused, Final, UserCodeFailed) as error:
+            if not self._may_take_back(program.number):
+                raise
+            why = str(error)
+        life.loop.post(core.Withdraw(program.number, why))
+        while not is_over():
+            sleep(life.loop, 0.02)
+        return False
+
+    def _may_take_back(self, number: int) -> bool:
+        return bool(self._life.loop.machine.deploying.may_take_back(number))
 
     def settled(self, number: int) -> None:
         """An epoch of this program is committed: it is not taken back any more."""

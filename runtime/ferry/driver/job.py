@@ -124,12 +124,12 @@ class Job:
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
         record = mine.announcer.catalogue.program(mine.program.number)
+        newest = loop.machine.table.programs[-1]
         if record is not None and record.number > 1:
-            since = loop.machine.table.programs[-1].since
             text = f"the job goes on with program {record.number} ({record.file or record.module})"
-            metrics.note("deployed", f"{text}, which is in force from epoch {since} on")
+            metrics.note("deployed", f"{text}, which is in force from epoch {newest.since} on")
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        if not mine.sink_startup.open(committed, loop, metrics):
+        if not mine.sink_startup.open(committed, loop, metrics, cut=self._restored and newest.since > committed):
             raise Stopped("the job was stopped")
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
@@ -161,7 +161,12 @@ class Job:
 
     def _open_sinks(self, program: Program, committed: int, is_over: Callable[[], bool]) -> bool:
         loop, metrics = self._life.loop, self._life.metrics
-        return self._life.sink_startup.follow(program.plan.sinks, committed, loop, metrics, is_over)
+        return self._life.sink_startup.follow(program.plan.sinks, committed, loop, metrics, is_over, self._restored)
+
+    @property
+    def _restored(self) -> bool:
+        """Whether the job began with a checkpoint: a sink that only an earlier life had may hold epochs after it."""
+        return bool(self._life.loop.machine.table.origin)
 
     def _serve(self) -> None:
         """Serve status and control. On its own thread, so that no epoch waits for the import."""

@@ -197,7 +197,7 @@ class Restoring:
 
     def begin_again(self, loop: Loop, why: FerryError, catalogue: Catalogue) -> FerryError:
         """After the loss of all copies of some state: have the next driver restore the newest checkpoint, if one exists.
-        Failing instances get no state if they are the cause.
+        Failing instances get no state if they are the cause. `catalogue`: of the job, with all its programs.
 
         Returns the error that this driver ends with.
         """

@@ -15,7 +15,7 @@ from functools import partial
 
 from ferry.connectors import sink as sinks
 from ferry.connectors.console.sink import Console
-from ferry.contract.errors import Unreachable, UserCodeFailed
+from ferry.contract.errors import SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown, text_of
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -44,6 +44,8 @@ class SinkStartup:
         self._over = False
         self._opened: list[sinks.Sink] = []
         """Each is there once, as in `_sinks`."""
+        self.last_failure = ""
+        """Why the last try failed."""
 
     def rewind(self, epoch: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """Roll the sinks back to the end of this epoch; False: the job must stop. Raises Superseded when another driver
@@ -57,10 +59,10 @@ class SinkStartup:
 
         return self._each(roll_back, f"be rolled back to epoch {epoch}", loop, metrics, lambda: _await_claim(loop))
 
-    def open(self, committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
-        """Open the sinks; False: the job must stop."""
+    def open(self, committed: int, loop: Loop, metrics: DriverMetrics, cut: bool = False) -> bool:
+        """Open the sinks; False: the job must stop. `cut`: roll them back to the committed epoch before."""
         self._announce(metrics)
-        opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
+        opened = self._each(partial(self._open, committed, cut), "be opened", loop, metrics)
         self._over = True
         self._opened += self._sinks
         if texts := [text for sink in self._sinks if (text := getattr(sink, "notice", ""))]:
@@ -74,8 +76,12 @@ class SinkStartup:
         loop: Loop,
         metrics: DriverMetrics,
         is_over: Callable[[], bool],
+        cut: bool = False,
     ) -> bool:
-        """Open the new sinks of a deployed program; False: the job must stop, or `is_over()` is true."""
+        """Open the new sinks of a deployed program; False: the job must stop, or `is_over()` is true.
+
+        `cut`: roll them back before, because a life before a restore may have written later epochs to them.
+        """
 
         def require() -> None:
             if is_over():
@@ -83,13 +89,24 @@ class SinkStartup:
 
         declared = sinks.distinct(declared)
         fresh = [sink for sink in declared if all(sink is not other for other in self._opened)]
-        opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics, require, fresh)
+        opened = self._each(partial(self._open, committed, cut), "be opened", loop, metrics, require, fresh)
         if opened:
             self._opened += fresh
             self._sinks = declared
             if fresh:
                 self._announce(metrics)
         return opened
+
+    def _open(self, committed: int, cut: bool, sink: sinks.Sink) -> None:
+        if cut and self._settings.restore_sink == "keep":
+            sink.keep_after(committed)
+        elif cut:
+            try:
+                sink.truncate_after(committed)
+            except SpecRefused as refused:  # It cannot remove rows, and may have none: it may never have been written.
+                log.warning("%s; later rows are kept, if it has any", refused)
+                sink.keep_after(committed)
+        sink.open(committed)
 
     def stop(self, loop: Loop) -> None:
         """End after the current epoch; before the first epoch, end at once."""
@@ -138,8 +155,9 @@ class SinkStartup:
                 if is_final(error):
                     raise
                 with suppress(Stopped):
-                    failed_with = f"{type(error).__name__}: {text_of(error)}{_advice(error)}"
-                    patience.failed(f"sink {shown(left[0])} cannot {action}: {failed_with}")
+                    failed_with = f"{type(error).__name__}: {text_of(error)}"
+                    self.last_failure = f"sink {shown(left[0])} cannot {action}: {failed_with}"
+                    patience.failed(f"{self.last_failure}{_advice(error)}")
         return not left
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry.contract.program_diff import program_diff
 from ferry.contract.programs import ProgramVersion, first_program
+from ferry.driver import deploys
 from ferry.driver.deploys import Deploys
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.test_data import settings_of
@@ -54,15 +56,22 @@ class Rig:
             record=self.record,
             journaled=lambda: (None, None),
         )
-        loop = SimpleNamespace(machine=self.machine, post=self.posted.append, on_deployed=None)
+        loop = SimpleNamespace(machine=self.machine, post=self.post, on_deployed=None, ending=threading.Event())
         self.life: Any = SimpleNamespace(
             settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), readers=[],
+            stop=threading.Event(), sink_startup=SimpleNamespace(last_failure=""),
             metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace(), epoch=3),
         )  # fmt: skip
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
         monkeypatch.setattr(self.deploys, "_checked", self.checked)
         monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number, plan_of(record.descriptors)))
         self.deploys.start()
+
+    def post(self, event: Any) -> None:
+        """The coordinator takes a program back at once, if it can."""
+        self.posted.append(event)
+        if isinstance(event, core.Withdraw) and self.machine.deploying.may_take_back(event.number):
+            self.table.programs = first_program(1)
 
     def record(self, catalogue: Any, generation: int) -> None:
         self.announcer.catalogue = catalogue
@@ -204,6 +213,29 @@ def test_a_program_that_is_taken_back_while_its_sinks_open_gives_way(rig: Rig) -
 
     rig.deploys._open_sinks = open_sinks  # type: ignore[assignment]
     assert rig.deploys.version(2, 7).number == 1 and opened == [2, 1]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_sinks_that_refuse_or_are_away_take_their_program_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """It ended the job, or made it wait for ever."""
+    rig.deployed()
+    monkeypatch.setattr(deploys, "OPEN_SECONDS", 0.0)
+    rig.life.sink_startup.last_failure = "sink s cannot be opened: OSError: stale handle"
+
+    def open_sinks(program: Program, committed: int, is_over: Any) -> bool:
+        if program.number == 2 and not away:
+            raise SpecRefused("sink: out/seen is written by parquet('seen') of this run")
+        return program.number == 1 or not is_over()
+
+    rig.deploys._open_sinks = open_sinks  # type: ignore[assignment]
+    if not away:
+        with pytest.raises(SpecRefused, match="is written by"):
+            rig.deploys.version(2, 7)  # an epoch of it is committed
+    rig.machine.deploying.may_take_back = lambda number: number == 2
+    assert rig.deploys.version(2, 7).number == 1
+    assert ("stale handle after 0 s" if away else "out/seen is written by") in rig.posted[-1].reason
 
 
 def test_rows_of_an_earlier_program_are_published_by_that_program(rig: Rig) -> None:

@@ -214,3 +214,21 @@ def test_a_stop_while_epochs_run_lets_the_one_under_way_end(tmp_path: Path) -> N
     assert driver.open()
     driver.sink_startup.stop(driver.loop)
     assert driver.stop.is_set() and not driver.ending.is_set()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_sink_that_a_deploy_brings_back_after_a_restore_is_rolled_back_first(tmp_path: Path, keep: bool) -> None:
+    """Only the sinks of the program at the restore were: others may hold epochs of the life that was lost."""
+    there, new = Away(None), Away(None, None, None)
+    driver = Driver(tmp_path, there, keep=keep)
+    assert driver.open()
+    follow = driver.sink_startup.follow
+    assert follow([there, new], 9, driver.loop, driver.metrics, lambda: False, cut=True)
+    assert new.done == [("keep" if keep else "truncate", 9), ("open", 9)] and there.done == [("open", 7)]
+
+
+def test_a_sink_that_cannot_remove_rows_keeps_them_when_a_deploy_brings_it_back(tmp_path: Path) -> None:
+    new = Away(SpecRefused("it cannot"), None, None)
+    driver = Driver(tmp_path)
+    assert driver.sink_startup.follow([new], 9, driver.loop, driver.metrics, lambda: False, cut=True)
+    assert new.done == [("keep", 9), ("open", 9)]
