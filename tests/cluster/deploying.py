@@ -10,6 +10,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import threading
 import time
 import urllib.error
@@ -40,7 +41,8 @@ class Step:
     at: int = 0
     """not before this epoch"""
     action: str = ""
-    """driver, or the name of a worker or an instance: killed; workers=N; move=VNODE:INSTANCE; checkpoint"""
+    """driver, or the name of a worker or an instance: killed; workers=N; move=VNODE:INSTANCE; checkpoint;
+    state: all workers and their files go, and the job begins again with its newest checkpoint"""
     after: float = 0.0
     """seconds from the request to the action"""
 
@@ -82,6 +84,7 @@ def case_of(seed: int) -> Case:
     programs = programs_of(draw, count + 1)
     workers, vnodes = draw.choice([1, 2, 2, 3]), draw.choice([4, 16, 32])
     lost_after = draw.randrange(1, count - 1) if draw.random() < 0.25 else None
+    gone_at = draw.randint(2, count) if lost_after is None and draw.random() < 0.25 else None
     sets = [f"workers={workers}", f"state.replicas={draw.choice([0, 1, 1])}", f"state.virtualNodes={vnodes}", "cores=1"]
     sets += [
         f"instancesPerWorker={draw.choice([1, 1, 1, 2])}",
@@ -100,6 +103,8 @@ def case_of(seed: int) -> Case:
         if kind == "deploy" and draw.random() < 0.25:
             at, action = 8 * number + draw.randint(0, 8), ""
             kills += [f"epoch={at}:{draw.choice(STAGES)} kill-driver"] * (draw.random() < 0.7)
+        if number == gone_at:
+            at, action = 0, "state"
         steps.append(Step(kind, number, at, action, draw.choice([0.0, draw.uniform(0, 1), draw.uniform(0, 5)])))
     seconds = draw.choice([0, 0, 30, 60]) if lost_after is None else 0
     return Case(seed, draw.choice([300, 1500, 4000]), seconds, programs, steps, sets, kills, lost_after)
@@ -199,7 +204,9 @@ class Play:
         if step.kind == "withdraw":
             time.sleep(min(step.after, 1.0))
             self.request(Step("rollback"))
-        kills = step.action == "driver" or any(kill.startswith(f"epoch={step.at}:") for kill in self.case.kills)
+        kills = step.action in ("driver", "state") or any(
+            kill.startswith(f"epoch={step.at}:") for kill in self.case.kills
+        )
         until, state = time.monotonic() + PATIENCE * STEP_SECONDS, ""
         record: dict[str, Any] | None = None
         while not self.over():
@@ -225,7 +232,9 @@ class Play:
 
     def _act(self, action: str) -> None:
         with suppress(urllib.error.HTTPError, OSError, StopIteration, ValueError):
-            if action == "checkpoint":
+            if action == "state":
+                self._lose_state()
+            elif action == "checkpoint":
                 runner.ask(self.running, "POST", "/checkpoint", {})
             elif action.startswith("workers="):
                 runner.ask(self.running, "PATCH", "/spec", {"workers": int(action[8:])})
@@ -234,6 +243,15 @@ class Play:
                 runner.ask(self.running, "POST", "/move", {"vnodes": [int(vnode)], "instance": instance})
             elif action:
                 runner.ask(self.running, "POST", "/kill", {"what": action})
+
+    def _lose_state(self) -> None:
+        self.running.await_that(lambda: bool(runner.manifests(self.base / "store")), "checkpoint", 60)
+        assert self.running.directory is not None
+        for folder in sorted(self.running.directory.glob("workers/*")):
+            with suppress(AssertionError):
+                self.running.signal(f"worker-{folder.name}", signal.SIGKILL)
+        for folder in self.running.directory.glob("workers/*/*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def epochs(self, records: list[dict[str, Any]]) -> dict[int, Program]:
         """Programs by their first epoch, by the timeline of this run and of the run before it."""
@@ -256,7 +274,7 @@ class Play:
 
 
 def in_force(records: list[dict[str, Any]]) -> dict[int, int]:
-    """First epoch by number of a program, but for programs that were taken back."""
+    """First epoch by number of a program, but for programs that were taken back, or are after a restore."""
     out: dict[int, int] = {}
     for record in records:
         if record["kind"] == "deployed" and (
@@ -265,6 +283,8 @@ def in_force(records: list[dict[str, Any]]) -> dict[int, int]:
             out[int(found[1])] = int(found[2])
         elif record["kind"] == "taken-back" and (found := re.match(r"program (\d+):", record["text"])):
             out.pop(int(found[1]), None)
+        elif record["kind"] == "restore" and (found := re.search(r"checkpoint \d+ of epoch (\d+)", record["text"])):
+            out = {number: epoch for number, epoch in out.items() if epoch <= int(found[1])}
     return out
 
 
@@ -277,7 +297,8 @@ def check(case: Case, base: Path) -> str | None:
         play.known[(Path(folder).name, program.plus)] = program
     play.since = {0: case.programs[0]}
     location = f"state.checkpoint.location={base / 'store'}"
-    play.start(0, [location, "state.checkpoint.every=2s"] if case.lost_after is not None else [])
+    restores = case.lost_after is not None or any(step.action == "state" for step in case.steps)
+    play.start(0, [location, "state.checkpoint.every=2s"] if restores else [])
     try:
         for number, step in enumerate(case.steps):
             if play.over():
