@@ -132,6 +132,8 @@ class Play:
     """of this run"""
     since: dict[int, Program] = field(default_factory=dict)
     """by first epoch, of runs before this one"""
+    restored: int | None = None
+    """the last epoch of the checkpoint that it went on from"""
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -195,40 +197,41 @@ class Play:
 
     def step(self, step: Step) -> None:
         """One change of the program, until it is in force or refused."""
-        acting = threading.Timer(step.after, self._act, [step.action])
+        acting, asked_at = threading.Timer(step.after, self._act, [step.action]), time.time()
         number = self.request(step)
-        if step.action:
-            acting.start()
+        acting.start()
         if number is None:
+            acting.join()
+            time.sleep(1.0)
+            self.programs()
             return
         if step.kind == "withdraw":
             time.sleep(min(step.after, 1.0))
             self.request(Step("rollback"))
-        kills = step.action in ("driver", "state") or any(
-            kill.startswith(f"epoch={step.at}:") for kill in self.case.kills
-        )
         until, state = time.monotonic() + PATIENCE * STEP_SECONDS, ""
         record: dict[str, Any] | None = None
         while not self.over():
             found = self.programs()
             record = next((one for one in found if one["number"] == number), None)
             state = record["state"] if record is not None else "forgotten" if found else ""
-            if state in SETTLED or (state == "forgotten" and kills and time.monotonic() > until - 300):
+            if state in SETTLED or (state == "forgotten" and self._has_new_driver(asked_at)):
                 break
             if time.monotonic() > until:
                 self.wrong.append(f"{step}: program {number} is {state!r} after {STEP_SECONDS:g} s")
                 return
             time.sleep(0.2)
-        if step.action:
-            acting.join()
+        acting.join()
         if step.kind == "deploy" and not self.over():
             bad = self.case.programs[step.program].bad
-            if state == "forgotten" and kills:
+            if state == "forgotten":
                 return  # the driver died before it had journaled the request
             if bad and state != "refused":
                 self.wrong.append(f"{step}: the bad program {number} is {state}")
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
+
+    def _has_new_driver(self, since: float) -> bool:
+        return any(record["kind"] == "ready" and record["t"] > since for record in self.running.records())
 
     def _act(self, action: str) -> None:
         with suppress(urllib.error.HTTPError, OSError, StopIteration, ValueError):
@@ -268,7 +271,7 @@ class Play:
         (manifest,) = (one for one in store.glob("*/manifests/*.json") if int(one.name.split("-")[0]) == number)
         epoch = json.loads(manifest.read_text())["commit_id"][0][0]
         program = since[max(one for one in since if one <= epoch)]
-        self.since = {one: at for one, at in since.items() if one <= epoch}
+        self.since, self.restored = {one: at for one, at in since.items() if one <= epoch}, epoch
         print(f"seed {self.case.seed}: lost, goes on from checkpoint {number} of epoch {epoch}", flush=True)
         self.start(self.case.programs.index(program), [f"state.checkpoint.location={store}", f"restoreFrom={number}"])
 
@@ -315,7 +318,9 @@ def check(case: Case, base: Path) -> str | None:
     wrong = play.wrong
     wrong += [f"exit code {result.code}"] * (result.code != 0) + [f"left behind: {result.left}"] * bool(result.left)
     since = play.epochs(result.records)
-    wrong += Oracle(result.output, since).wrong()
+    for record in result.kinds("restore"):
+        play.restored = int(record["text"].partition(" of epoch ")[2].split(",")[0])
+    wrong += Oracle(result.output, since, play.restored).wrong()
     told = {epoch: case.programs.index(one) for epoch, one in sorted(since.items())}
     shutil.rmtree(base / "copies", ignore_errors=True)
     return f"{'; '.join(wrong)}\nprograms by epoch {told}\n{result.story(25)}" if wrong else None

@@ -203,10 +203,13 @@ Row = tuple[Any, ...]
 
 
 class Oracle:
-    """The output of a job whose epochs have these programs: `since` has their first epochs."""
+    """The output of a job whose epochs have these programs: `since` has their first epochs.
 
-    def __init__(self, output: Path, since: dict[int, Program]) -> None:
-        self._output = output
+    After a restore to the end of epoch `restored`, a sink that no program has since then keeps its later epochs.
+    """
+
+    def __init__(self, output: Path, since: dict[int, Program], restored: int | None = None) -> None:
+        self._output, self._restored = output, restored
         self._firsts = sorted(since)
         self._since = since
         self._state: dict[str, dict[int, Row]] = defaultdict(dict)
@@ -266,7 +269,7 @@ class Oracle:
 
     def _wrong_rows(self, use: Use) -> list[str]:
         columns = ("seq", "ts", "v") if use.kind in ROWS else ("k", "n", "v")
-        found, expected, out = by_epoch(self._output / use.sink, columns), self._rows[use.sink], []
+        found, expected, out = self._found(use.sink, columns), self._rows[use.sink], []
         for epoch in sorted({*found, *expected}):
             rows = Counter(found.get(epoch, ()))
             if rows != expected.get(epoch, Counter()):
@@ -277,12 +280,20 @@ class Oracle:
                 )
         return out
 
+    def _found(self, sink: str, columns: tuple[str, ...]) -> dict[int, list[Row]]:
+        found, restored = by_epoch(self._output / sink, columns), self._restored
+        if restored is None:
+            return found
+        since = {self.program(restored + 1), *(one for epoch, one in self._since.items() if epoch > restored)}
+        there = any(use.sink == sink for program in since for use in program.uses)
+        return found if there else {epoch: rows for epoch, rows in found.items() if epoch <= restored}
+
     def _wrong_windows(self, use: Use) -> list[str]:
         """Of a window that its operator saw from begin to end, one row with all of it; of another one, not more than all."""
         fired: dict[Row, list[tuple[int, Row]]] = defaultdict(list)
         sinks = {u.sink for program in self._since.values() for u in program.uses if u.name == use.name and u.sink}
         for sink in sinks:
-            for epoch, rows in by_epoch(self._output / sink, ("k", "window_start", "n", "v")).items():
+            for epoch, rows in self._found(sink, ("k", "window_start", "n", "v")).items():
                 for k, begin, n, v in rows:
                     fired[(k, begin)].append((epoch, (n, v)))
         out, parts = [], self._parts[use.name]

@@ -165,6 +165,10 @@ def _await(job: str, deploys: LocalDeploys, number: int, deadline: float, as_jso
             if shown != text:
                 say(f"{job}: {text}")
                 shown = text
+        else:
+            if record is None:
+                say(f"{job}: the driver ended before it had journaled program {number}: deploy it again")
+                raise typer.Exit(FAILED)
         state = record["state"] if record is not None else ""
         if state == "refused" and record is not None:
             if as_json:
