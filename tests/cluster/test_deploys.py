@@ -173,7 +173,7 @@ REFUSED = {
     "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
     "kill": ("import os\nos.kill(os.getpid(), 9)\n", "ended with code -9"),
     "key": ('key_by("k")', 'key_by("seq")', "the key was (k int), and is (seq int)"),
-    "table": ('"n", pa.int64())]))}', '"n", pa.float64())]))}', "table count was changed"),
+    "table": ('"n", pa.int64())]))}', '"n", pa.float64())]))}', "table count has other columns, or other types"),
     "kind": ('numbers.process("seen", Seen())', 'numbers.aggregate("seen", n=ferry.count(), emit=ferry.changes())', "was a process, and is an aggregate"),
     "source": ("sources as sources\n", "sources as before\n\ndef sources(spark, args):\n    return {**before(spark, args), 'more': before(spark, args)['smq']}\n", "source 'more' is read by no operator and no sink"),
     "unread": ("return seen", "numbers.aggregate('lost', n=ferry.count(), emit=ferry.changes())\n    return seen", "is read by no operator and no sink"),

@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 120.0
 
-Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the first epoch of the program.")]
+Wait = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the program, and for its first epoch."),
+]
 
 
 @app.command()
@@ -57,7 +60,7 @@ def deploy(
     deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
 
     def compared() -> tuple[list[OperatorFate], Document]:
-        return deploys.compared(file, lambda arguments: _with(arguments, sets or ()))
+        return deploys.compared(file, lambda arguments: _with(arguments, sets or ()), wait)
 
     fates, request = _patiently(job, compared, deadline)
     if not as_json:

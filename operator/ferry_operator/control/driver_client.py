@@ -13,7 +13,7 @@ import math
 import re
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -197,7 +197,7 @@ class DriverClient:
             raise Unreachable(f"the driver did not answer the request {purpose}: {error}") from None
         if not answer.is_success:
             raise DriverRefuses(
-                f"the driver refuses the request {purpose} with {answer.status_code}: {answer.text.strip()[:ANSWER_MAX]}"
+                f"the driver refuses the request {purpose} with {answer.status_code}: {_reason(answer)[:ANSWER_MAX]}"
             )
         return answer
 
@@ -215,6 +215,15 @@ def _client(secret: str) -> httpx.Client:
         timeout=None,
         trust_env=False,
     )
+
+
+def _reason(answer: httpx.Response) -> str:
+    """The text of a refusal, without its JSON."""
+    with suppress(*MISREAD):
+        document = answer.json()
+        if isinstance(document["detail"], str):
+            return str(document["detail"])
+    return answer.text.strip()
 
 
 def _why(error: Exception) -> str:

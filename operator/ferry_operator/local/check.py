@@ -62,10 +62,11 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
     return checked
 
 
-def deployable(settings: RunSettings, program: Program, arguments: dict[str, Any]) -> Checked:
-    """Build a program for a deploy to this run, and return the result."""
+def deployable(settings: RunSettings, program: Program, arguments: dict[str, Any], wait: float) -> Checked:
+    """Build a program for a deploy to this run, and return the result. `wait`: seconds that the user waits."""
+    seconds = min(BUILD_SECONDS, max(wait, FIRST_SECONDS))
     try:
-        build = _built(program, [arguments, settings.output, settings.events], True, BUILD_SECONDS, operators=True)
+        build = _built(program, [arguments, settings.output, settings.events], True, seconds, operators=True)
     except subprocess.TimeoutExpired as late:
         return Checked(refused=_late(late))
     code, words, checked = build
@@ -112,7 +113,7 @@ def _built(
 
 def _late(late: subprocess.TimeoutExpired) -> str:
     place = user_code.place_in((late.stderr or b"").decode("utf-8", "replace"))
-    return f"sources() and pipeline() have not returned within {BUILD_SECONDS:g} s{f' ({place})' if place else ''}"
+    return f"sources() and pipeline() have not returned within {late.timeout:g} s{f' ({place})' if place else ''}"
 
 
 def _aborted(process: subprocess.Popen[bytes]) -> None:

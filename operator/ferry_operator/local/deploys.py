@@ -38,12 +38,12 @@ class LocalDeploys:
         return found
 
     def compared(
-        self, file: Path | None, change: Callable[[Document], Document]
+        self, file: Path | None, change: Callable[[Document], Document], wait: float
     ) -> tuple[list[OperatorFate], Document]:
         """The fate of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
 
         `file`: the program; None: the text of the program in force.
-        `change` returns the arguments of the program from the present arguments.
+        `change` returns the arguments of the program from the present arguments. `wait`: seconds that the user waits.
         """
         answer = self._call("GET", "catalogue", "for its operators")
         catalogue = Catalogue.load(answer["catalogue"])
@@ -55,7 +55,7 @@ class LocalDeploys:
         if file is not None:
             module, path = None, str(file.absolute())
             folder = program.copy(None, path, self._directory)
-        checked = check.deployable(self._settings, (module, path, folder), arguments)
+        checked = check.deployable(self._settings, (module, path, folder), arguments, wait)
         if checked.refused or checked.operators is None:
             raise SpecRefused(checked.refused or "the program was not built")
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]

@@ -57,10 +57,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield f"it emitted {old['emit']} rows, and emits {new['emit']} ones"
     if old["ttl_ms"] != new["ttl_ms"]:
         yield f"keys were kept for {_milliseconds(old['ttl_ms'])}, and are for {_milliseconds(new['ttl_ms'])}"
-    yield from _of_each("aggregate", _by_name(old["aggregates"]), _by_name(new["aggregates"]))
+    yield from _of_each("aggregate", *({a["name"]: _aggregate(a) for a in one["aggregates"]} for one in (old, new)))
     for side in ("left", "right"):
         if old[side] != new[side]:
-            columns = [{name: rest for name, *rest in (one[side] or {"columns": ()})["columns"]} for one in (old, new)]
+            sides = [one[side] or {"columns": ()} for one in (old, new)]
+            columns = [{name: f"{source} {kind}" for name, source, kind in one["columns"]} for one in sides]
             yield from _of_each(f"column of the {side} side", *columns)
     if old["process"] and new["process"] and old["process"] != new["process"]:
         yield from _of_process(old["process"], new["process"])
@@ -70,7 +71,9 @@ def _of_process(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
     if old["made_of"] != new["made_of"]:
         yield f"its class was {_class(old)}, and is {_class(new)}"
     if old["arguments"] != new["arguments"]:
-        yield f"the arguments of {_class(new)} were {old['arguments']}, and are {new['arguments']}"
+        yield from _of_arguments(json.loads(old["arguments"]), json.loads(new["arguments"]))
+    if old["made_of"] != new["made_of"]:
+        return  # The tables of another class are other tables.
     yield from _of_each("table", *({name: rest for name, *rest in one["tables"]} for one in (old, new)))
     if (old["inputs"], old["columns"]) != (new["inputs"], new["columns"]):
         yield f"it read {_inputs(old)}, and reads {_inputs(new)}, or columns of other types"
@@ -82,18 +85,31 @@ def _of_process(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
         yield "tasks condense its records in another way"
 
 
+def _of_arguments(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys((*old, *new)):
+        before, now = (json.dumps(one[name]) if name in one else "not set" for one in (old, new))
+        if before != now:
+            yield f"{name} was {before}, and is {now}"
+
+
 def _of_each(noun: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Differences between two maps of named items."""
+    """Differences between two maps of named items. Items that are texts are shown."""
     yield from (f"{noun} {name} was removed" for name in old if name not in new)
     yield from (f"{noun} {name} was added" for name in new if name not in old)
     changed = [name for name in old if name in new and old[name] != new[name]]
-    yield from (f"{noun} {name} was changed" for name in changed)
+    for name in changed:
+        shown = isinstance(new[name], str)
+        yield f"{noun} {name} " + (
+            f"was {old[name]}, and is {new[name]}" if shown else "has other columns, or other types"
+        )
     if not changed and list(old) != list(new) and set(old) == set(new):
         yield f"each {noun} has another place (they were {', '.join(old)}, now they are {', '.join(new)})"
 
 
-def _by_name(aggregates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {one["name"]: one for one in aggregates}
+def _aggregate(one: Mapping[str, Any]) -> str:
+    """As a user writes it, with the types of its columns: `arg_max(bidder string, price int)`."""
+    columns = [(one["column"], one["number"]), (one["by"], one["by_number"])]
+    return f"{one['function']}({', '.join(f'{column} {kind}' for column, kind in columns if column is not None)})"
 
 
 def _kind(one: Mapping[str, Any]) -> str:
@@ -109,7 +125,8 @@ def _inputs(process: Mapping[str, Any]) -> str:
 
 
 def _class(process: Mapping[str, Any]) -> str:
-    return str(process["made_of"]).lstrip(":")
+    """The name of a class of the user's, or of a class of Ferry's."""
+    return str(process["made_of"]).rpartition(":")[2]
 
 
 def _window(one: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from ferry.contract.plans import Plan
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient, DriverRefuses, PlacementRefused
+from ferry_operator.control.driver_client import DriverClient, DriverRefuses, PlacementRefused, _reason
 from tests.unit.control.test_decide import BASIS, PLACEMENTS
 
 
@@ -49,3 +49,12 @@ def test_what_copies_may_use_is_told_or_refused() -> None:
     assert driver.asked == [("PUT", "http://driver/bandwidth", {"bytes": 70_000})]
     with pytest.raises(DriverRefuses, match="to limit copies"):
         Driver("bytes").limit_copies("http://driver", "secret", 1)
+
+
+def test_a_refusal_is_shown_without_its_json() -> None:
+    """Users read it: what a driver answers to `ferry rollback`, for example."""
+    for body, shown in (
+        ('{"detail": "no program was in force before"}', "no program was in force before"),
+        ("no", "no"),
+    ):
+        assert _reason(httpx.Response(409, text=body)) == shown
