@@ -225,6 +225,8 @@ class Play:
             bad = self.case.programs[step.program].bad
             if state == "forgotten":
                 return  # the driver died before it had journaled the request
+            if step.at and not bad and record is not None and (record["since"] or step.at) < step.at:
+                self.wrong.append(f"{step}: in force from epoch {record['since']} on")
             if bad and state != "refused":
                 self.wrong.append(f"{step}: the bad program {number} is {state}")
             if not bad and state == "refused":

@@ -30,6 +30,12 @@ def halved(numbers):
 
 IMPORTS = "import helper\n"
 
+SETS = ("workers=1", "state.replicas=0")
+"""For short epochs."""
+
+REFUSED = 2
+"""The exit code."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -163,7 +169,7 @@ def main(asked: list[str]) -> None:
                 print(f"{title}: {answers[title]}", flush=True)
             runner.stop(running)
 
-        runner.run(deploys.job(Path(folder), more=MORE), Path(folder), meanwhile=ask)
+        runner.run(deploys.job(Path(folder), more=MORE), Path(folder), sets=SETS, meanwhile=ask)
     text = PAGE.read_text()
     PAGE.write_text(text[: text.index("| change |")] + table({title: answers.get(title, "") for title in titles()}))
 

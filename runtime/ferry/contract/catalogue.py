@@ -45,6 +45,8 @@ class ProgramRecord:
     """seconds since 1970"""
     since: int | None = None
     """The first epoch; None: it is not in force, and never was."""
+    at: int = 0
+    """The first epoch, at the earliest."""
     refused: str = ""
     """Why it was not deployed."""
     started_with: str = ""

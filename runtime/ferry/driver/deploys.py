@@ -86,7 +86,7 @@ class Deploys:
         threading.Thread(target=self._take_outcomes, name="deployed", daemon=True).start()
         wanted = self._life.announcer.catalogue.wanted
         if wanted is not None and wanted.number > self._in_force.number:
-            self._begin(wanted, lambda: self._load(wanted, 0))
+            self._begin(wanted, lambda: self._load(wanted))
 
     @property
     def _in_force(self) -> Any:
@@ -100,7 +100,7 @@ class Deploys:
     def request(self, request: DeployRequest) -> int:
         """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
         record = self._record(request)
-        self._begin(record, lambda: self._deploy(record, request.at))
+        self._begin(record, lambda: self._deploy(record))
         return record.number
 
     def rollback(self, number: int | None, at: int = 0) -> int:
@@ -180,6 +180,7 @@ class Deploys:
             deployed_at=time.time(),
             started_with=settings.started_with,
             base=self._in_force.number,
+            at=request.at,
         )
 
     def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:
@@ -203,7 +204,7 @@ class Deploys:
         self._life.metrics.note("deploy", f"program {record.number}")
         threading.Thread(target=guarded, name="deploy", daemon=True).start()
 
-    def _deploy(self, record: ProgramRecord, at: int) -> None:
+    def _deploy(self, record: ProgramRecord) -> None:
         descriptors, diff = self._checked(record)
         announcer = self._life.announcer
         before = self._programs.get(self._in_force.number, self._life.program)
@@ -214,16 +215,16 @@ class Deploys:
         known = dict(zip(self._in_force.operators, before.plan.operators, strict=True))
         descriptors += [replace(known[one.operator].descriptor, index=ids.index(one.operator)) for one in retires]
         record = replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires, altered=diff.altered)
-        self._journal(record, at, diff.operators)
+        self._journal(record, diff.operators)
 
-    def _journal(self, record: ProgramRecord, at: int, operators: Sequence[OperatorDescriptor] = ()) -> None:
+    def _journal(self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> None:
         """Journal a program as wanted, and load it."""
         announcer = self._life.announcer
         announcer.record(announcer.catalogue.with_program(record, operators), self._life.loop.machine.generation)
         self._under_way = record
-        self._load(record, at)
+        self._load(record)
 
-    def _load(self, record: ProgramRecord, at: int) -> None:
+    def _load(self, record: ProgramRecord) -> None:
         """Load a program here and in tasks, then have the coordinator deploy it."""
         self._phase = "loading"
         program = self._programs[record.number] = self._built(record)
@@ -233,9 +234,9 @@ class Deploys:
                 raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
         if self._withdrawn == record.number:
             raise SpecRefused("it was withdrawn")
-        self._phase = f"waiting for epoch {at}" if at > self._life.metrics.epoch + 1 else self._phase
+        self._phase = f"waiting for epoch {record.at}" if record.at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
-        self._life.loop.post(core.Deploy(record.number, record.operators, document, at, record.altered, record.base))
+        self._life.loop.post(core.Deploy(record.number, record.operators, document, record.at, record.altered, record.base))
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
         """Build the program in a child process, and compare its operators. Raises SpecRefused."""
@@ -376,7 +377,7 @@ class Deploys:
             settles=record.settles or record.number,
         )
         with suppress(Refusal):  # Another deploy is under way.
-            self._begin(settled, lambda: self._journal(settled, 0))
+            self._begin(settled, lambda: self._journal(settled))
 
     def _take_outcomes(self) -> None:
         while True:

@@ -184,13 +184,14 @@ def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> 
 
 def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Rig(tmp_path, monkeypatch)
-    first.deploys.request(DeployRequest(file="v2.py"))
+    first.deploys.request(DeployRequest(file="v2.py", at=900))
     first.until(lambda: first.posted)
     second = Rig(tmp_path, monkeypatch)
     second.announcer.catalogue = first.announcer.catalogue
     second.deploys.start()
     second.until(lambda: second.posted)
-    assert second.posted[0].number == 2 and second.posted[0].operators == (1, 0)
+    order = second.posted[0]
+    assert (order.number, order.operators, order.at) == (2, (1, 0), 900), "and not before its epoch"
 
 
 def test_a_program_that_another_driver_has_deployed_is_built_from_the_journal(rig: Rig) -> None:
