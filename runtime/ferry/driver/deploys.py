@@ -352,7 +352,9 @@ class Deploys:
         return bool(self._life.loop.machine.deploying.may_take_back(number))
 
     def settled(self, number: int) -> None:
-        """An epoch of this program is committed: it is not taken back any more."""
+        """An epoch of this program is committed: it is not taken back any more, and no epoch of another one is repeated."""
+        for before in [one for one in tuple(self._programs) if one < number]:
+            self._programs.pop(before, None)
         if (loops := self._life.program.loops) is not None:
             loops.settle(number)
 

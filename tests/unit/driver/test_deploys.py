@@ -157,6 +157,13 @@ def test_a_rollback_deploys_the_program_before_under_a_new_number(rig: Rig) -> N
     assert rig.announcer.catalogue.program(3).file == "job.py"
 
 
+def test_a_job_that_is_deployed_often_keeps_the_program_in_force_only(rig: Rig) -> None:
+    rig.deployed()
+    assert rig.deploys.version(2, 7).number == 2 and sorted(rig.deploys._programs) == [1, 2]
+    rig.deploys.settled(2)
+    assert sorted(rig.deploys._programs) == [2]
+
+
 def test_a_rollback_gives_up_a_deploy_under_way(rig: Rig) -> None:
     """Also one that the coordinator does not know yet."""
     rig.deploys.request(DeployRequest(file="v2.py", at=100))
