@@ -73,7 +73,8 @@ CHANGES = (
     Change("A source with other settings", options=("--set", "pipeline.args.pace=3000")),
     Change("A part that Spark has to plan", 'streams["smq"].map_batches(halved)', 'streams["smq"].transform(lambda frame: frame).map_batches(halved)'),
     Change("Two sinks in the same directory", 'ferry.parquet("seen")', 'ferry.parquet("totals")'),
-    Change("A sink whose directory cannot be created", 'ferry.parquet("seen")', 'ferry.parquet("/proc/seen")'),
+    Change("A sink in the directory of another sink of the job", 'ferry.parquet("seen")', 'ferry.parquet("other/seen")'),
+    Change("A sink whose directory cannot be created", 'ferry.parquet("seen")', 'ferry.parquet("blocked")'),
     Change("An error of syntax", "def pipeline(", "def pipeline(:"),
     Change("A module that does not exist", IMPORTS, IMPORTS + "import prices\n"),
     Change("A name that its module does not have", IMPORTS, IMPORTS + "from helper import PRICE\n"),
@@ -107,6 +108,8 @@ def written(change: Change, folder: Path) -> Path:
     if change.title == "An object that tasks cannot get":
         text = text.replace("    seq = numbers", "    LOCK.locked()\n    seq = numbers")
     assert change.old in text, change.title
+    if "blocked" in change.new:
+        (folder / "out" / "blocked").write_text("a file in the way")
     whole = not change.old and not change.options
     file.write_text(change.new if whole else text.replace(change.old, change.new, 1), "latin-1")
     return file

@@ -26,6 +26,7 @@ from typing import NoReturn, TypeVar
 
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.one_line import one_line
+from ferry.contract.program_text import without_text
 
 T = TypeVar("T")
 
@@ -351,4 +352,4 @@ def _cut(text: str, characters: int) -> str:
 
 
 def _plain(text: str, characters: int) -> str:
-    return _cut(one_line(text[: 2 * characters]), characters)
+    return _cut(without_text(one_line(text[: 2 * characters])), characters)

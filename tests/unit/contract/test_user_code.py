@@ -304,3 +304,9 @@ def test_a_crash_is_named_with_the_users_innermost_statement() -> None:
     assert signal_in(crash) == f'Segmentation fault ({at}: "return 1 / n")'
     assert signal_in("Fatal Python error: Aborted\n\n<no Python frame>") == "Aborted"
     assert signal_in("Python worker exited unexpectedly (crashed)") is None
+
+
+def test_a_module_of_a_program_has_the_name_that_its_user_knows() -> None:
+    """And not the name that it is imported under, with the hash of the program."""
+    error = ImportError("cannot import name 'PRICE' from 'ferry_program_e1569b4501d9.helper' (/jobs/helper.py)")
+    assert reason(error) == "ImportError: cannot import name 'PRICE' from 'helper' (/jobs/helper.py)"
