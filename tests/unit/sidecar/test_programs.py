@@ -66,6 +66,13 @@ def test_a_loaded_program_has_its_states_and_the_answer_is_given_again(rig: Rig)
     assert not list(rig.data._directory.glob("rehearsal-*"))
 
 
+def test_operators_that_differ_in_their_names_are_rehearsed_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of 1,000 operators was not loaded in time."""
+    rehearsed: list[str] = []
+    monkeypatch.setattr(programs, "rehearse_operator", lambda descriptor, directory: rehearsed.append(descriptor.name))
+    assert rig.load(2).error == "" and len(rehearsed) == 1
+
+
 def test_why_a_program_cannot_be_loaded_is_the_answer_and_nothing_changes(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
