@@ -104,9 +104,8 @@ def _built(
     args = Arguments(values, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
-        raise SpecRefused(
-            f"{_named(module)}.sources must return a dict of named sources, not {shown(sources)} ({place_of(module.sources)})"
-        )
+        what = f"{shown(sources)} ({place_of(module.sources)})"
+        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, not {what}")
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: source_schema(name, source) for name, source in sources.items()}
