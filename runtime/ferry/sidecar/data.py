@@ -362,6 +362,8 @@ class Data:
         body, self._chunk = self._chunk, None
         if not body:
             return  # The first and the last chunk have no rows.
+        if chunk.operator >= len(self.descriptors):
+            raise BeginsAnew(f"{self.me}: {chunk.leader} has state of an operator that is not known here")
         batch = batch_of(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:

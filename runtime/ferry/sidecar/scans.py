@@ -170,7 +170,8 @@ class Scans:
                     scan.waiting = next(scan.chunks)
                 operator, floor, batch = scan.waiting
                 chunk = m.Chunk(self._me, scan.session, scan.number, scan.base, batch is None, operator, floor)
-                if not self._send(scan.learner, chunk, batch):
+                # A learner may not know an operator yet whose program is only loaded: it has no rows.
+                if not self._send(scan.learner, chunk, batch if batch is not None and batch.num_rows else None):
                     break
                 progress = True
                 size = batch.nbytes if batch is not None else 0

@@ -55,6 +55,17 @@ class Sender:
         return [c.number for to, c, _ in self.sent if (to, c.session) == (learner, session)]
 
 
+def test_a_chunk_without_rows_has_no_body() -> None:
+    """A learner that joined during a deploy could not read it: the operator of the program was not known there yet."""
+    sender = Sender()
+    rows = iter([(0, 10, batch(0)), (1, 10, batch(0).slice(0, 0)), (1, 10, None)])
+    sender.scans.begin(SnapshotScan(B, 1, BASE, rows))
+    while sender.scans.pump(1):
+        pass
+    assert [body is not None for _, _, body in sender.sent] == [False, True, False, False]
+    assert [chunk.last for _, chunk, _ in sender.sent] == [False, False, False, True]
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
