@@ -175,7 +175,13 @@ def programs_of(draw: random.Random, count: int) -> list[Program]:
         # A bad program that reads as the good one before it, but for its fault.
         bad = draw.choice([*REFUSED, *FAILING, *FAILING])
         has = {use.kind for use in program.uses}
-        if (bad in ("table", "process") and "tally" not in has) or (bad in ("key", "task") and not has):
+        # Once its first operator has committed, a program is not taken back any more: a failure behind it stops the job.
+        leads = bool(program.uses) and program.uses[0].kind == "tally"
+        if (
+            (bad == "process" and not leads)
+            or (bad == "table" and "tally" not in has)
+            or (bad in ("key", "task") and not has)
+        ):
             continue
         out.append(replace(program, bad=bad))
     return out

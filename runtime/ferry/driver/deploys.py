@@ -187,7 +187,10 @@ class Deploys:
         with self._lock:
             if (other := self._under_way) is not None:
                 seconds = time.time() - other.deployed_at
-                raise Refusal(f"program {other.number} is being deployed since {seconds:.0f} s: wait for its end")
+                raise Refusal(
+                    f"program {other.number} is being deployed since {seconds:.0f} s: wait for its end, or give it up by "
+                    "ferry rollback"
+                )
             self._under_way, self._phase = record, "checking"
 
         def guarded() -> None:
@@ -338,7 +341,7 @@ class Deploys:
                 return True
             if is_over() or life.stop.is_set() or not is_late():
                 return False
-            why = f"{life.sink_startup.last_failure or 'a sink is not open'} after {OPEN_SECONDS:g} s"
+            why = f"{life.sink_startup.last_failure or 'a sink does not open'}, for {OPEN_SECONDS:g} s"
         except (SpecRefused, Final, UserCodeFailed) as error:
             if not self._may_take_back(program.number):
                 raise

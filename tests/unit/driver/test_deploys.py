@@ -243,7 +243,7 @@ def test_sinks_that_refuse_or_are_away_take_their_program_back(
             rig.deploys.version(2, 7)  # an epoch of it is committed
     rig.machine.deploying.may_take_back = lambda number: number == 2
     assert rig.deploys.version(2, 7).number == 1
-    assert ("stale handle after 0 s" if away else "out/seen is written by") in rig.posted[-1].reason
+    assert ("stale handle, for 0 s" if away else "out/seen is written by") in rig.posted[-1].reason
 
 
 def test_rows_of_an_earlier_program_are_published_by_that_program(rig: Rig) -> None:
