@@ -239,7 +239,9 @@ class Deploys:
             raise SpecRefused("it was withdrawn")
         self._phase = f"waiting for epoch {record.at}" if record.at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
-        self._life.loop.post(core.Deploy(record.number, record.operators, document, record.at, record.altered, record.base))
+        self._life.loop.post(
+            core.Deploy(record.number, record.operators, document, record.at, record.altered, record.base)
+        )
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
         """Build the program in a child process, and compare its operators. Raises SpecRefused."""
