@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.lenient import known
+from ferry.contract.program_text import identity
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
+
+TEXTS_MAX = 512 << 10
+"""Bytes of all packed texts; texts of older programs are forgotten, and these programs cannot be deployed by number."""
 
 
 class Retired(NamedTuple):
@@ -59,11 +63,27 @@ class ProgramRecord:
     """The program in force with which it was compared."""
     settles: int | None = None
     """The program that it goes on with, without the operators that are retired by now; None: the user deployed it."""
+    text: str = ""
+    """Its packed text, if the text travels with the program."""
+    seal: str = ""
+    """Of this text."""
+    attempt: str = ""
+    """Of the same program with another word here, a refused deploy is tried again."""
 
     @property
     def pipeline(self) -> tuple[str | None, str | None, str | None]:
         """How the user's module is loaded."""
         return self.module, self.file, self.folder
+
+    @property
+    def hash(self) -> str:
+        """Of its text; empty: the text is in the image, or on a volume."""
+        return "" if self.folder is None else self.folder.rpartition("/")[2]
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal programs."""
+        return identity(self.module, self.file, self.hash, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,10 @@ class DeployRequest:
     """None: as in the program in force"""
     at: int = 0
     """The first epoch, at the earliest."""
+    text: str = ""
+    """The packed text of the program, which `file` only names then."""
+    attempt: str = ""
+    """See `ProgramRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +138,13 @@ class Catalogue:
         deployed = [one for one in programs if not one.refused]
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
-        kept = sorted((*refused, *deployed), key=lambda one: one.number)
+        kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed)]
         void = {after for after, _ in program.altered if program.refused}
-        return Catalogue(tuple(operators) or self.operators, tuple(kept), tuple(sorted({*self.void, *void})))
+        return Catalogue(
+            tuple(operators) or self.operators,
+            tuple(sorted(kept, key=lambda one: one.number)),
+            tuple(sorted({*self.void, *void})),
+        )
 
     def dump(self) -> str:
         """JSON."""
@@ -151,6 +179,15 @@ class Catalogue:
             for document in doc["programs"]
         )
         return Catalogue(operators, programs, tuple(doc.get("void", ())))
+
+
+def _with_texts(deployed: Sequence[ProgramRecord]) -> list[ProgramRecord]:
+    """The programs with the texts of the newest ones, together at most TEXTS_MAX."""
+    kept, left = list[ProgramRecord](), TEXTS_MAX
+    for one in reversed(deployed):
+        left -= len(one.text)
+        kept.append(one if left >= 0 else replace(one, text=""))
+    return kept
 
 
 def first_catalogue(descriptors: Sequence[OperatorDescriptor], **text: Any) -> Catalogue:

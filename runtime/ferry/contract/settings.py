@@ -20,6 +20,9 @@ CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
 SET_ASIDE = "set-aside"
 """A value of `RunSettings.on_crash`."""
 
+JOURNAL, SETTINGS = "journal", "settings"
+"""Values of `RunSettings.begins_with` besides ""."""
+
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
 
@@ -127,6 +130,11 @@ class RunSettings:
     program: str | None = None
     """Folder with the run's copy of the program, which is read instead of the user's files (`system.user_module`);
     None: there is no copy."""
+    pipeline_text: str = ""
+    """Packed text of the program, which `pipeline_file` only names then."""
+    begins_with: str = ""
+    """journal: a driver goes on with the program of the journal, and the operator deploys the program of the spec; settings:
+    it begins with the program of these settings. Empty: with the settings if their program was edited."""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
 

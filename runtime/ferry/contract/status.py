@@ -92,6 +92,27 @@ class ProgressStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramStatus:
+    """A program of the job."""
+
+    number: int
+    state: str
+    """in force, first epoch, refused, over; or a phase of its deploy"""
+    since: int | None = None
+    """its first epoch; None: it is not in force, and never was"""
+    identity: str = ""
+    """equal for equal programs (`program_text.identity`)"""
+    hash: str = ""
+    """of its text; empty: the text is in the image"""
+    refused: str = ""
+    """why it was not deployed"""
+    attempt: str = ""
+    """word of the request; with another word a refused program is tried again"""
+    again: int | None = None
+    """number of an equal program that was in force before"""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadStatus:
     """How much comes, and how long it takes."""
 
@@ -172,6 +193,9 @@ class Status:
     transport: Links = Links()
     checkpoint: CheckpointStatus | None = None
     """None: the job has no location for durable checkpoints. A late one is among the notices: CHECKPOINT_DELAYED."""
+
+    programs: tuple[ProgramStatus, ...] = ()
+    """The program in force, and the newest one if it is another one; empty: the driver cannot deploy, or not yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps."""

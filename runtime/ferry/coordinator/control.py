@@ -24,11 +24,12 @@ from pydantic import BaseModel, Field, StringConstraints
 from ferry.contract import limits
 from ferry.contract.catalogue import DeployRequest
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.errors import FerryError, Refusal
+from ferry.contract.errors import FerryError, Refusal, SpecRefused
 from ferry.contract.plans import Plan
+from ferry.contract.program_text import TEXT_BYTES_MAX, packed
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.settings import RunSettings
-from ferry.contract.status import CheckpointStatus
+from ferry.contract.status import CheckpointStatus, ProgramStatus
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
@@ -55,6 +56,9 @@ class DeployCommands(Protocol):
     def programs(self) -> list[dict[str, Any]]:
         """All programs that are remembered, the newest first."""
 
+    def brief(self) -> tuple[ProgramStatus, ...]:
+        """The program in force, and the newest one if it is another one."""
+
     def catalogue(self) -> dict[str, Any]:
         """{"catalogue": `Catalogue` as text, "inForce": ids of the operators in force}."""
 
@@ -73,6 +77,9 @@ class DeployBody(BaseModel):
     folder: str | None = None
     arguments: dict[str, Any] | None = None
     at: Annotated[int, Field(ge=0)] = 0
+    text: Annotated[str, StringConstraints(max_length=TEXT_BYTES_MAX)] = ""
+    """the text of the program, which `file` only names then"""
+    attempt: str = ""
 
 
 class RollbackBody(BaseModel):
@@ -124,7 +131,8 @@ def app(
     @served.get("/status")
     def status() -> Response:
         # No response model: FastAPI would check every value of a long document again.
-        return JSONResponse(status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
+        programs = deploys.brief() if deploys is not None else ()
+        return JSONResponse(status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth, programs).to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
@@ -191,7 +199,10 @@ def app(
         if deploys is None:
             raise HTTPException(409, "the driver has not begun yet")
         try:
-            return {"number": deploys.request(DeployRequest(**body.model_dump()))}
+            text = packed(body.text) if body.text else ""
+            return {"number": deploys.request(DeployRequest(**{**body.model_dump(), "text": text}))}
+        except SpecRefused as error:
+            raise HTTPException(422, str(error)) from None
         except Refusal as error:
             raise HTTPException(409, str(error)) from None
 

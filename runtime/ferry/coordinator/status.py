@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
-from ferry.contract.status import LoadStatus, MovesStatus, ProgressStatus, ReportedProblem, Status
+from ferry.contract.status import LoadStatus, MovesStatus, ProgramStatus, ProgressStatus, ReportedProblem, Status
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.problems import TEXT_MAX
@@ -18,8 +18,14 @@ from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.coordinator.groups import settled
 
 
-def status_of(metrics: DriverMetrics, machine: Coordinator, moves: MoveMetrics, bandwidth: int = -1) -> Status:
-    """A snapshot. `bandwidth`: as MovesStatus has it."""
+def status_of(
+    metrics: DriverMetrics,
+    machine: Coordinator,
+    moves: MoveMetrics,
+    bandwidth: int = -1,
+    programs: tuple[ProgramStatus, ...] = (),
+) -> Status:
+    """A snapshot. `bandwidth`: as MovesStatus has it; `programs`: as Status has them."""
     table, plan = machine.table, machine.moves.plan
     rate, epoch_seconds = metrics.rates()
     return Status(
@@ -47,6 +53,7 @@ def status_of(metrics: DriverMetrics, machine: Coordinator, moves: MoveMetrics, 
         moves=_moves(metrics, machine, moves, bandwidth),
         transport=moves.links(),
         checkpoint=metrics.checkpoint,
+        programs=programs,
     )
 
 

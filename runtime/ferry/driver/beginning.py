@@ -3,6 +3,7 @@
 no journal                              the program of the settings is program 1
 a catalogue, no table                   a restore began, and its driver died: the program of the catalogue
 settings as at the deploy of program N  program N, as the journal has it
+settings.begins_with: journal           program N, as the journal has it; the operator deploys the program of the spec
 other settings: the user edited them    their program, in place of program N: its operators must be the same
 """
 
@@ -15,10 +16,12 @@ from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import WHAT_TO_DO, differences
 from ferry.contract.errors import SpecRefused
+from ferry.contract.program_text import sealed
 from ferry.contract.routing import Table
-from ferry.contract.settings import RunSettings
+from ferry.contract.settings import JOURNAL, SETTINGS, RunSettings
 from ferry.driver.announcer import Announcer
 from ferry.driver.errors import BeginsAgain
+from ferry.system import program_texts
 
 
 def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramRecord:
@@ -26,6 +29,8 @@ def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSet
     module, file, folder = settings.pipeline
     newest = table.programs[-1] if table is not None and table.programs else None
     number = newest.number if newest is not None else catalogue.programs[-1].number if catalogue is not None else 1
+    if text := settings.pipeline_text:
+        folder = program_texts.written(settings.path, file or "", text)
     known = catalogue.program(number) if catalogue is not None else None
     if known is not None and newest is not None and known.since is None:
         known = replace(known, since=newest.since)  # The previous driver died before it had journaled that.
@@ -42,10 +47,16 @@ def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSet
         started_with=settings.started_with,
         retires=known.retires if known is not None else (),
         settles=known.settles if known is not None else None,
+        text=text,
+        seal=sealed(text, settings.secret) if text else "",
     )
     if number > 1 and known is None:
         raise SpecRefused(f"the journal has no text of program {number}, which is in force: bring back the journal")
-    return known if known is not None and number > 1 and known.started_with == settings.started_with else mine
+    if known is None or settings.begins_with == SETTINGS or not any(known.pipeline):
+        return mine
+    if settings.begins_with == JOURNAL:
+        return known
+    return known if number > 1 and known.started_with == settings.started_with else mine
 
 
 def begun_with(before: Catalogue | None, record: ProgramRecord, descriptors: Sequence[OperatorDescriptor]) -> Catalogue:

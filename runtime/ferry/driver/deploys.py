@@ -31,10 +31,12 @@ from ferry.contract.errors import FerryError, Final, Refusal, SpecRefused, Super
 from ferry.contract.last_words import last_words, words_of
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff, program_diff
+from ferry.contract.program_text import sealed
 from ferry.contract.programs import program_at
 from ferry.contract.results import result_of
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
+from ferry.contract.status import ProgramStatus
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
@@ -43,6 +45,7 @@ from ferry.driver.program_parts import same_parts
 from ferry.driver.retiring import ends, to_retire, with_retired
 from ferry.protocol import coordinator as core
 from ferry.spark.feeds import why_planned
+from ferry.system import program_texts
 
 log = logging.getLogger("ferry.driver")
 
@@ -57,6 +60,9 @@ LOAD_SECONDS = 60.0
 
 OPEN_SECONDS = 30.0
 """Time for the new sinks of a program: its first epoch waits for them, and so does the job."""
+
+REFUSAL_MAX = 4000
+"""Characters of a refusal in the status."""
 
 
 OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
@@ -129,15 +135,20 @@ class Deploys:
             )
             numbers = ", ".join(str(one.number) for one in known) or "none"
             raise Refusal(f"{which}; earlier programs: {numbers}")
-        return self.request(DeployRequest(*chosen.pipeline, chosen.arguments, at))
+        if chosen.hash and not (chosen.text or Path(chosen.folder or "").is_dir()):
+            raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
+        return self.request(DeployRequest(*chosen.pipeline, chosen.arguments, at, chosen.text, chosen.attempt))
 
     def programs(self) -> list[dict[str, Any]]:
         """All programs that are remembered, the newest first."""
-        now, catalogue, under_way = self._in_force, self._life.announcer.catalogue, self._under_way
-        known = {one.number: one for one in catalogue.programs} | (
-            {under_way.number: under_way} if under_way is not None else {}
-        )
-        return [self._shown(one, now) for _, one in sorted(known.items(), reverse=True)]
+        now = self._in_force
+        return [self._shown(one, now) for _, one in sorted(self._known().items(), reverse=True)]
+
+    def _known(self) -> dict[int, ProgramRecord]:
+        """All programs that are remembered, by number, also one that is not journaled yet."""
+        under_way = self._under_way
+        known = {one.number: one for one in self._life.announcer.catalogue.programs}
+        return known | ({under_way.number: under_way} if under_way is not None else {})
 
     def _shown(self, record: ProgramRecord, now: Any) -> dict[str, Any]:
         mine = self._under_way is not None and self._under_way.number == record.number
@@ -161,13 +172,39 @@ class Deploys:
             "refused": record.refused,
         }
 
+    def brief(self) -> tuple[ProgramStatus, ...]:
+        """The program in force, and the newest one if it is another one."""
+        now, known = self._in_force, self._known()
+        return tuple(self._brief(known[number], now) for number in sorted({now.number, max(known)}) if number in known)
+
+    def _brief(self, record: ProgramRecord, now: Any) -> ProgramStatus:
+        shown, earlier = self._shown(record, now), self._life.announcer.catalogue.programs
+        again = [
+            one.number
+            for one in earlier
+            if one.number < record.number and one.since is not None and one.identity == record.identity
+        ]
+        return ProgramStatus(
+            number=record.number,
+            state=shown["state"],
+            since=shown["since"],
+            identity=record.identity,
+            hash=record.hash,
+            refused=record.refused[:REFUSAL_MAX],
+            attempt=record.attempt,
+            again=max(again, default=None),
+        )
+
     # ---- one deploy
     def _record(self, request: DeployRequest) -> ProgramRecord:
         catalogue, settings = self._life.announcer.catalogue, self._life.settings
         now = catalogue.program(self._in_force.number)
         arguments = request.arguments if request.arguments is not None else (now.arguments if now is not None else {})
-        if request.folder is not None and Path(request.folder).parent != settings.path / PROGRAMS:
-            raise Refusal(f"{request.folder} is no copy of a program of this run")
+        folder = (
+            program_texts.written(settings.path, request.file or "", request.text) if request.text else request.folder
+        )
+        if folder is not None and Path(folder).parent != settings.path / PROGRAMS:
+            raise Refusal(f"{folder} is no copy of a program of this run")
         number = max(catalogue.programs[-1].number, self._in_force.number) + 1
         return ProgramRecord(
             number,
@@ -175,12 +212,15 @@ class Deploys:
             (),
             module=request.module,
             file=request.file,
-            folder=request.folder,
+            folder=folder,
             arguments=dict(arguments),
             deployed_at=time.time(),
             started_with=settings.started_with,
             base=self._in_force.number,
             at=request.at,
+            text=request.text,
+            seal=sealed(request.text, settings.secret) if request.text else "",
+            attempt=request.attempt,
         )
 
     def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:

@@ -44,6 +44,7 @@ from ferry.registry import JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile
 from ferry.spark.split_reader import SplitsReader
 from ferry.spark.tasks.warmup import warm_up
+from ferry.system import program_texts
 
 log = logging.getLogger("ferry.driver")
 
@@ -84,6 +85,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     announcer = Announcer(job_registry, journal, settings.slots, env.life)
     before, table = announcer.journaled()
     record = beginning(before, table, settings)
+    program_texts.require(record, settings.path, settings.secret)
     compile.load(*record.pipeline)  # Refuses a broken text before Spark starts.
     spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)

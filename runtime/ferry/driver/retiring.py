@@ -21,9 +21,11 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown
+from ferry.driver import session
 from ferry.driver.program_parts import Signatures, has_users_code, signatures_of
 from ferry.spark import compile
 from ferry.spark.compile import CompiledPipeline
+from ferry.system import program_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,9 @@ class Texts:
     def build(self, record: ProgramRecord) -> Text:
         """Build a program anew. Raises SpecRefused."""
         settings = self._settings
+        program_texts.require(record, settings.path, settings.secret)
+        if record.text and record.folder is not None:
+            session.ship(self._spark, record.folder)
         module = compile.load(*record.pipeline)
         plan = compile.build(self._spark, module, record.arguments, settings.output, settings.events)
         signatures = signatures_of(plan)

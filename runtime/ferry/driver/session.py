@@ -26,6 +26,7 @@ from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.spark import private
 from ferry.system import flight_places
+from ferry.system.user_module import ProgramCopy
 
 OURS = {
     "spark.ui.enabled": "false",
@@ -177,6 +178,11 @@ def _launch(settings: RunSettings, env: Environment) -> None:
         standalone.start_jvm(conf)
     else:
         SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+
+
+def ship(spark: SparkSession, folder: str) -> None:
+    """Have Spark send the copy of a program to every executor, over its own authenticated connections."""
+    spark.sparkContext.addFile(str(ProgramCopy.of(folder).archive()))
 
 
 STOP_SECONDS = 10

@@ -118,7 +118,7 @@ class Node:
         if catalogue is None:
             return 0
         descriptors = list(catalogue.operators)
-        load_classes(self.settings, descriptors)
+        load_classes(self.settings, catalogue)
         lend = self._chosen.lend_bytes
         try:
             sends = self._send, self._send_nowait

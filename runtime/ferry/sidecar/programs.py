@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ferry.contract import messages as m
-from ferry.contract.catalogue import Catalogue
+from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.names import InstanceId
@@ -24,7 +24,7 @@ from ferry.contract.settings import RunSettings
 from ferry.registry import JobRegistry
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.rehearsal import rehearse_operator
-from ferry.system import user_module
+from ferry.system import program_texts, user_module
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -38,16 +38,32 @@ class LoadedProgram:
     error: str
 
 
-def load_classes(settings: RunSettings, descriptors: list[OperatorDescriptor]) -> None:
-    """Import the user's module if an operator has a class of it; an epoch reports a missing class when it needs it."""
+def load_classes(settings: RunSettings, catalogue: Catalogue) -> None:
+    """Have all classes of the user's that a program of the job names; an epoch reports a missing class when it needs it."""
     if settings.program is not None:
         user_module.ProgramCopy.of(settings.program).install()
+    for program in catalogue.programs:
+        if not program.refused:
+            try:
+                load_program(settings, program)
+            except SpecRefused as error:
+                log.error("%s", error)
+
+
+def load_program(settings: RunSettings, program: ProgramRecord) -> None:
+    """Import the user's module if an operator has a class of it. Classes of a copied text are found by their name.
+
+    Raises SpecRefused.
+    """
+    program_texts.require(program, settings.path, settings.secret)
+    if program.folder is None and has_own_classes(program.descriptors):
+        user_module.load(*(program.pipeline if any(program.pipeline) else settings.pipeline))
+
+
+def has_own_classes(descriptors: Sequence[OperatorDescriptor]) -> bool:
+    """Whether an operator has a class of the user's."""
     own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
-    if any(not name.startswith("ferry.process.") for name in own):
-        try:
-            user_module.load(*settings.pipeline)
-        except SpecRefused as error:
-            log.error("%s", error)
+    return any(not name.startswith("ferry.process.") for name in own)
 
 
 class ProgramLoader:
@@ -90,8 +106,7 @@ class ProgramLoader:
             catalogue = Catalogue.load(request.program.decode())
             if (program := catalogue.program(request.number)) is None:
                 raise SpecRefused(f"the request has no program {request.number}")
-            if program.folder is None:
-                load_classes(self._settings, list(program.descriptors))
+            load_program(self._settings, program)
             # Operators that differ in their names run the same functions: with 1,000 operators that is much time.
             shapes = {replace(one, name="", index=0): one for one in program.descriptors}
             for number, descriptor in enumerate(shapes.values()):
@@ -136,6 +151,7 @@ class ProgramLoader:
         if not all(program.number in self._data.programs for program in programs):
             with suppress(Unreachable):
                 if (catalogue := self._registry.catalogue()) is not None:
+                    load_classes(self._settings, catalogue)
                     self._data.add(catalogue)
         newest = programs[-1]
         if newest.number not in self._data.programs:

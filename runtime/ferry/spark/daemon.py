@@ -30,6 +30,7 @@ def load() -> None:
     warmup.load([(count, None)])
     if (program := environment.read().program) is not None:
         user_module.ProgramCopy.of(program).install()
+    user_module.find_archives(private.files_of_task)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ be imported by a process without Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
@@ -48,6 +49,11 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 TRIED = "4.3.0"
 """The PySpark version in the tests of this release. It needs no check, which saves half a second at each start."""
+
+
+def files_of_task() -> Path | None:
+    """The folder where Spark puts the files of `SparkContext.addFile`; None outside of a task."""
+    return Path(SparkFiles.getRootDirectory()) if SparkFiles._is_running_on_worker else None
 
 
 def check(spark: SparkSession, parts: Mapping[str, tuple[str, ...]] = PARTS, tried: str = TRIED) -> None:

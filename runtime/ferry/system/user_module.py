@@ -16,8 +16,10 @@ import json
 import linecache
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Container, Sequence
+import tempfile
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.abc import MetaPathFinder, SourceLoader
@@ -27,7 +29,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.program_text import DIGITS, PACKAGE, PREFIX
+from ferry.contract.program_text import DIGITS, PACKAGE, PREFIX, hash_of
 from ferry.contract.user_code import reason
 from ferry.system import files
 
@@ -55,8 +57,10 @@ class ProgramCopy:
         >>> ProgramCopy.of("run/programs/0123456789ab").install()
     """
 
-    def __init__(self, folder: Path, files: Sequence[CopiedFile]) -> None:
+    def __init__(self, folder: Path, files: Sequence[CopiedFile], texts: Mapping[str, str] | None = None) -> None:
+        """`texts`: by name of the copied text; None: they are in the folder."""
         self._folder = folder
+        self._texts = texts
         self._modules = {one.module: one for one in files}
         self.package = f"{PACKAGE}{folder.name}"
         self._names = frozenset(one.module.split(".")[0] for one in files if one.module is not None)
@@ -64,19 +68,36 @@ class ProgramCopy:
     @staticmethod
     def write(top: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> Path:
         """Write a program below this folder, unless the same program is there. Returns its folder. Raises OSError."""
-        ordered = sorted(texts, key=lambda file: file[0].module or "")
-        digest = hashlib.sha256()
-        for file, text in ordered:
-            digest.update(f"{file.module} {len(text)}\n".encode() + text)
-        folder = top / digest.hexdigest()[:DIGITS]
+        folder = top / hash_of((file.module, text) for file, text in texts)
         if (folder / MODULES).exists():
             return folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file, text in ordered:
-            (folder / file.copy).write_bytes(text)
-        with files.replacing(folder / MODULES) as new:  # last: the copy is complete
-            new.write_text(json.dumps([asdict(file) for file, _ in ordered], indent=1), "utf-8")
+        top.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".", dir=top))
+        for file, text in texts:
+            (new / file.copy).write_bytes(text)
+        ordered = sorted((file for file, _ in texts), key=lambda file: file.module or "")
+        (new / MODULES).write_text(json.dumps([asdict(file) for file in ordered], indent=1), "utf-8")
+        try:
+            new.rename(folder)
+        except OSError:
+            shutil.rmtree(new)
+            if not (folder / MODULES).exists():  # else another process of the run has written the same
+                raise
         return folder
+
+    @staticmethod
+    def write_text(top: Path, file: str, text: bytes) -> Path:
+        """Write a program of one text below this folder; `file` names it in messages. Returns its folder. Raises OSError."""
+        return ProgramCopy.write(top, [(CopiedFile(None, file, "pipeline.py"), text)])
+
+    def archive(self) -> Path:
+        """The copy in one file, beside its folder, for tasks on other hosts. Raises OSError."""
+        file = self._folder.parent / f"{self.package}.json"
+        known = list(self._modules.values())
+        texts = {one.copy: self.text(one).decode() for one in known}
+        with files.replacing(file) as new:
+            new.write_text(json.dumps({"files": [asdict(one) for one in known], "texts": texts}), "utf-8")
+        return file
 
     @staticmethod
     def of(folder: str | Path) -> ProgramCopy:
@@ -84,18 +105,20 @@ class ProgramCopy:
         documents = json.loads((Path(folder) / MODULES).read_text("utf-8"))
         return ProgramCopy(Path(folder), [CopiedFile(**one) for one in documents])
 
+    @staticmethod
+    def of_archive(file: Path) -> ProgramCopy:
+        """The copy in this file. Raises OSError or ValueError when there is none."""
+        document = json.loads(file.read_text("utf-8"))
+        folder = file.parent / file.stem.removeprefix(PACKAGE)
+        return ProgramCopy(folder, [CopiedFile(**one) for one in document["files"]], document["texts"])
+
     def install(self) -> None:
         """From now on this process can import the programs of the run, and shows their lines in tracebacks."""
-        top = self._folder.parent
-        if all(not isinstance(one, _Finder) for one in sys.meta_path):
-            sys.meta_path.insert(0, _Finder())
-            sys.path.append(os.getcwd())  # for modules that were not copied
-        finder = next(one for one in sys.meta_path if isinstance(one, _Finder))
-        finder.tops[top] = True
+        _finder().tops[self._folder.parent] = True
 
     def text(self, file: CopiedFile) -> bytes:
         """Text of a copied file."""
-        return (self._folder / file.copy).read_bytes()
+        return self._texts[file.copy].encode() if self._texts is not None else (self._folder / file.copy).read_bytes()
 
     def name_of(self, module: str | None, file: str | None) -> str:
         """The name of a module of the program; for the pipeline's file a name with its stem."""
@@ -118,6 +141,7 @@ class _Finder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.tops: dict[Path, bool] = {}
+        self.archives: Callable[[], Path | None] = lambda: None
         self._copies: dict[str, ProgramCopy] = {}
 
     def find_spec(
@@ -135,7 +159,23 @@ class _Finder(MetaPathFinder):
             for top in self.tops:
                 with suppress(OSError, ValueError):
                     self._copies[digest] = ProgramCopy.of(top / digest)
+        if digest not in self._copies and (folder := self.archives()) is not None:
+            with suppress(OSError):
+                self._copies[digest] = ProgramCopy.of_archive(folder / f"{PACKAGE}{digest}.json")
         return self._copies.get(digest)
+
+
+def _finder() -> _Finder:
+    """The finder of this process."""
+    if all(not isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+        sys.path.append(os.getcwd())  # for modules that were not copied
+    return next(one for one in sys.meta_path if isinstance(one, _Finder))
+
+
+def find_archives(folder: Callable[[], Path | None]) -> None:
+    """From now on this process can import the programs whose archives are in `folder()`."""
+    _finder().archives = folder
 
 
 class _Imports(ast.NodeTransformer):
