@@ -60,16 +60,17 @@ def _sections() -> Iterator[str]:
         )
         yield "|---|---|---|---|---|---|---|"
         for entry in groups[group]:
-            yield _row(entry.path, entry.field, entry.kind.value, entry.what, USED[entry.used])
+            yield _row(group, entry.path, entry.field, entry.kind.value, entry.what, USED[entry.used])
             inside = group_of(entry.field.annotation)
             if inside is not None:
                 for alias, name in names_of(inside).items():
-                    yield _row(f"{entry.path}[].{alias}", inside.model_fields[name], "", "", "")
+                    items = "[]" if "items" in node_at(ROOT, entry.path) else ""
+                    yield _row(group, f"{entry.path}{items}.{alias}", inside.model_fields[name], "", "", "")
 
 
-def _row(path: str, field: FieldInfo, *more: str) -> str:
+def _row(group: str, path: str, field: FieldInfo, *more: str) -> str:
     node = node_at(ROOT, path)
-    name = path.removeprefix(path.partition("[]")[0].rpartition(".")[0]).removeprefix(".")
+    name = path.removeprefix(group).removeprefix(".")
     cells = [f"`{name}`", node["description"], _values(node, field), _default(node), *more]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

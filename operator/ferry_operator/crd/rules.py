@@ -173,8 +173,8 @@ WRITTEN: tuple[Rule, ...] = (
     Rule(
         "pipeline-one-source",
         "spec.pipeline",
-        "has(self.module) != has(self.file)",
-        "give exactly one of module and file",
+        "[has(self.module), has(self.file), has(self.configMap)].filter(given, given).size() == 1",
+        "give exactly one of module, file and configMap",
         broken=in_spec(pipeline={"module": "jobs.rules"}),
         valid=in_spec(pipeline={"module": None, "file": "/jobs/rules.py"}),
     ),

@@ -7,6 +7,7 @@ docs/fields.md. A field without an effect is an error when this module is import
 |---|---|
 | live | the change takes effect; nothing is restarted and no state moves |
 | handover | state moves between instances; the query, the driver and the other workers go on |
+| switch | the program is deployed while the job runs, from an epoch on; nothing restarts, and a refusal changes nothing |
 | restart | the driver is restarted and goes on from the warm state; workers stay |
 | rolling | worker pods are emptied by handovers and replaced one after another; some fields also restart the driver |
 | refused | nothing happens: the field keeps its first value, and the rest of the old spec stays in force |
@@ -36,6 +37,7 @@ class ChangeKind(StrEnum):
 
     LIVE = "live"
     HANDOVER = "handover"
+    SWITCH = "switch"
     RESTART = "restart"
     ROLLING = "rolling"
     REFUSED = "refused"

@@ -94,8 +94,10 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def group_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a group of fields, or of each group in a list of them."""
-    return model_of(typing.get_args(annotation)[0] if typing.get_origin(annotation) is list else annotation)
+    """The model of a group of fields, of a group that may be null, or of each group in a list of them."""
+    if typing.get_origin(annotation) in (list, types.UnionType, typing.Union):
+        return model_of(typing.get_args(annotation)[0])
+    return model_of(annotation)
 
 
 def takes_only_text(annotation: Any) -> bool:

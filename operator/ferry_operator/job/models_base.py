@@ -56,6 +56,11 @@ def restart(what: str, used: Where = "both") -> JsonDict:
     return _effect("restart", what, used, driver=True)
 
 
+def switch(what: str, used: Where = "both") -> JsonDict:
+    """A change is deployed while the job runs: one epoch has the old program, and the next one the new program."""
+    return _effect("switch", what, used)
+
+
 def rolling(what: str, used: Where = "both", driver: bool = True) -> JsonDict:
     """A change empties and replaces the worker pods one after another; `driver`: it restarts the driver, too."""
     return _effect("rolling", what, used, driver)

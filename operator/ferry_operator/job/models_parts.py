@@ -11,13 +11,25 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ferry.contract import limits, rings
-from ferry_operator.job.models_base import PATH_MAX, Location, SpecPart, handover, live, refused, restart, rolling
+from ferry_operator.job.models_base import (
+    PATH_MAX,
+    Location,
+    ObjectName,
+    SpecPart,
+    handover,
+    live,
+    refused,
+    restart,
+    rolling,
+    switch,
+)
 from ferry_operator.job.quantities import Duration, Quantity, at_least, between
 
-PROGRAM = restart(
-    "The driver is restarted with the new program, and the state is kept. Transforms, sinks and arguments of sources "
-    "may change. A pipeline with other operators (names, order, keys, windows, aggregates) is refused."
+DEPLOYED = (
+    "The program is deployed while the job runs, from one epoch on. Operators keep their state by name. A program that "
+    "cannot be deployed is refused: the job goes on as before, and the status has the reason."
 )
+PROGRAM = switch(DEPLOYED)
 PACE = restart("The driver is restarted and goes on with the next epoch.")
 SIDECARS = rolling("Workers are emptied and replaced one by one.", driver=False)
 GIVEN = rolling("Workers are emptied and replaced one by one.", "kubernetes", driver=False)
@@ -45,8 +57,22 @@ Argument = Annotated[Any, AfterValidator(_argument)]
 """Text, a number, a truth value, null, or a list of these."""
 
 
+class ConfigMapKey(SpecPart):
+    """One text in a ConfigMap."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap, in the namespace of the job.")
+    key: str = Field(
+        max_length=253, pattern="^[-._a-zA-Z0-9]+$", description="Key of the text in its `data`, such as 'sales.py'."
+    )
+
+    @property
+    def file(self) -> str:
+        """The name of the text in messages and tracebacks."""
+        return f"configmap/{self.name}/{self.key}"
+
+
 class Pipeline(SpecPart):
-    """The user's program: exactly one of `module` and `file`."""
+    """The user's program: exactly one of `module`, `file` and `configMap`."""
 
     module: str | None = Field(
         default=None,
@@ -63,6 +89,12 @@ class Pipeline(SpecPart):
         "in the image or on a volume.",
         json_schema_extra=PROGRAM,
     )
+    config_map: ConfigMapKey | None = Field(
+        default=None,
+        description="ConfigMap with the text of the program, in one file of at most 1 MiB. An edit of the ConfigMap deploys "
+        "the text. Its imports are modules of the image.",
+        json_schema_extra=switch(DEPLOYED, "kubernetes"),
+    )
     args: dict[str, Argument] = Field(
         default_factory=dict, description="Arguments of the pipeline; the names are free.", json_schema_extra=PROGRAM
     )
@@ -70,14 +102,14 @@ class Pipeline(SpecPart):
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Version in the status; null: a digest of `module` or `file`, `args` and the image's name.",
+        description="Version in the status; null: a digest of `module`, `file` or `configMap`, `args` and the image's name.",
         json_schema_extra=live("The status shows the new value.", "kubernetes"),
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> Pipeline:
-        if (self.module is None) == (self.file is None):
-            raise ValueError("give exactly one of 'module' and 'file'")
+        if [self.module, self.file, self.config_map].count(None) != 2:
+            raise ValueError("give exactly one of 'module', 'file' and 'configMap'")
         return self
 
 

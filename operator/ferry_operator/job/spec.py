@@ -6,6 +6,7 @@ The only I/O is reading the named job file. Nothing here talks to a cluster or t
 from __future__ import annotations
 
 import copy
+import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,17 @@ def to_document(job: StreamJob) -> Document:
 def pipeline_file(job: StreamJob, job_file: Path) -> Path | None:
     """Where `pipeline.file` is, for a job that was read from `job_file`; None when the job names a module."""
     return None if job.spec.pipeline.file is None else job_file.parent / job.spec.pipeline.file
+
+
+def require_local_pipeline(job: StreamJob) -> None:
+    """Raises JobRefused for a pipeline that only a cluster has."""
+    if (source := job.spec.pipeline.config_map) is not None:
+        raise JobRefused(
+            [
+                f"spec.pipeline.configMap: ConfigMap {source.name} is on a cluster; on this machine name the program by "
+                "pipeline.file or pipeline.module"
+            ]
+        )
 
 
 def some_job(fields: Document) -> Document:
@@ -215,7 +227,7 @@ def _set(document: Document, path: str, text: str) -> str | None:
         if part not in names:
             return f"{'.'.join(['spec', *parts[: depth + 1]])}: unknown field{fields.suggest(part, names, model)}"
         annotation = model.model_fields[names[part]].annotation
-        nested = fields.model_of(annotation)
+        nested = fields.group_of(annotation) if typing.get_origin(annotation) is not list else None
         if depth == len(parts) - 1:
             if nested is not None or path in FREE_FORM:
                 inner = ", ".join(fields.names_of(nested)) if nested is not None else "any key"

@@ -27,6 +27,9 @@ CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
 AUTOSCALER_ACTIVE = "AutoscalerActive"
 """The type of another condition, of jobs with autoscaling."""
 
+DEPLOYING = "Deploying"
+"""The type of another condition, of jobs whose driver can deploy programs."""
+
 MESSAGE_MAX = 4096
 """Characters of a text in status: the status stays small whatever a driver reports."""
 
@@ -51,7 +54,7 @@ class Condition(_Report):
     type: str = Field(
         min_length=1,
         max_length=64,
-        description="Type: Ready, Progressing, Handover, Degraded, ReplicasInSync or AutoscalerActive.",
+        description="Type: Ready, Progressing, Handover, Degraded, ReplicasInSync, Deploying or AutoscalerActive.",
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: str = Field(
@@ -116,6 +119,21 @@ class ProgressReport(_Report):
     epoch_mode: str | None = Field(
         default=None, max_length=REASON_MAX, description="How epochs are run: continuous, or micro-batch and why."
     )
+
+
+class ProgramReport(_Report):
+    """The program in force, and the deploy of the program that the spec wants."""
+
+    number: int = Field(ge=1, description="Number of the program in force; each deploy has a higher one.")
+    hash: str = Field(max_length=64, description="Equal for equal programs: a digest of text or name, and of args.")
+    since: int | None = Field(default=None, ge=0, description="The first epoch of the program in force.")
+    phase: Literal["InForce", "Deploying", "Refused", "Waiting"] = Field(
+        description="Whether the wanted program is in force, is being deployed, was refused, or cannot be deployed yet."
+    )
+    message: str = Field(
+        default="", max_length=MESSAGE_MAX, description="The phase of a deploy, or why it was refused."
+    )
+    again: int | None = Field(default=None, ge=1, description="Number of an equal program that was in force before.")
 
 
 class BalanceReport(_Report):
@@ -244,6 +262,9 @@ class JobStatus(_Report):
         default=None, description="The last complete durable checkpoint, also of a suspended job."
     )
     autoscale: AutoscaleReport | None = Field(default=None, description="The last decision of the autoscaler.")
+    program: ProgramReport | None = Field(
+        default=None, description="The program in force; absent before the first answer of a driver that can deploy."
+    )
     balance: BalanceReport | None = Field(
         default=None,
         description="How uneven the load is; absent while the load is not known, or if `spec.balance.mode` is off.",
@@ -254,7 +275,7 @@ class JobStatus(_Report):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Progressing, Handover, Degraded, ReplicasInSync; AutoscalerActive.",
+        description="Ready, Progressing, Handover, Degraded, ReplicasInSync; Deploying; AutoscalerActive.",
     )
 
     @staticmethod

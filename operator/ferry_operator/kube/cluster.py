@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
+from ferry.contract.settings import SETTINGS
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
@@ -41,6 +42,7 @@ from ferry_operator.kube.manifests.release import Installation, run_key, setting
 from ferry_operator.kube.observe import effective_spec, facts
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
+from ferry_operator.kube.observe.program import Program
 from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.view import JobView
@@ -119,6 +121,13 @@ class KubeCluster:
                 return self._change_job({"annotations": dict(annotations)}, {})
             case s.Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
+            case s.DeployProgram(program, at):
+                self._deploy(program, at)
+            case s.WithdrawProgram(number):
+                url = f"{self._url('a withdrawal')}/rollback"
+                self.driver_client.call("POST", url, self._key(), f"to withdraw program {number}", {})
+            case s.NoteProgram(pod, identity):
+                self._annotate(pod, {names.PROGRAM: identity})
             case s.RequestCheckpoint(request):
                 self._take_checkpoint(request)
             case s.Suspend(pod):
@@ -152,6 +161,7 @@ class KubeCluster:
             **self._common_annotations(self.view.lifecycle.failures),
             names.REVISION: revisions.driver,
             names.SETTINGS: revisions.settings,
+            names.PROGRAM: self._begins_with_program(),
             **self._epoch(),
         }
         self._create_journal()
@@ -195,7 +205,9 @@ class KubeCluster:
     # ---- settings, driver, memory
     def _write_settings(self, fingerprint: str) -> None:
         job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
-        document = objects.secret(job, settings_of(self._job(), self.memory, self.release))
+        program = self.view.seen.program
+        text = program.text.packed if program is not None and program.text is not None else ""
+        document = objects.secret(job, settings_of(self._job(), self.memory, self.release, text, self.view.begins_with))
         try:
             self.api.json_patch(SECRETS, name, objects.replaced_data(job, document))
         except ApiError as error:
@@ -206,6 +218,25 @@ class KubeCluster:
         driver = self.view.seen.driver
         if driver is not None:
             self._annotate(driver, {names.SETTINGS: fingerprint})
+
+    def _begins_with_program(self) -> str:
+        """The identity of the program that a new driver begins with; empty: the journal's, which is not known here."""
+        program, epoch = self.view.seen.program, self.view.seen.epoch
+        known = self.view.begins_with == SETTINGS or (epoch if epoch is not None else -1) < 0
+        return program.identity if program is not None and known else ""
+
+    def _deploy(self, program: Program, at: int) -> None:
+        """Ask the driver for a program. It answers later: in its status."""
+        document = {
+            "module": program.module,
+            "file": program.file,
+            "arguments": program.arguments,
+            "at": at,
+            "attempt": program.attempt,
+            "text": program.text.text if program.text is not None else "",
+        }
+        url = f"{self._url('a program')}/program"
+        self.driver_client.call("PUT", url, self._key(), f"to deploy {program.file or program.module}", document)
 
     def _submit(self, action: d.SubmitDesired) -> None:
         self.driver_client.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)

@@ -10,8 +10,9 @@ from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import pending
 from ferry_operator.kube.observe import placeholders
-from ferry_operator.kube.observe.annotations import stale_annotations
+from ferry_operator.kube.observe.annotations import deploy_at, stale_annotations
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.program import IN_FORCE, is_answered, under_way
 from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
 from ferry_operator.kube.observe.readiness import proven
 from ferry_operator.kube.observe.suspension import Stage, has_suspended, last_words, never_began
@@ -47,7 +48,7 @@ def plan(view: JobView, token: int) -> list[s.Step]:
     refused = _refusal(view)
     if refused is not None:
         return [*steps, refused]
-    actions = list(_actions(view))
+    actions = [one for one in _actions(view) if not isinstance(one, d.StartDriver) or _can_begin(view)]
     steps += _bookkeeping(view, actions)
     steps += actions
     steps += _replace_workers(view)
@@ -56,6 +57,7 @@ def plan(view: JobView, token: int) -> list[s.Step]:
         steps.append(s.RemoveAnnotations(stale))
     if view.advice is not None and view.advice.acts:
         steps.append(s.Rescale(view.advice.target, view.advice.report.message))
+    steps += _deploy(view)
     answered = seen.memory.answered
     wanted = pending(seen.annotations, answered.id if answered is not None else None)
     if wanted is not None and seen.status is not None:
@@ -114,6 +116,12 @@ def _actions(view: JobView) -> Iterator[d.Action]:
                 yield action
 
 
+def _can_begin(view: JobView) -> bool:
+    """Whether a driver has a program: of the spec, or of the journal, which exists from the first epoch on."""
+    epoch = view.seen.last_epoch
+    return view.seen.program is not None or (epoch is not None and epoch >= 0)
+
+
 def _replace_workers(view: JobView) -> Iterator[s.Step]:
     assert view.observed is not None and view.revisions is not None
     rolling, driver = view.rolling, view.seen.driver
@@ -139,18 +147,46 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
                 yield s.CreatePlaceholder()
 
 
+def _deploy(view: JobView) -> Iterator[s.Step]:
+    """Have the driver deploy the program of the spec. The driver that dies meanwhile goes on with the journal's program."""
+    program, status, driver = view.seen.program, view.seen.status, view.seen.driver
+    if program is None or status is None or driver is None or not view.lifecycle.running:
+        return
+    noted = driver.annotations.get(names.PROGRAM)
+    if not status.programs:
+        # An older release in the image of the job: a driver begins with the program of the spec.
+        if noted == "":
+            yield s.NoteProgram(driver, program.identity)
+        elif noted not in (None, program.identity) and status.progress.began is not None:
+            yield s.ReplaceDriver(driver, "the program has changed, and the release in its image deploys no programs")
+    elif is_answered(program, status):
+        if noted != program.identity:
+            yield s.NoteProgram(driver, program.identity)
+    elif (other := under_way(status)) is not None:
+        if other.identity != program.identity:
+            yield s.WithdrawProgram(other.number)
+    elif status.programs[0].state == IN_FORCE:
+        yield s.DeployProgram(program, deploy_at(view.seen.annotations) or 0)
+
+
 def _refusal(view: JobView) -> s.RefuseSpec | None:
     """The refusal of a new spec that cannot run, if there is a last good spec to return to."""
     effective, mine, seen = view.effective, view.revisions, view.seen
-    if mine is None or effective.fallback is None or effective.fallback.both == mine.both:
+    if mine is None or effective.fallback is None or effective.fallback.all == mine.all:
         return None
     driver = seen.driver
-    if driver is not None and driver.annotations.get(names.REVISION) == mine.driver != effective.fallback.driver:
+    noted = driver.annotations.get(names.PROGRAM) if driver is not None else None
+    began = mine.program != effective.fallback.program and seen.program is not None and noted == seen.program.identity
+    if (
+        driver is not None
+        and driver.annotations.get(names.REVISION) == mine.driver
+        and (began or mine.driver != effective.fallback.driver)
+    ):
         ended = driver.ended
         if ended is not None and names.REPLACE not in driver.annotations:
             crashes = driver.number(names.FAILURES) + 1 if ended.code else 0
             if meaning(ended.code) in ("refused", "halted") or crashes >= CRASHES_MAX:
-                return s.RefuseSpec(mine.both, end_message(driver))
+                return s.RefuseSpec(mine.all, end_message(driver))
     assert effective.job is not None
     deadline = effective.job.spec.failure.progress_deadline
     for pod in seen.pods:
@@ -163,8 +199,8 @@ def _refusal(view: JobView) -> s.RefuseSpec | None:
         if pod.annotations.get(names.REVISION) == new != old:
             hopeless = blocking_problem(pod, seen.now, deadline.seconds, in_place)
             if hopeless is not None:
-                return s.RefuseSpec(mine.both, hopeless.message)
+                return s.RefuseSpec(mine.all, hopeless.message)
     if view.without_progress >= deadline.seconds:
         text = f"no progress for {deadline}, and no finished epoch: {stuck_at(view)}"
-        return s.RefuseSpec(mine.both, text)
+        return s.RefuseSpec(mine.all, text)
     return None

@@ -26,11 +26,13 @@ from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.program import is_answered, wanted
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.suspension import Stage, asked, has_suspended
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, look
 from ferry_operator.kube.plan import plan
+from ferry_operator.kube.program_text import ProgramText
 from ferry_operator.kube.report import events
 from ferry_operator.kube.report.status import StatusReport, report
 from ferry_operator.kube.steps import Step, WriteSettings, describe
@@ -90,6 +92,8 @@ class JobCache:
     """a run, and its last known epoch: the epoch in the status may be older"""
     spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
     """(the object of the StreamJob, its spec in force, the revisions of this spec)"""
+    text: ProgramText = field(default_factory=ProgramText)
+    """the text of the program, if a ConfigMap has it"""
     redis: tuple[float, str | None] = (0.0, None)
     """time and problem of the last ping of Redis"""
     problems: tuple[Problem, ...] = ()
@@ -161,6 +165,11 @@ class Reconciler:
         # Pods of a deleted job of the same name may still exist: they have another owner.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, cache.errors)
+        if effective.job is not None:
+            cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, len(self._caches))
+            problem = () if cache.text.problem is None else (cache.text.problem,)
+            program = wanted(effective.job.spec, cache.text.text)
+            seen = replace(seen, program=program, problems=(*seen.problems, *problem))
         if cache.epoch is not None and cache.epoch[0] == seen.run:
             seen = replace(seen, heard_epoch=cache.epoch[1])
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, cache)
@@ -362,11 +371,14 @@ def _requeue_after_steps(repeats: int) -> float:
 def _requeue_when_idle(view: JobView) -> float | None:
     """Seconds until the next reconcile after one without steps; None: at the next event."""
     if view.lifecycle.end is not None or view.seen.paused or view.stage is Stage.SUSPENDED:
-        return None
+        reads = view.effective.job is not None and view.effective.job.spec.pipeline.config_map is not None
+        return CALM_SECONDS if reads and view.lifecycle.end == "Failed" else None  # The user may edit the ConfigMap.
     wait = view.lifecycle.retry_at - view.seen.now
     if view.lifecycle.retry_at and wait > 0:
         return min(max(wait, SOON_SECONDS), CALM_SECONDS)
     status = view.seen.status
+    if view.seen.program is not None and status is not None and not is_answered(view.seen.program, status):
+        return BUSY_SECONDS
     settled = status is not None and status.settled and view.observed is not None and not view.observed.missing
     return CALM_SECONDS if settled and not view.rolling.drains else BUSY_SECONDS
 

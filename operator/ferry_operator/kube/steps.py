@@ -11,6 +11,9 @@
 | CreateBudget | the PodDisruptionBudget is missing: it blocks evictions of workers with state |
 | ReplaceDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
 | CreatePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
+| DeployProgram | the driver has another program in force than the spec wants, and has not refused the wanted one |
+| WithdrawProgram | the driver deploys a program that the spec does not want any more |
+| NoteProgram | the driver has answered for the program of the spec: an edit after its failure starts the job again |
 | RequestCheckpoint | a user requests a checkpoint, and the driver does not know the request |
 | Suspend | the job is to be suspended, and its driver does not know: it takes a last checkpoint, and ends |
 | EndRun | the last checkpoint is complete: the run no longer needs its pods |
@@ -31,6 +34,7 @@ from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.observe.facts import Pod
+from ferry_operator.kube.observe.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,29 @@ class MarkWithoutSurge:
 
 
 @dataclass(frozen=True, slots=True)
+class DeployProgram:
+    """Ask the driver to deploy a program, `at` this epoch at the earliest."""
+
+    program: Program
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawProgram:
+    """Give up the deploy that the driver works at."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteProgram:
+    """Annotate the driver's pod with the program that it has answered for."""
+
+    pod: Pod
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCheckpoint:
     """Request a checkpoint of the driver, and record the answer."""
 
@@ -151,6 +178,7 @@ Bookkeeping = (
     | MarkWithoutSurge
     | CreateBudget
     | WriteSettings
+    | NoteProgram
     | RequestCheckpoint
     | Suspend
     | BeginRun
@@ -167,6 +195,8 @@ Step = (
     | EndRun
     | RemoveAnnotations
     | Rescale
+    | DeployProgram
+    | WithdrawProgram
 )
 
 BOOKKEEPING = get_args(Bookkeeping)
@@ -205,6 +235,10 @@ def describe(step: Step) -> str:
             texts = ((names.PLAN, "the plan"), (names.DRAIN, "drains of workers"))
             obsolete = " and ".join(text for key, text in texts if key in annotations)
             return f"the size of the job has changed: remove {obsolete} for the old size"
+        case DeployProgram(program, at):
+            return f"deploy {program.file or program.module}" + (f" with epoch {at} or later" if at else "")
+        case WithdrawProgram(number):
+            return f"withdraw program {number}"
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
@@ -213,6 +247,7 @@ def describe(step: Step) -> str:
             | CreateBudget()
             | MarkWithoutSurge()
             | WriteSettings()
+            | NoteProgram()
             | RequestCheckpoint()
             | BeginRun()
         ):

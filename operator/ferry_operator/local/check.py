@@ -49,6 +49,7 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
     """Build the pipeline of a job that was read from `job_file`. Raises Refusal if PySpark is not installed."""
     if find_spec("pyspark") is None:
         raise Refusal("PySpark is not installed, and a pipeline is built with it: pip install ferry-stream")
+    spec.require_local_pipeline(job)
     file, pipeline_spec = spec.pipeline_file(job, job_file), job.spec.pipeline
     program = (pipeline_spec.module, None if file is None else str(file.absolute()), None)
     with suppress(Refusal):  # A program that needs no Spark needs no Java.

@@ -43,6 +43,7 @@ def run(command: RunCommand, programs: Programs | None = None) -> int:
         environment.require_java()
     job = spec.load(command.job_file, command.sets)
     fields = job.spec
+    spec.require_local_pipeline(job)
     command = replace(command, options=command.options.over(fields.output, fields.events))
     schedule = Schedule(parse_all(command.at, fields.size, fields.state.virtual_nodes))
     if fields.suspended:

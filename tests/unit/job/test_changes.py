@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parents[3]
 DATA = [{"name": "data", "mountPath": "/data", "claim": "data"}]
 
 CHANGED: dict[str, tuple[Any, ChangeKind]] = {
-    "spec.pipeline.module": ("jobs.other", ChangeKind.RESTART),
-    "spec.pipeline.file": ("/jobs/rules.py", ChangeKind.RESTART),
-    "spec.pipeline.args": ({"seed": 7}, ChangeKind.RESTART),
+    "spec.pipeline.module": ("jobs.other", ChangeKind.SWITCH),
+    "spec.pipeline.file": ("/jobs/rules.py", ChangeKind.SWITCH),
+    "spec.pipeline.args": ({"seed": 7}, ChangeKind.SWITCH),
+    "spec.pipeline.configMap": ({"name": "jobs", "key": "b.py"}, ChangeKind.SWITCH),
     "spec.pipeline.version": ("2", ChangeKind.LIVE),
     "spec.workers": (3, ChangeKind.HANDOVER),
     "spec.instancesPerWorker": (2, ChangeKind.HANDOVER),
@@ -107,6 +108,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
 
 BEFORE: dict[str, Document] = {
     "spec.pipeline.file": {"spec": {"pipeline": {"module": None, "file": "/jobs/old.py"}}},
+    "spec.pipeline.configMap": {"spec": {"pipeline": {"module": None, "configMap": {"name": "jobs", "key": "a.py"}}}},
     "spec.suspend": {"spec": {"state": {"checkpoint": {"location": "s3://bucket/ferry"}}}},
     "spec.transport.rdma.mode": {"spec": {"transport": {"rdma": {"resource": "rdma/hca"}}}},
     "spec.transport.rdma.networks": {"spec": {"transport": {"rdma": {"mode": "sriov", "resource": "rdma/vf"}}}},
@@ -211,6 +213,7 @@ def changes_of(*paths: str) -> list[Change]:
 
 def test_only_kubernetes_uses_its_section() -> None:
     more = {
+        "spec.pipeline.configMap",
         "spec.pipeline.version",
         "spec.suspend",
         "spec.restartNonce",

@@ -143,8 +143,12 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("module: jobs.q5", "module: a, file: b.py", "spec.pipeline: give exactly one of 'module' and 'file'"),
-        ("module: jobs.q5", "version: a", "spec.pipeline: give exactly one of 'module' and 'file'"),
+        (
+            "module: jobs.q5",
+            "module: a, file: b.py",
+            "spec.pipeline: give exactly one of 'module', 'file' and 'configMap'",
+        ),
+        ("module: jobs.q5", "version: a", "spec.pipeline: give exactly one of 'module', 'file' and 'configMap'"),
         ("  pipeline: {module: jobs.q5}", "  workers: 2", "spec.pipeline: required"),
         ("module: jobs.q5", "module: a, args: {x: {y: 1}}", "spec.pipeline.args.x: an argument is text, a number"),
         ("module: jobs.q5", "module: a, args: {x: .inf}", "spec.pipeline.args.x: inf: an argument must be a finite"),

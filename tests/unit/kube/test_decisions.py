@@ -186,7 +186,7 @@ def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
 def test_a_refused_spec_stays_refused_until_it_changes() -> None:
     bad = document(document(), pipeline={"module": "gone"})
     mine = revise(spec.check(bad))
-    bad = document(document(), (mine.both, "no such module"), pipeline={"module": "gone"})
+    bad = document(document(), (mine.all, "no such module"), pipeline={"module": "gone"})
     effective = effective_spec.in_force(bad, RELEASE)
     assert effective.job is not None and effective.job.spec.pipeline.module == "jobs.nbq5"
     assert effective.problem is not None and "no such module" in effective.problem.message

@@ -234,7 +234,7 @@ def test_a_spec_that_the_driver_refuses_is_taken_back() -> None:
     world = running()
     world.rounds(5)
     world.ends_with = (2, "refused: there is no module 'jobs.gone'")
-    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.gone"}}})
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.gone"}, "cores": 3}})
     world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
     world.ends_with = None
     world.until(lambda w: w.lives == 2 and w.condition("Ready")["status"] == "True")
@@ -272,7 +272,7 @@ def test_the_version_is_that_of_the_spec_in_force() -> None:
     world.rounds(5)
     assert world.condition("Degraded")["reason"] == "SpecRefused" and world.status["version"] == "1"
     world.ends_with = (2, "refused: there is no module 'jobs.gone'")
-    gone = {"pipeline": {"module": "jobs.gone", "version": "3"}, "epoch": {"interval": None}}
+    gone = {"pipeline": {"module": "jobs.gone", "version": "3"}, "cores": 3, "epoch": {"interval": None}}
     world.api.edit(JOBS, "nbq5", {"spec": gone})
     world.until(lambda w: w.status["version"] == "3")
     world.until(lambda w: "jobs.gone" in w.condition("Degraded").get("message", "") and w.status["version"] == "1")

@@ -27,7 +27,7 @@ from tests.unit.kube.test_passes import running
 from tests.unit.statuses import with_fields
 
 GOOD = document()
-CHANGED = {"pipeline": {"module": "jobs.changed"}}
+CHANGED = {"pipeline": {"module": "jobs.changed"}, "cores": 3}
 ROOM = Problem("Unschedulable", "0/3 nodes: no room")
 IMAGE = Problem("ImagePull", "no such image")
 SECRET = Problem("ContainerRefused", 'secret "x" not found')

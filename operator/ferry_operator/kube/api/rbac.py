@@ -15,6 +15,7 @@ RULES: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, journals.PLURAL): ("create", "delete"),
     ("", "pods"): ("list", "watch", "create", "patch", "delete"),
     ("", "secrets"): ("create", "patch"),
+    ("", "configmaps"): ("get",),
     ("", "events"): ("create", "patch"),
     ("policy", "poddisruptionbudgets"): ("list", "create"),
     ("coordination.k8s.io", "leases"): ("get", "create", "update"),

@@ -53,6 +53,8 @@ class Allowed(_Names):
     devices: tuple[str, ...] = ("rdma/*",)
     """resources of device plugins"""
     claims: tuple[str, ...] = ("*",)
+    config_maps: tuple[str, ...] = ("*",)
+    """in spec.pipeline.configMap: the operator reads them for the author of a job"""
     taints: tuple[str, ...] = ("*",)
     """keys; a toleration without a key needs '*'"""
     labels: tuple[str, ...] = ()
@@ -85,6 +87,11 @@ def check(job: StreamJob, allowed: Allowed, defaults: Defaults) -> None:
     """Raises SpecRefused with all names of the job that are not allowed."""
     wrong = [f"spec.kubernetes.{text}" for text in _wrong(job, allowed, defaults)]
     wrong += [f"spec.transport.rdma.{text}" for text in _wrong_rdma(job, allowed)]
+    source = job.spec.pipeline.config_map
+    if source is not None and not _any(source.name, allowed.config_maps):
+        wrong.append(
+            f"spec.pipeline.configMap: no job may read {source.name!r}; {_may('configMaps', allowed.config_maps)}"
+        )
     if wrong:
         raise SpecRefused("; ".join(wrong))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.settings import RunSettings
+from ferry.contract.settings import JOURNAL, RunSettings
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.job.status import JobMemory
@@ -74,9 +74,14 @@ def run_key(release: Installation, uid: str) -> str:
     return hmac.new(release.key.encode(), text, hashlib.sha256).hexdigest()[:48]
 
 
-def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> RunSettings:
-    """The settings of the run's processes. Raises SpecRefused for a path that is invalid in a pod."""
-    spec = job.spec
+def settings_of(
+    job: StreamJob, memory: JobMemory, release: Installation, text: str = "", begins_with: str = JOURNAL
+) -> RunSettings:
+    """The settings of the run's processes. Raises SpecRefused for a path that is invalid in a pod.
+
+    `text`: of the program, packed, if a ConfigMap has it.
+    """
+    spec, source = job.spec, job.spec.pipeline.config_map
     paths = {
         "pipeline.file": spec.pipeline.file,
         "output": spec.output,
@@ -95,7 +100,14 @@ def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> Run
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(spec.output or _output(job), spec.events))
     lasting, begins = spec.kubernetes.state_volume.lasting, memory.restore_from(spec.restore_from)
     return replace(
-        settings, secret=run_key(release, memory.uid), redis=release.redis, lasting=lasting, restore_from=begins
+        settings,
+        secret=run_key(release, memory.uid),
+        redis=release.redis,
+        lasting=lasting,
+        restore_from=begins,
+        pipeline_file=settings.pipeline_file if source is None else source.file,
+        pipeline_text=text,
+        begins_with=begins_with,
     )
 
 

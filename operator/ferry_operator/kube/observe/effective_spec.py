@@ -55,11 +55,20 @@ class Revisions:
     worker: str
     settings: str
     """digest of the fields of run.json that running processes do not reload"""
+    program: str = ""
+    """digest of the fields that a deploy changes: of no pod"""
+    driver_before: str = ""
+    """the driver's digest in 0.1.0, which had the program: an upgrade of the operator restarts no driver"""
 
     @property
-    def both(self) -> str:
+    def all(self) -> str:
         """The key of a refused spec."""
-        return f"{self.driver}-{self.worker}"
+        return f"{self.driver}-{self.worker}-{self.program}"
+
+    @property
+    def before(self) -> str:
+        """The same in 0.1.0."""
+        return f"{self.driver_before}-{self.worker}"
 
 
 def in_force(document: Doc, release: Installation) -> EffectiveSpec:
@@ -89,7 +98,7 @@ def in_force(document: Doc, release: Installation) -> EffectiveSpec:
     if job.spec.suspended:
         return _of(last)
     no = memory.refused
-    if no is not None and no.revision == mine.both:
+    if no is not None and no.revision in (mine.all, mine.before):
         text = f"{no.why}: the last good spec stays in force; another spec.restartNonce tries this one again"
         reason = "DoesNotFit" if no.why.startswith(DOES_NOT_FIT) else "SpecRefused"
         return replace(_of(last), newest=False, problem=Problem(reason, text))
@@ -125,8 +134,12 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     allowed.check(job, release.allow, release.defaults)
     settings_of(job, JobMemory(uid=uid), release)  # raises SpecRefused for values that are invalid in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
+    begins, switch = job.spec.restore_from or "", changes.ChangeKind.SWITCH
+    before = _fingerprint(job.spec, lambda entry: entry.driver or entry.kind is switch)
     return Revisions(
-        driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver) + (job.spec.restore_from or "")),
+        driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver) + begins),
+        driver_before=_digest(common + before + begins),
+        program=_digest(_fingerprint(job.spec, lambda entry: entry.kind is switch)),
         worker=_digest(common + _fingerprint(job.spec, lambda entry: entry.workers)),
         settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
     )

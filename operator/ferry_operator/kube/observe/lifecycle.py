@@ -46,8 +46,13 @@ class DriverLifecycle:
     problem: Problem | None = None
 
 
-def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> DriverLifecycle:
-    """`revision`: of a new driver; `epoch`: the last known epoch; `finished`: the status has phase Finished."""
+def lifecycle_of(
+    pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float, program: str = ""
+) -> DriverLifecycle:
+    """`revision`: of a new driver; `epoch`: the last known epoch; `finished`: the status has phase Finished.
+
+    `program`: identity of the wanted program; empty: it is not known.
+    """
     if finished:
         return DriverLifecycle(False, end="Finished")
     if pod is None:
@@ -65,7 +70,7 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
         return DriverLifecycle(
             False, may_start=True
         )  # only for a job that was resumed meanwhile: the workers have the state
-    changed = pod.annotations.get(names.REVISION) != revision
+    changed = pod.annotations.get(names.REVISION) != revision or is_edited(pod, program)
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
         if UNDECIDED in message:
@@ -83,6 +88,14 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     if failures > 1 or _words(pod.ended):
         problem = Problem(_of_users(pod.ended) or "DriverCrashes", f"{message}{times}")
     return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, problem=problem)
+
+
+def is_edited(pod: Pod | None, program: str) -> bool:
+    """Whether a driver has failed, and its user has edited the program since: the next driver begins with the spec's one."""
+    if pod is None or pod.ended is None or names.REPLACE in pod.annotations or not program:
+        return False
+    known = pod.annotations.get(names.PROGRAM)
+    return meaning(pod.ended.code) in ("refused", "halted") and known is not None and known != program
 
 
 def hangs(pod: Pod, fine: bool, now: float) -> str | None:

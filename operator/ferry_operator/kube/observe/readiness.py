@@ -14,7 +14,7 @@ def proven(view: JobView) -> bool:
     worker = [pod.annotations.get(names.REVISION) == mine.worker for pod in seen.workers]
     if driver.annotations.get(names.REVISION) != mine.driver or not all(worker):
         return False
-    if view.effective.fallback is not None and view.effective.fallback.both == mine.both:
+    if view.effective.fallback is not None and view.effective.fallback.all == mine.all:
         return True
     began = status.progress.began if status.progress.began is not None else driver.number(names.EPOCH, -1)
     return status.epoch > max([began, *(pod.number(names.EPOCH, -1) for pod in seen.workers)])

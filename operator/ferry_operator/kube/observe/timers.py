@@ -53,8 +53,8 @@ class AbsenceTimers(LookTimers):
 
     def without_progress(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
         """Seconds without progress of a spec that is not good yet; waits for others do not count."""
-        status, both = seen.status, revisions.both
-        if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):
+        status, both = seen.status, revisions.all
+        if effective.fallback is None or effective.fallback.all == both or _waits(seen, revisions):
             both = ""
         heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
         new = [

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.settings import JOURNAL, SETTINGS
 from ferry.contract.status import Status
 from ferry_operator.control import autoscaling, balancing, handovers, plan_file
 from ferry_operator.control.balancing import BalancePolicy
@@ -21,7 +22,7 @@ from ferry_operator.kube.observe.annotations import (
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Pod, Problem
 from ferry_operator.kube.observe.in_place import InPlace, in_place_of
-from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
+from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, is_edited, lifecycle_of
 from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.suspension import Stage, stage
@@ -76,6 +77,24 @@ class JobView:
             yield from invalid_annotations(self.seen.annotations, self.seen.name, spec.size, spec.state.virtual_nodes)
 
     @property
+    def begins_with(self) -> str:
+        """What a new driver begins with: the journal's program, which has the state of the job, or the program of the spec.
+
+        The spec's one if the job has failed and its user has edited the program, or if the spec names another module or file
+        together with another image: the new image need not have the old program.
+        """
+        mine, program, effective = self.revisions, self.seen.program, self.effective
+        if program is None or mine is None or effective.job is None:
+            return JOURNAL
+        if is_edited(self.seen.driver, program.identity):
+            return SETTINGS
+        if effective.last is None or effective.fallback is None or mine.driver == effective.fallback.driver:
+            return JOURNAL
+        now, before = effective.job.spec.pipeline, effective.last.spec.pipeline
+        moved = program.text is None and (now.module, now.file) != (before.module, before.file)
+        return SETTINGS if moved else JOURNAL
+
+    @property
     def suspending(self) -> bool:
         """Whether the job is to be suspended, or its run has ended."""
         return self.stage is not Stage.RUNS
@@ -85,9 +104,13 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     """The view of a job."""
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
+    if revisions is not None and driver is not None and driver.ended is None:
+        if driver.annotations.get(names.REVISION) == revisions.driver_before:
+            revisions = replace(revisions, driver=revisions.driver_before)
     revision = revisions.driver if revisions is not None else ""
+    program = seen.program.identity if seen.program is not None else ""
     finished = seen.before.phase == "Finished"
-    lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now)
+    lifecycle = lifecycle_of(driver, revision, seen.last_epoch, finished, seen.now, program)
     at = Stage.RUNS if finished else stage(seen.job, seen.memory, seen.pods, seen.last_epoch)
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)

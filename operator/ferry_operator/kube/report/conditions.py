@@ -8,13 +8,14 @@ from typing import Literal
 
 from ferry.contract.status import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
-from ferry_operator.job.status import AUTOSCALER_ACTIVE
+from ferry_operator.job.status import AUTOSCALER_ACTIVE, DEPLOYING, ProgramReport
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
+from ferry_operator.kube.report.program import program_problems, program_report
 from ferry_operator.kube.steps import BOOKKEEPING, Step, describe
 
 Truth = Literal["True", "False", "Unknown"]
@@ -41,7 +42,15 @@ class UntimedCondition:
 def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]) -> list[UntimedCondition]:
     """All conditions, in order. `problems`: all problems."""
     always = [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
-    return always if view.advice is None else [*always, _autoscaler(view.advice)]
+    program = program_report(view)
+    deploys = [_deploying(program)] if program is not None else []
+    return [*always, *deploys, *([_autoscaler(view.advice)] if view.advice is not None else [])]
+
+
+def _deploying(program: ProgramReport) -> UntimedCondition:
+    going = program.phase in ("Deploying", "Waiting")
+    text = program.message or f"program {program.number} is in force from epoch {program.since} on"
+    return UntimedCondition(DEPLOYING, "True" if going else "False", program.phase, text)
 
 
 def all_problems(view: JobView) -> list[Problem]:
@@ -66,6 +75,7 @@ def _problems(view: JobView) -> Iterable[Problem]:
     if view.effective.problem is not None:
         yield view.effective.problem
     yield from view.seen.problems
+    yield from program_problems(view)
     yield from view.ignored
     seen = view.seen
     if view.stage is Stage.GOING and view.lifecycle.end is not None and not never_began(seen.driver, seen.last_epoch):

@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import CHANGES
 from ferry_operator.job.models import API_VERSION, KIND
-from ferry_operator.job.status import AUTOSCALER_ACTIVE, BalanceReport, TransportStatus
+from ferry_operator.job.status import AUTOSCALER_ACTIVE, BalanceReport, ProgramReport, TransportStatus
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -71,6 +71,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
                     )
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
+    yield from _program_changes(now.program, before.program)
     yield from _transport_changes(now.transport, before.transport)
     yield from _checkpoint_changes(report)
     yield from _balance_changes(now.balance, before.balance)
@@ -95,6 +96,15 @@ def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
         yield Notice("Normal", "CheckpointComplete", f"{called}, as of epoch {now.epoch}, {now.total_bytes} bytes")
     if report.restored is not None:
         yield Notice("Normal", "Restored", f"from {report.restored}; epoch {report.status.epoch} is done")
+
+
+def _program_changes(now: ProgramReport | None, before: ProgramReport | None) -> Iterator[Notice]:
+    """One event about another program in force; a refusal is a problem, with an event of its own."""
+    if now is None or before is None or now.number == before.number:
+        return
+    reason = "ProgramRolledBack" if now.number < before.number or now.again is not None else "ProgramDeployed"
+    as_before = f"; it is program {now.again} again" if now.again is not None else ""
+    yield Notice("Normal", reason, f"program {now.number} is in force from epoch {now.since} on{as_before}")
 
 
 def _balance_changes(now: BalanceReport | None, before: BalanceReport | None) -> Iterator[Notice]:
@@ -154,8 +164,10 @@ def step_notice(step: s.Step) -> Notice | None:
             | s.WriteSettings()
         ):
             return None
-        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun():
+        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.NoteProgram():
             return None
+        case s.DeployProgram() | s.WithdrawProgram():
+            return None  # The outcome is an event.
         case _:
             assert_never(step)
 

@@ -36,6 +36,7 @@ from ferry_operator.kube.report.conditions import (
     intended,
     moving,
 )
+from ferry_operator.kube.report.program import program_report
 from ferry_operator.kube.report.transport import transport_status
 from ferry_operator.kube.steps import Step
 
@@ -111,6 +112,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         else before.transport,
         checkpoint=_checkpoint(status.checkpoint, before.checkpoint) if status is not None else before.checkpoint,
         autoscale=view.advice.report if view.advice is not None else None,
+        program=program_report(view) or before.program,
         balance=_balance(view),
         memory=before.memory,
         conditions=timed,

@@ -1,0 +1,102 @@
+"""The program that the spec wants, and what has to be done so that it is in force. Pure.
+
+The driver remembers its programs, refused ones too, in the journal: the operator compares identities and remembers nothing.
+
+| the driver reports | step |
+|---|---|
+| the wanted program in force, or refused | none: a refusal is an answer until the spec changes |
+| a deploy of another program, which is under way | withdraw it |
+| another program in force | deploy the wanted one |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ferry.contract.errors import SpecRefused
+from ferry.contract.program_text import hash_of, identity, packed
+from ferry.contract.status import ProgramStatus, Status
+from ferry_operator.job.models import Spec
+from ferry_operator.job.models_parts import ConfigMapKey
+from ferry_operator.kube.api.names import Doc
+
+IN_FORCE, FIRST_EPOCH, REFUSED = "in force", "first epoch", "refused"
+"""States of a program as the driver reports them; other states of the newest program are phases of its deploy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that travels with its program."""
+
+    text: str
+    packed: str
+    hash: str
+
+    @staticmethod
+    def of(text: str) -> Text:
+        """Raises SpecRefused for a text that is too long."""
+        return Text(text, packed(text), hash_of([(None, text.encode())]))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program as the spec names it."""
+
+    module: str | None
+    file: str | None
+    text: Text | None
+    arguments: dict[str, Any]
+    attempt: str = ""
+    """a refused program is tried again under another one"""
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal programs."""
+        return identity(self.module, self.file, self.text.hash if self.text is not None else "", self.arguments)
+
+
+def wanted(spec: Spec, text: Text | None) -> Program | None:
+    """The program of the spec; None: its text is not known."""
+    pipeline, attempt = spec.pipeline, "" if spec.restart_nonce is None else str(spec.restart_nonce)
+    if (source := pipeline.config_map) is None:
+        return Program(pipeline.module, pipeline.file, None, dict(pipeline.args), attempt)
+    return None if text is None else Program(None, source.file, text, dict(pipeline.args), attempt)
+
+
+def text_in(config_map: Doc | None, source: ConfigMapKey) -> Text:
+    """The text of a ConfigMap. Raises SpecRefused, with what to do."""
+    where = f"spec.pipeline.configMap: ConfigMap {source.name}"
+    if config_map is None:
+        raise SpecRefused(f"{where} does not exist: create it, or name another one")
+    text = (config_map.get("data") or {}).get(source.key)
+    if not isinstance(text, str):
+        there = ", ".join(sorted(config_map.get("data") or {})) or "none"
+        binary = " under binaryData, which is no text" if source.key in (config_map.get("binaryData") or {}) else ""
+        raise SpecRefused(f"{where} has no key {source.key!r} in its data{binary}; its keys: {there}")
+    try:
+        return Text.of(text)
+    except SpecRefused as error:
+        raise SpecRefused(f"{where}, key {source.key}: {error}") from None
+
+
+def under_way(status: Status | None) -> ProgramStatus | None:
+    """The deploy that the driver works at."""
+    newest = status.programs[-1] if status is not None and status.programs else None
+    return None if newest is None or newest.state in (IN_FORCE, FIRST_EPOCH, REFUSED, "over") else newest
+
+
+def refusal(program: Program | None, status: Status | None) -> ProgramStatus | None:
+    """The driver's refusal of the wanted program."""
+    if program is None or status is None or not status.programs:
+        return None
+    now, newest = status.programs[0], status.programs[-1]
+    same = newest.identity == program.identity and newest.attempt == program.attempt
+    return newest if newest.state == REFUSED and same and now.identity != program.identity else None
+
+
+def is_answered(program: Program | None, status: Status | None) -> bool:
+    """Whether the wanted program is in force, or refused."""
+    if program is None or status is None or not status.programs:
+        return False
+    return status.programs[0].identity == program.identity or refusal(program, status) is not None
