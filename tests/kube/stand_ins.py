@@ -14,6 +14,7 @@ from typing import Any
 
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.program_text import hash_of, identity
 from ferry.contract.tickets import derived
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import KubeApi
@@ -42,6 +43,12 @@ class Driver:
         self.epoch = 0
         self.tokens: list[int] = []
         """of the placements that were taken"""
+        self.programs: list[Document] = []
+        """in force, and the newest one; empty: it deploys none"""
+        self.asked: list[Document] = []
+        """programs that it was asked to deploy"""
+        self.refusal = ""
+        """of all programs"""
         self.checkpoint: Document | None = None
         self.suspends = 0
         """requests to be suspended, in this life"""
@@ -66,6 +73,8 @@ class Driver:
             def do_PUT(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with driver.lock:
+                    if self.path == "/program":
+                        return self.answer(202, {"number": driver.deploy(document)})
                     if document["token"] < driver.token:
                         driver.refused += 1
                         return self.answer(409, {})
@@ -110,7 +119,7 @@ class Driver:
             "desired": self.desired["number"] if self.desired else 0, "alive": self.alive,
             "progress": {"rows": self.epoch * 10}, "journal_up": True, "finished": False,
             "load": {"vnodes": [[1.0, 1024.0]] * VNODES, "rows_per_second": 1.0, "epoch_seconds": 0.1},
-            "checkpoint": self.checkpoint or {"number": None},
+            "checkpoint": self.checkpoint or {"number": None}, "programs": self.programs,
         }  # fmt: skip
 
     def begin(self) -> None:
@@ -119,6 +128,23 @@ class Driver:
             self.generation += 1
             self.desired, self.serving, self.token = None, True, 0
             self.suspends = 0
+
+    def deploy(self, wanted: Document) -> int:
+        """It is in force, or refused, at once."""
+        text = hash_of([(None, wanted["text"].encode())]) if wanted["text"] else ""
+        number = 1 + max(one["number"] for one in self.programs)
+        self.asked.append(wanted)
+        made = {
+            "number": number,
+            "state": "refused" if self.refusal else "in force",
+            "since": None if self.refusal else self.epoch,
+            "identity": identity(wanted["module"], wanted["file"], text, wanted["arguments"]),
+            "hash": text,
+            "refused": self.refusal,
+            "attempt": wanted["attempt"],
+        }
+        self.programs = [self.programs[0], made] if self.refusal else [made]
+        return number
 
     def take_checkpoint(self, name: str | None) -> None:
         """It is complete at once."""

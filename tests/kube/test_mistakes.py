@@ -61,7 +61,7 @@ NEW = {"device": DEVICE, "transport": INSISTS, "room": ROOM, "image": IMAGE, "em
 
 PASSWORD = Mistake({}, ("RedisRefuses",), "WRONGPASS")
 REPLICAS = Mistake({"workers": 4}, ("Unschedulable",), "Insufficient memory")
-REPLACED = Mistake(MODULE.spec, ("SpecRefused",), MODULE.cause)
+REPLACED = Mistake(MODULE.spec, ("ProgramRefused",), MODULE.cause)
 
 
 @pytest.fixture(scope="module")

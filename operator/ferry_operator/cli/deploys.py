@@ -7,28 +7,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
+from ferry.contract.errors import Fault, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
-from ferry_operator.local.deploys import Document, LocalDeploys
+from ferry_operator.local.deploys import LocalDeploys
 from ferry_operator.local.run_command import FAILED, REFUSED
+
+if TYPE_CHECKING:
+    from ferry_operator.cli.remote.deploys import RemoteDeploys
+    from ferry_operator.cli.remote.remote import RemoteJob
 
 app = typer.Typer()
 
 T = TypeVar("T")
 
 WAIT_SECONDS = 120.0
+
+
+class Deploys(Protocol):
+    """The programs of a job."""
+
+    def programs(self) -> list[dict[str, Any]]:
+        """All programs that are remembered, the newest first. Raises FerryError."""
+
 
 Wait = Annotated[
     float,
@@ -57,19 +70,31 @@ def deploy(
     state. A program that cannot be deployed is refused with a reason, and the job goes on
     with its present program. The exit code is 2 then.
     """
-    deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
+    target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
+    begin: Callable[[], int]
+    deploys: Deploys
 
-    def compared() -> tuple[list[OperatorFate], Document]:
-        return deploys.compared(file, lambda arguments: _with(arguments, sets or ()), wait)
+    def change(arguments: dict[str, Any]) -> dict[str, Any]:
+        return _with(arguments, sets or ())
 
-    fates, request = _patiently(job, compared, deadline)
-    if not as_json:
+    if isinstance(target, Local):
+        local = deploys = LocalDeploys(Path(target.entry.directory))
+        fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
+        begin = partial(local.deploy, {**request, "at": at_epoch})
+    else:
+        remote = deploys = _remote(target)
+        if file is not None and (beside := _remote_helpers(file)):
+            say(f"{job}: the program imports {', '.join(beside)}: the job takes such modules from its image")
+        wanted = remote.request(file, change)
+        fates = _patiently(job, lambda: remote.fates(wanted), deadline) if check else []
+        begin = partial(remote.deploy, wanted, at_epoch)
+    if fates and not as_json:
         show(_table(fates))
     if check:
         if as_json:
             show_json({"job": job, "operators": [_fate(one) for one in fates]})
         return
-    number = _patiently(job, lambda: deploys.deploy({**request, "at": at_epoch}), deadline)
+    number = _patiently(job, begin, deadline)
     _await(job, deploys, number, deadline, as_json)
 
 
@@ -84,16 +109,24 @@ def rollback(
     """Deploy an earlier program of a running job again; without `--to` the one before the present one.
 
     State goes forward: an operator keeps the present state, and an operator that returns goes on with its state as of the
-    epoch in which it was removed.
+    epoch in which it was removed. On a cluster the spec names the earlier program again.
     """
-    deploys, deadline = _deploys(ctx, job), time.monotonic() + wait
-    _await(job, deploys, _patiently(job, lambda: deploys.rollback(to), deadline), deadline, as_json)
+    target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
+    if isinstance(target, Local):
+        local = LocalDeploys(Path(target.entry.directory))
+        _await(job, local, _patiently(job, lambda: local.rollback(to), deadline), deadline, as_json)
+        return
+    remote = _remote(target)
+    wanted = _patiently(job, lambda: remote.rolled_back(to), deadline)
+    _await(job, remote, _patiently(job, partial(remote.deploy, wanted), deadline), deadline, as_json)
 
 
 @app.command()
 def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
     """List the programs that a running job has, had, or refused, the newest first."""
-    programs = _deploys(ctx, job).programs()
+    target = targets.find(ctx.obj, job)
+    deploys = LocalDeploys(Path(target.entry.directory)) if isinstance(target, Local) else _remote(target)
+    programs = deploys.programs()
     if as_json:
         show_json({"job": job, "programs": programs})
         return
@@ -114,13 +147,17 @@ def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
     show(table)
 
 
-def _deploys(ctx: typer.Context, job: str) -> LocalDeploys:
-    target = targets.find(ctx.obj, job)
-    if not isinstance(target, Local):
-        raise Refusal(
-            "deploys of jobs on a cluster do not exist yet: change spec.pipeline by `kubectl apply` (a restart)"
-        )
-    return LocalDeploys(Path(target.entry.directory))
+def _remote(job: RemoteJob) -> RemoteDeploys:
+    # The client of Kubernetes is large, so it is imported only for a cluster.
+    from ferry_operator.cli.remote.deploys import RemoteDeploys
+
+    return RemoteDeploys(job)
+
+
+def _remote_helpers(file: Path) -> list[str]:
+    from ferry_operator.cli.remote.deploys import helpers
+
+    return helpers(file)
 
 
 def _with(arguments: dict[str, Any], sets: list[str] | tuple[str, ...]) -> dict[str, Any]:
@@ -157,7 +194,7 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
             time.sleep(LOOK_SECONDS)
 
 
-def _await(job: str, deploys: LocalDeploys, number: int, deadline: float, as_json: bool) -> None:
+def _await(job: str, deploys: Deploys, number: int, deadline: float, as_json: bool) -> None:
     """Show the phases of a deploy until its end. A driver that restarts goes on with it."""
     shown = ""
     while True:

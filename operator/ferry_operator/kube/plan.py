@@ -14,7 +14,7 @@ from ferry_operator.kube.observe.annotations import deploy_at, stale_annotations
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.program import IN_FORCE, is_answered, under_way
 from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
-from ferry_operator.kube.observe.readiness import proven
+from ferry_operator.kube.observe.readiness import proven, ready
 from ferry_operator.kube.observe.suspension import Stage, has_suspended, last_words, never_began
 from ferry_operator.kube.observe.view import JobView
 
@@ -157,7 +157,7 @@ def _deploy(view: JobView) -> Iterator[s.Step]:
         # An older release in the image of the job: a driver begins with the program of the spec.
         if noted == "":
             yield s.NoteProgram(driver, program.identity)
-        elif noted not in (None, program.identity) and status.progress.began is not None:
+        elif noted not in (None, program.identity) and ready(view):
             yield s.ReplaceDriver(driver, "the program has changed, and the release in its image deploys no programs")
     elif is_answered(program, status):
         if noted != program.identity:

@@ -63,11 +63,22 @@ def pipeline(job: StreamJob, job_file: Path) -> Checked:
     return checked
 
 
-def deployable(settings: RunSettings, program: Program, arguments: dict[str, Any], wait: float) -> Checked:
-    """Build a program for a deploy to this run, and return the result. `wait`: seconds that the user waits."""
+def deployable(
+    program: Program,
+    arguments: dict[str, Any],
+    output: str | None,
+    events: int | None,
+    wait: float = BUILD_SECONDS,
+) -> Checked:
+    """Build a program for a deploy, and return the result. `wait`: seconds that the user waits.
+
+    Raises Refusal if PySpark is not installed.
+    """
+    if find_spec("pyspark") is None:
+        raise Refusal("PySpark is not installed, and a pipeline is built with it: pip install ferry-stream")
     seconds = min(BUILD_SECONDS, max(wait, FIRST_SECONDS))
     try:
-        build = _built(program, [arguments, settings.output, settings.events], True, seconds, operators=True)
+        build = _built(program, [arguments, output, events], True, seconds, operators=True)
     except subprocess.TimeoutExpired as late:
         return Checked(refused=_late(late))
     code, words, checked = build

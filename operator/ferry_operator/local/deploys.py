@@ -55,7 +55,8 @@ class LocalDeploys:
         if file is not None:
             module, path = None, str(file.absolute())
             folder = program.copy(None, path, self._directory)
-        checked = check.deployable(self._settings, (module, path, folder), arguments, wait)
+        output, events = self._settings.output, self._settings.events
+        checked = check.deployable((module, path, folder), arguments, output, events, wait)
         if checked.refused or checked.operators is None:
             raise SpecRefused(checked.refused or "the program was not built")
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]

@@ -112,6 +112,11 @@ class ProgramCopy:
         folder = file.parent / file.stem.removeprefix(PACKAGE)
         return ProgramCopy(folder, [CopiedFile(**one) for one in document["files"]], document["texts"])
 
+    @property
+    def modules(self) -> list[str]:
+        """Names of its modules besides the pipeline's file."""
+        return [module for module in self._modules if module is not None]
+
     def install(self) -> None:
         """From now on this process can import the programs of the run, and shows their lines in tracebacks."""
         _finder().tops[self._folder.parent] = True

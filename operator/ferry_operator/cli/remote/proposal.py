@@ -150,6 +150,9 @@ def _effects(
             yield f"every one of the {new.virtual_nodes} virtual nodes moves at least once"
     if driver:
         yield f"the driver is restarted, and continues with the state in the workers ({_paths(driver)})"
+    switched = [c for c in fields if c.kind is changes.ChangeKind.SWITCH]
+    if switched:
+        yield f"deployed while the job runs, in force from one epoch on, or refused without a change ({_paths(switched)})"
     live = [c for c in fields if c.kind is changes.ChangeKind.LIVE]
     if live:
         yield f"without a restart or a move: {_paths(live)}"

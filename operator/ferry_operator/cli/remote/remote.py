@@ -148,12 +148,12 @@ class RemoteJob:
     # ---- changes
     def submit(self, plan: PlanFile) -> str:
         """Submit a plan."""
-        self._edit(lambda job: intents.submit(job, plan))
+        self.edit(lambda job: intents.submit(job, plan))
         return self._in_words(f"{plan.words()}; follow it with `plans {self.name}`")
 
     def cancel(self) -> str:
         """Withdraw the submitted plan."""
-        self._edit(intents.cancel)
+        self.edit(intents.cancel)
         return self._in_words(CANCELLED)
 
     def scale(self, workers: int | None, instances: int | None) -> str:
@@ -166,7 +166,7 @@ class RemoteJob:
             self._patch({"spec": {name: value for name, value in wanted.items() if value is not None}})
         else:
             self._patch({"spec": {"replicas": workers}}, "scale")
-        self._edit(intents.resized)
+        self.edit(intents.resized)
         return self._in_words("scaling")
 
     def handover(self, wanted: dict[str, Any]) -> str:
@@ -181,7 +181,7 @@ class RemoteJob:
 
     def move(self, vnodes: Sequence[int], instance: str, at_window: bool = False) -> str:
         """Move virtual nodes to an instance, and pin them there. `at_window`: without state."""
-        self._edit(lambda job: intents.move(job, vnodes, instance, at_window))
+        self.edit(lambda job: intents.move(job, vnodes, instance, at_window))
         return self._in_words(f"{named(vnodes)} to {instance}, and stays there")
 
     def led_by(self, instance: str) -> list[int]:
@@ -190,38 +190,38 @@ class RemoteJob:
 
     def unpin(self, vnode: int) -> str:
         """Undo `move`."""
-        self._edit(lambda job: intents.unpin(job, vnode))
+        self.edit(lambda job: intents.unpin(job, vnode))
         return self._in_words(f"virtual node {vnode} is not pinned any more")
 
     def drain(self, worker: int) -> str:
         """Empty a worker."""
-        self._edit(lambda job: intents.drain(job, worker))
+        self.edit(lambda job: intents.drain(job, worker))
         return self._in_words(f"worker {worker} is being emptied")
 
     def undrain(self, worker: int) -> str:
         """Undo `drain`."""
-        self._edit(lambda job: intents.undrain(job, worker))
+        self.edit(lambda job: intents.undrain(job, worker))
         return self._in_words(f"worker {worker} may hold state again")
 
     def pause(self) -> str:
         """Stop reconciling."""
-        self._edit(lambda job: intents.pause(True))
+        self.edit(lambda job: intents.pause(True))
         return "paused: epochs continue, and the operator changes nothing until `resume`"
 
     def resume(self, workers: int | None) -> str:
         """Undo `pause` and `suspend`."""
         suspended = asked(self.object())
-        self._edit(lambda job: intents.resume(job, workers))
+        self.edit(lambda job: intents.resume(job, workers))
         return "the job continues from its latest checkpoint" if suspended else "the operator reconciles again"
 
     def suspend(self) -> str:
         """End all pods after a last checkpoint."""
-        self._edit(intents.suspend)
+        self.edit(intents.suspend)
         return self._in_words("its pods end after a last checkpoint, and its checkpoints stay")
 
     def restore(self, origin: str, sink: str | None, workers: int | None) -> str:
         """Resume a suspended job from a checkpoint."""
-        self._edit(lambda job: intents.restore(job, origin, sink, workers))
+        self.edit(lambda job: intents.restore(job, origin, sink, workers))
         return self._in_words(f"the job continues from checkpoint {origin}")
 
     def location(self) -> str | None:
@@ -231,7 +231,7 @@ class RemoteJob:
     def checkpoint(self, name: str | None, wait: float) -> Record:
         """Take a durable checkpoint, and wait until it is complete. Raises Fault if that takes too long."""
         request, deadline = CheckpointRequest(secrets.token_hex(8), name), time.monotonic() + wait
-        self._edit(lambda job: intents.checkpoint(job, request))
+        self.edit(lambda job: intents.checkpoint(job, request))
         while True:
             job = self.object()
             answered = JobMemory.of(job).answered
@@ -249,10 +249,10 @@ class RemoteJob:
 
     def restart(self) -> str:
         """Restart the driver."""
-        self._edit(intents.restart)
+        self.edit(intents.restart)
         return self._in_words("the driver is restarted")
 
-    def _edit(self, change: Callable[[Doc], Doc | None]) -> None:
+    def edit(self, change: Callable[[Doc], Doc | None]) -> None:
         """Read, change and write the StreamJob; repeat after a conflict."""
         for attempt in range(1, TRIES_MAX + 1):
             job = self.object()

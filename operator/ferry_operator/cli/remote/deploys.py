@@ -1,0 +1,234 @@
+"""Deploys of a job on a cluster: the spec names the program, and the operator has it deployed.
+
+A text gets a ConfigMap of its own, which never changes and goes with the job. So a deploy and a rollback are one write of
+the spec, and the spec always names the program that the job should have. The outcome is in the journal of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ferry.contract import journals
+from ferry.contract.catalogue import Catalogue, ProgramRecord
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry.contract.program_diff import OperatorFate, program_diff
+from ferry.contract.program_text import identity, unpacked
+from ferry.system.user_module import ProgramCopy
+from ferry_operator.cli.remote import intents
+from ferry_operator.cli.remote.port import as_refusal
+from ferry_operator.cli.remote.remote import RemoteJob
+from ferry_operator.job.status import JobMemory
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import CONFIG_MAPS, JOURNALS, ApiError
+from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.observe.program import Text
+from ferry_operator.local import check, program
+
+Document = dict[str, Any]
+
+KEY = "[-._a-zA-Z0-9]{1,253}"
+"""Of a text in a ConfigMap."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the journal has."""
+
+    catalogue: Catalogue
+    in_force: int
+
+    @property
+    def record(self) -> ProgramRecord:
+        """The program in force."""
+        record = self.catalogue.program(self.in_force)
+        if record is None:
+            raise Unreachable("the journal does not have the program in force yet")
+        return record
+
+    def state(self, one: ProgramRecord) -> str:
+        """As the driver names it."""
+        if one.number == self.in_force:
+            return "in force"
+        return "refused" if one.refused else "deploying" if one.number > self.in_force else "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A program that the spec is to name."""
+
+    pipeline: Document
+    """merge patch of `spec.pipeline`"""
+    identity: str
+    file: str | None = None
+    text: Text | None = None
+
+
+class RemoteDeploys:
+    """The programs of one job, with the rights of a user: to read its journal, and to write ConfigMaps and the job."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self._job = job
+
+    def programs(self) -> list[Document]:
+        """All programs that the journal has, the newest first. Raises Unreachable, Refusal."""
+        known = self._known()
+        return [
+            {
+                "number": one.number,
+                "state": known.state(one),
+                "since": one.since,
+                "file": one.file,
+                "module": one.module,
+                "folder": one.folder,
+                "arguments": one.arguments,
+                "operators": [descriptor.name for descriptor in one.descriptors],
+                "deployedAt": one.deployed_at,
+                "refused": one.refused,
+            }
+            for one in reversed(known.catalogue.programs)
+        ]
+
+    def request(self, file: Path | None, change: Callable[[Document], Document]) -> Request:
+        """The program of this file, or of the spec, with changed arguments. Raises SpecRefused for a bad text."""
+        pipeline = self._job.object()["spec"]["pipeline"]
+        arguments = change(dict(pipeline.get("args") or {}))
+        if file is None:
+            source, module, path = pipeline.get("configMap"), pipeline.get("module"), pipeline.get("file")
+            text = None if source is None else Text.of(self._text(source))
+            mine = identity(module, path, text.hash if text is not None else "", arguments)
+            return Request({"args": arguments}, mine)
+        try:
+            text = Text.of(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecRefused(f"{file}: {error}") from None
+        return self._of_text(file.name, text, arguments)
+
+    def fates(self, request: Request) -> list[OperatorFate]:
+        """Build the program on this machine; the fate of each operator. Raises SpecRefused, Unreachable."""
+        known, job = self._known(), self._job.object()
+        pipeline = {**job["spec"]["pipeline"], **request.pipeline}
+        with TemporaryDirectory(prefix="ferry-deploy-") as folder:
+            module, path, copied = pipeline.get("module"), pipeline.get("file"), None
+            text = request.text
+            if text is None and (source := pipeline.get("configMap")) is not None:
+                text, path = Text.of(self._text(source)), source["key"]
+            if text is not None:
+                path = request.file or path
+                copied = str(ProgramCopy.write_text(Path(folder), str(path), text.text.encode()))
+            spec = job["spec"]
+            checked = check.deployable(
+                (module, path, copied), pipeline["args"], spec.get("output") or folder, spec.get("events")
+            )
+        if checked.refused or checked.operators is None:
+            where = "--check builds the program on this machine, with the packages of this machine"
+            raise SpecRefused(f"{checked.refused or 'the program was not built'} ({where})")
+        operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
+        return list(program_diff(known.catalogue.operators, known.record.operators, operators).fates)
+
+    def deploy(self, request: Request, at: int = 0) -> int:
+        """Have the spec name the program; its number. May be repeated. Raises Unreachable until the driver has it."""
+        if request.text is not None:
+            self._keep(request.pipeline["configMap"], request.text)
+        self._job.edit(lambda job: _patch(job, request, at))
+        known = self._known()
+        for one in (known.catalogue.programs[-1], known.record):
+            if one.identity == request.identity:
+                return one.number
+        raise Unreachable("the operator asks the driver to deploy the program")
+
+    def rolled_back(self, to: int | None) -> Request:
+        """The request for an earlier program; None: the one before, or the one in force if a deploy is under way."""
+        known = self._known()
+        newest = known.catalogue.programs[-1]
+        earlier = [one for one in known.catalogue.programs if one.since is not None and one.number < known.in_force]
+        if to is None and known.state(newest) == "deploying":
+            chosen: ProgramRecord | None = known.record
+        else:
+            chosen = next((one for one in reversed(earlier) if to in (None, one.number)), None)
+        if chosen is None:
+            which = "no program was in force before" if to is None else f"program {to} was never in force before"
+            raise Refusal(f"{which}; earlier programs: {', '.join(str(one.number) for one in earlier) or 'none'}")
+        if not chosen.hash:
+            pipeline = {"module": chosen.module, "file": chosen.file, "configMap": None, "args": chosen.arguments}
+            return Request(pipeline, chosen.identity)
+        if not chosen.text:
+            raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
+        text = Text.of(unpacked(chosen.text).decode())
+        return self._of_text(Path(chosen.file or "").name, text, chosen.arguments)
+
+    def _of_text(self, name: str, text: Text, arguments: Document) -> Request:
+        key = name if re.fullmatch(KEY, name) else "pipeline.py"
+        source = {"name": f"{self._job.name}-{text.hash}", "key": key}
+        pipeline = {"module": None, "file": None, "configMap": source, "args": arguments}
+        return Request(pipeline, identity(None, None, text.hash, arguments), name, text)
+
+    def _known(self) -> _Known:
+        job = self._job.object()
+        name = journals.name(self._job.name, str(job["metadata"]["uid"]), JobMemory.of(job).run)
+        try:
+            journal = self._job.api.get(JOURNALS, name).get("spec") or {}
+        except ApiError as error:
+            raise as_refusal(error) from None
+        if not journal.get("operators") or not journal.get("table"):
+            raise Unreachable("the job has no program yet: its driver is starting")
+        table = journals.unpacked(journal["table"])
+        return _Known(Catalogue.load(journal["operators"]), table.programs[-1].number if table.programs else 1)
+
+    def _text(self, source: Document) -> str:
+        try:
+            data = self._job.api.get(CONFIG_MAPS, source["name"]).get("data") or {}
+        except ApiError as error:
+            raise as_refusal(error) from None
+        if source["key"] not in data:
+            raise SpecRefused(f"ConfigMap {source['name']} has no key {source['key']!r}")
+        return str(data[source["key"]])
+
+    def _keep(self, source: Document, text: Text) -> None:
+        """Create the ConfigMap of a text, unless it is there."""
+        job = self._job.object()
+        document: Doc = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": source["name"],
+                "labels": {names.MANAGED: names.MANAGER, names.JOB: self._job.name},
+                "ownerReferences": [{**parts.owner(job), "controller": False, "blockOwnerDeletion": False}],
+            },
+            "data": {source["key"]: text.text},
+            "immutable": True,
+        }
+        try:
+            self._job.api.create(CONFIG_MAPS, document)
+            return
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise as_refusal(error) from None
+        if self._text(source) != text.text:
+            raise Refusal(f"ConfigMap {source['name']} exists and has another text: delete it")
+
+
+def helpers(file: Path) -> list[str]:
+    """Modules beside a file that it imports: they do not travel with its text."""
+    with TemporaryDirectory(prefix="ferry-deploy-") as folder:
+        return ProgramCopy.of(program.copy(None, str(file.absolute()), Path(folder))).modules
+
+
+def _patch(job: Doc, request: Request, at: int) -> Doc | None:
+    """The change of the job; None: it is made. A merge patch removes arguments by nulls."""
+    pipeline, now = request.pipeline, job["spec"]["pipeline"]
+    gone = {key: None for key in now.get("args") or {} if key not in pipeline["args"]}
+    epoch = str(at) if at else None
+    same = all(now.get(key) == value for key, value in pipeline.items() if value or now.get(key))
+    if same and (job["metadata"].get("annotations") or {}).get(names.DEPLOY_AT) == epoch:
+        return None
+    return {
+        "spec": {"pipeline": {**pipeline, "args": {**pipeline["args"], **gone}}},
+        **intents.annotate(names.DEPLOY_AT, epoch),
+    }

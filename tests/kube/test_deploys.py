@@ -1,0 +1,182 @@
+"""The program of a job on real nodes changes while it runs: each record by one program, and no pod is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import deploys
+from tests.kube.clusters import Cluster
+from tests.kube.installation import PACE, Installation, Job, installed_ferry
+from tests.kube.kubectl import Document, wait_until
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
+
+Times = Callable[[str, float], None]
+
+PIPELINE = """
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+import ferry
+from ferry_workloads.jobs import smq
+
+STEP = {step}
+
+
+@dataclass
+class Seen(ferry.Process):
+    tables = {{"count": ferry.StateTable(pa.schema([("n", pa.int64())]))}}
+    output = pa.schema([("seq", pa.int64()), ("k", pa.int64()), ("n", pa.int64())])
+
+    def process(self, work):
+        before = work.get("count").column("n").fill_null(0).to_numpy(zero_copy_only=False)
+        key, rows = work.key_of(), work.rows()
+        seq, step = rows.column("seq").to_numpy(), STEP * rows.column("factor").to_numpy()
+        first = work.spans()[:-1]
+        n = before[key] + step * (np.arange(len(key)) - first[key] + 1)
+        work.put("count", range(work.count), {{"n": before + (step[0] if len(step) else 0) * np.diff(work.spans())}})
+        work.emit(key, {{"seq": seq, "k": work.keys.column("k").take(pa.array(key)), "n": n}})
+
+
+def passing(factor):
+    def of(numbers):
+        seq = numbers.column("seq").to_numpy()
+        more = numbers.append_column("k", pa.array(seq % 8)).append_column("factor", pa.array(0 * seq + factor))
+        return more.filter(pa.array(seq % (STEP * factor) == 0))
+
+    return of
+
+
+def sources(spark, args):
+    return smq.sources(spark, {{"pace": args["pace"]}})
+
+
+def pipeline(streams, args):
+    numbers = streams["smq"].map_batches(passing(args["factor"])).event_time("ts").key_by("k")
+    seen = numbers.process("seen", Seen()).sink(ferry.parquet("seen"))
+    {more}
+"""
+"""A text with its own step for tasks and instances, and a factor that an argument gives; see `tests.cluster.deploys`."""
+
+KEY = "numbers.py"
+
+
+@pytest.fixture(scope="module")
+def ferry(cluster: Cluster) -> Iterator[Installation]:
+    """The chart, installed in a namespace of its own, with a volume that all nodes share."""
+    with installed_ferry(cluster.kubectl) as made:
+        yield made
+
+
+def text(ferry: Installation, name: str, step: int, more: str = "return seen") -> None:
+    """Write the program into a ConfigMap."""
+    data = {KEY: PIPELINE.format(step=step, more=more)}
+    ferry.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+
+
+def pipeline(name: str, factor: int) -> Document:
+    """Of a spec."""
+    return {"module": None, "configMap": {"name": name, "key": KEY}, "args": {"pace": 1500, "factor": factor}}
+
+
+def uids(job: Job) -> dict[str, str]:
+    """Of all pods."""
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods()}
+
+
+def restarts(job: Job) -> int:
+    """Of all containers of all pods."""
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return sum(one["restartCount"] for pod in job.pods() for kind in kinds for one in pod["status"].get(kind) or ())
+
+
+def reasons(job: Job) -> list[str]:
+    """Of the events of the job."""
+    return [event["reason"] for event in job.kubectl.items("events") if event["involvedObject"]["name"] == job.name]
+
+
+def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation, times: Times, tmp_path: Path) -> None:
+    text(ferry, "numbers", 1)
+    spec = {"pipeline": pipeline("numbers", 1), "epoch": PACE, "state": {"virtualNodes": 8}}
+    job = ferry.start(ferry.job("numbers", events=100_000_000, **spec))
+    job.until_workers(2, 300.0)
+    job.until(lambda s: s.get("program", {}).get("phase") == "InForce", "a program")
+    job.until_epoch(3)
+    first, steps = uids(job), {0: 1}
+
+    def deployed(number: int, step: int, what: str) -> None:
+        seconds = job.until(
+            lambda s: s["program"]["number"] == number and s["program"]["phase"] == "InForce", f"program {number}"
+        )
+        times(f"{what}: in force", seconds)
+        steps[job.status()["program"]["since"]] = step
+
+    kubectl = ferry.kubectl
+    kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": {"args": {"factor": 2}}}})
+    deployed(2, 2, "kubectl patch of an argument")
+    text(ferry, "numbers", 2)
+    deployed(3, 4, "edit of the ConfigMap")
+    assert uids(job) == first and restarts(job) == 0
+    job.until_epoch(3)
+
+    # A worker is killed, and the next program comes while its pod is replaced: the new pod gets all texts.
+    life = job.life_of("worker-1")
+    kubectl.run("delete", "pod", f"{job.name}-worker-1", "--grace-period=0", "--force")
+    text(ferry, "windows", 3, deploys.WINDOWS)
+    kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": pipeline("windows", 1)}})
+    deployed(4, 3, "kubectl patch of the ConfigMap's name and of an argument, with a worker killed")
+    job.until_replaced("worker-1", life)
+    job.until_workers(2, 240.0)
+    second = uids(job)
+    assert {name for name in first if first[name] != second[name]} == {f"{job.name}-worker-1"}
+
+    # A refusal is an answer: the driver that is killed meanwhile comes back with the journal's program.
+    kubectl.patch("cm/windows", {"data": {KEY: "def pipeline(:\n"}})
+    job.until(lambda s: s["program"]["phase"] == "Refused", "a refusal")
+    assert "SyntaxError" in job.status()["program"]["message"] and "ProgramRefused" in reasons(job)
+    epoch = job.status()["epoch"]
+    job.until(lambda s: s["epoch"] > epoch + 5, "epochs of the program in force")
+    assert uids(job) == second and job.status()["program"]["number"] == 4
+    kubectl.run("delete", "pod", f"{job.name}-driver", "--grace-period=0", "--force")
+    job.until(lambda s: s.get("generation", 0) >= 2 and s["epoch"] > epoch + 10, "epochs of the next driver", 300.0)
+    third = uids(job)
+    assert {name for name in second if second[name] != third[name]} == {f"{job.name}-driver"}
+    assert job.status()["program"]["phase"] == "Refused" and job.status()["program"]["number"] == 4
+
+    # The next edit tries again; the last one is the first program.
+    text(ferry, "windows", 5, deploys.WINDOWS)
+    deployed(6, 5, "edit of a refused ConfigMap")
+    text(ferry, "numbers", 1)
+    kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": pipeline("numbers", 1)}})
+    deployed(7, 1, "kubectl patch back to the first program")
+    job.until_epoch(5)
+    assert uids(job) == third and job.status()["program"]["again"] == 1, job.story()
+    assert {"ProgramDeployed", "ProgramRolledBack"} <= set(reasons(job))
+    last = job.status()["epoch"]
+    job.delete()
+    output = ferry.fetch(f"{job.name}/out", tmp_path / "out")
+    for folder in output.glob("*/epoch=*"):
+        if int(folder.name.removeprefix("epoch=")) > last:
+            folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}")  # perhaps not complete
+    assert len(steps) == 6 and deploys.wrong(output, steps) == []
+    assert deploys.read(output / "windows")
+
+
+def test_a_configmap_that_is_missing_is_a_condition_and_the_job_begins_with_it(ferry: Installation) -> None:
+    job = ferry.start(ferry.job("later", events=20_000, pipeline=pipeline("later", 1), state={"virtualNodes": 8}))
+    job.until(
+        lambda s: any("does not exist: create it" in c["message"] for c in s.get("conditions", ())), "a condition"
+    )
+    assert not job.pods("driver")
+    text(ferry, "later", 1)
+    job.until(lambda s: s.get("epoch", -1) >= 1, "epochs", 300.0)
+    life = uids(job)
+    ferry.kubectl.run("delete", "configmap", "later")
+    wait_until(lambda: "ProgramMissing" in reasons(job), "an event", 60.0)
+    assert uids(job) == life
+    job.delete()
