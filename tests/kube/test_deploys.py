@@ -53,7 +53,7 @@ def passing(factor):
 
 
 def sources(spark, args):
-    return smq.sources(spark, {{"pace": args["pace"]}})
+    return smq.sources(spark, {{name: args[name] for name in ("pace", "events")}})
 
 
 def pipeline(streams, args):

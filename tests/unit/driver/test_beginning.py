@@ -12,8 +12,9 @@ import pytest
 from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
+from ferry.contract.program_text import is_sealed, packed
 from ferry.contract.programs import ProgramVersion, first_program
-from ferry.contract.settings import RunSettings
+from ferry.contract.settings import JOURNAL, SETTINGS, RunSettings
 from ferry.driver.beginning import beginning, begun_with, require_newest
 from ferry.driver.errors import BeginsAgain
 from tests.unit.sidecar.test_data import settings_of
@@ -103,3 +104,22 @@ def test_a_standby_with_the_program_of_yesterday_does_not_take_over(tmp_path: Pa
     require_newest(announcer, record, settings(tmp_path))
     with pytest.raises(BeginsAgain, match="this standby has program 1, and program 2 is in force"):
         require_newest(announcer, catalogue.programs[0], settings(tmp_path))
+
+
+def test_on_kubernetes_a_driver_begins_with_the_journals_program_unless_the_operator_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    catalogue, table = job(tmp_path)
+    edited = replace(settings(tmp_path), pipeline_file="configmap/rules/job.py", program=None, pipeline_args={"n": 9})
+    text = replace(edited, pipeline_text=packed("VALUE = 1"), begins_with=JOURNAL)
+    assert beginning(catalogue, table, text).file == "v2.py"
+    mine = beginning(catalogue, table, replace(text, begins_with=SETTINGS))
+    assert (mine.number, mine.operators, mine.arguments) == (2, (1, 0), {"n": 9})
+    assert Path(mine.folder or "").parent == tmp_path / "programs" and is_sealed(mine.text, mine.seal, text.secret)
+    first = Catalogue(catalogue.operators, catalogue.programs[:1])
+    assert beginning(first, None, text).file == "job.py", (
+        "also of the first program, whose ConfigMap may be half edited"
+    )
+    nameless = first_catalogue([COUNTS])
+    assert beginning(nameless, None, text).file == "configmap/rules/job.py", "release 0.1.0 journaled no names"
+    assert beginning(None, None, text).text == packed("VALUE = 1")

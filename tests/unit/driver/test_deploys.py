@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import DeployRequest, ProgramRecord, first_catalogue
+from ferry.contract.catalogue import TEXTS_MAX, DeployRequest, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry.contract.program_diff import program_diff
+from ferry.contract.program_text import identity, is_sealed, packed
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.driver import deploys
 from ferry.driver.deploys import Deploys
@@ -250,3 +251,52 @@ def test_rows_of_an_earlier_program_are_published_by_that_program(rig: Rig) -> N
     """A repeated epoch, though another program is in force."""
     rig.deployed()
     assert rig.deploys.version(1, 6).number == 1 and rig.deploys.version(2, 7).number == 2
+
+
+def test_a_text_travels_with_its_program_and_comes_back_with_a_rollback(rig: Rig) -> None:
+    number = rig.deploys.request(DeployRequest(file="configmap/rules/job.py", text=packed("VALUE = 1"), attempt="3"))
+    rig.until(lambda: rig.posted)
+    wanted = rig.recorded[0].program(number)
+    assert Path(wanted.folder).parent == rig.settings.path / "programs" and wanted.text == packed("VALUE = 1")
+    assert is_sealed(wanted.text, wanted.seal, rig.settings.secret) and wanted.attempt == "3"
+    assert b"VALUE" not in rig.posted[0].program and wanted.text.encode() in rig.posted[0].program
+    rig.in_force(number, 7)
+    rig.deploys.request(DeployRequest(file="v3.py"))
+    rig.until(lambda: len(rig.posted) == 2)
+    rig.in_force(3, 9)
+    rig.deploys.rollback(2)
+    rig.until(lambda: len(rig.posted) == 3)
+    again = rig.announcer.catalogue.program(4)
+    assert (again.text, again.hash, again.identity) == (wanted.text, wanted.hash, wanted.identity)
+    rig.in_force(4, 11)
+    (brief,) = rig.deploys.brief()
+    assert (brief.number, brief.state, brief.since, brief.again, brief.hash) == (4, "in force", 11, 2, wanted.hash)
+
+
+def test_the_status_has_the_program_in_force_and_a_refused_one(rig: Rig) -> None:
+    rig.refuses = "no pipeline"
+    rig.deploys.request(DeployRequest(file="v2.py", attempt="1"))
+    rig.until(lambda: rig.states().get(2) == "refused")
+    now, refused = rig.deploys.brief()
+    assert (now.number, now.state, refused.number, refused.refused, refused.attempt) == (
+        1,
+        "in force",
+        2,
+        "no pipeline",
+        "1",
+    )
+    assert refused.identity == identity(None, "v2.py", "", {"n": 1}) != now.identity
+
+
+def test_texts_of_old_programs_are_forgotten_and_no_rollback_finds_them(rig: Rig) -> None:
+    long = "x" * (TEXTS_MAX // 2)
+    catalogue = rig.announcer.catalogue
+    for number in (2, 3, 4):
+        record = ProgramRecord(number, (0,), (COUNTS,), folder=f"/gone/{number}", text=long, since=number)
+        catalogue = catalogue.with_program(record)
+    assert [bool(one.text) for one in catalogue.programs] == [False, False, True, True]
+    assert not catalogue.with_program(replace(catalogue.programs[-1], refused="no", since=None)).programs[-1].text
+    rig.announcer.catalogue = catalogue
+    rig.table.programs = (ProgramVersion(4, 4, (0,)),)
+    with pytest.raises(Refusal, match="the text of program 2 is not kept any more: deploy its file again"):
+        rig.deploys.rollback(2)

@@ -130,7 +130,7 @@ class RemoteDeploys:
             where = "--check builds the program on this machine, with the packages of this machine"
             raise SpecRefused(f"{checked.refused or 'the program was not built'} ({where})")
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
-        return list(program_diff(known.catalogue.operators, known.record.operators, operators).fates)
+        return list(program_diff(known.catalogue, known.record.operators, operators).fates)
 
     def deploy(self, request: Request, at: int = 0) -> int:
         """Have the spec name the program; its number. May be repeated. Raises Unreachable until the driver has it."""
