@@ -65,6 +65,12 @@ def pipeline(streams, args):
 
 KEY = "numbers.py"
 
+PATIENT: Document = {
+    "failure": {"heartbeat": "2s", "timeout": "30s"},
+    "spark": {"spark.worker.timeout": "60", "spark.storage.blockManagerHeartbeatTimeoutMs": "60000"},
+}
+"""The nodes share one machine: a process that is slow for a while is not lost. A killed one closes its connections."""
+
 
 @pytest.fixture(scope="module")
 def ferry(cluster: Cluster) -> Iterator[Installation]:
@@ -102,7 +108,7 @@ def reasons(job: Job) -> list[str]:
 
 def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation, times: Times, tmp_path: Path) -> None:
     text(ferry, "numbers", 1)
-    spec = {"pipeline": pipeline("numbers", 1), "epoch": PACE, "state": {"virtualNodes": 8}}
+    spec = {"pipeline": pipeline("numbers", 1), "epoch": PACE, "state": {"virtualNodes": 8}, **PATIENT}
     job = ferry.start(ferry.job("numbers", events=100_000_000, **spec))
     job.until_workers(2, 300.0)
     job.until(lambda s: s.get("program", {}).get("phase") == "InForce", "a program")

@@ -36,7 +36,7 @@ T = TypeVar("T")
 WAIT_SECONDS = 120.0
 
 
-class Deploys(Protocol):
+class JobPrograms(Protocol):
     """The programs of a job."""
 
     def programs(self) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def deploy(
     """
     target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
     begin: Callable[[], int]
-    deploys: Deploys
+    deploys: JobPrograms
 
     def change(arguments: dict[str, Any]) -> dict[str, Any]:
         return _with(arguments, sets or ())
@@ -194,7 +194,7 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
             time.sleep(LOOK_SECONDS)
 
 
-def _await(job: str, deploys: Deploys, number: int, deadline: float, as_json: bool) -> None:
+def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json: bool) -> None:
     """Show the phases of a deploy until its end. A driver that restarts goes on with it."""
     shown = ""
     while True:

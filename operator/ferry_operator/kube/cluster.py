@@ -42,7 +42,7 @@ from ferry_operator.kube.manifests.release import Installation, run_key, setting
 from ferry_operator.kube.observe import effective_spec, facts
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
-from ferry_operator.kube.observe.program import Program
+from ferry_operator.kube.observe.program import WantedProgram
 from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.view import JobView
@@ -225,7 +225,7 @@ class KubeCluster:
         known = self.view.begins_with == SETTINGS or (epoch if epoch is not None else -1) < 0
         return program.identity if program is not None and known else ""
 
-    def _deploy(self, program: Program, at: int) -> None:
+    def _deploy(self, program: WantedProgram, at: int) -> None:
         """Ask the driver for a program. It answers later: in its status."""
         document = {
             "module": program.module,

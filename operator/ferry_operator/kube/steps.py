@@ -34,7 +34,7 @@ from ferry_operator.job.size import Size
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.observe.facts import Pod
-from ferry_operator.kube.observe.program import Program
+from ferry_operator.kube.observe.program import WantedProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class MarkWithoutSurge:
 class DeployProgram:
     """Ask the driver to deploy a program, `at` this epoch at the earliest."""
 
-    program: Program
+    program: WantedProgram
     at: int
 
 

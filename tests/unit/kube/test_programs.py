@@ -20,7 +20,7 @@ from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import settings_of
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import Ended
-from ferry_operator.kube.observe.program import Program, Text, text_in, wanted
+from ferry_operator.kube.observe.program import Text, WantedProgram, text_in, wanted
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import JobView, look
@@ -38,7 +38,7 @@ OLD = document()
 NEW = document(OLD, pipeline={"module": "jobs.nbq5", "args": {"least": 3}})
 
 
-def program(of: Doc = NEW, text: Text | None = None) -> Program:
+def program(of: Doc = NEW, text: Text | None = None) -> WantedProgram:
     found = wanted(spec.check(of).spec, text)
     assert found is not None
     return found

@@ -81,18 +81,18 @@ class RemoteDeploys:
         known = self._known()
         return [
             {
-                "number": one.number,
-                "state": known.state(one),
-                "since": one.since,
-                "file": one.file,
-                "module": one.module,
-                "folder": one.folder,
-                "arguments": one.arguments,
-                "operators": [descriptor.name for descriptor in one.descriptors],
-                "deployedAt": one.deployed_at,
-                "refused": one.refused,
+                "number": record.number,
+                "state": known.state(record),
+                "since": record.since,
+                "file": record.file,
+                "module": record.module,
+                "folder": record.folder,
+                "arguments": record.arguments,
+                "operators": [descriptor.name for descriptor in record.descriptors],
+                "deployedAt": record.deployed_at,
+                "refused": record.refused,
             }
-            for one in reversed(known.catalogue.programs)
+            for record in reversed(known.catalogue.programs)
         ]
 
     def request(self, file: Path | None, change: Callable[[Document], Document]) -> Request:

@@ -1,4 +1,4 @@
-"""The program that the spec wants, and what has to be done so that it is in force. Pure.
+"""The program of the spec, beside the programs that the driver reports. Pure.
 
 The driver remembers its programs, refused ones too, in the journal: the operator compares identities and remembers nothing.
 
@@ -40,7 +40,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class WantedProgram:
     """A program as the spec names it."""
 
     module: str | None
@@ -56,12 +56,12 @@ class Program:
         return identity(self.module, self.file, self.text.hash if self.text is not None else "", self.arguments)
 
 
-def wanted(spec: Spec, text: Text | None) -> Program | None:
+def wanted(spec: Spec, text: Text | None) -> WantedProgram | None:
     """The program of the spec; None: its text is not known."""
     pipeline, attempt = spec.pipeline, "" if spec.restart_nonce is None else str(spec.restart_nonce)
     if (source := pipeline.config_map) is None:
-        return Program(pipeline.module, pipeline.file, None, dict(pipeline.args), attempt)
-    return None if text is None else Program(None, source.file, text, dict(pipeline.args), attempt)
+        return WantedProgram(pipeline.module, pipeline.file, None, dict(pipeline.args), attempt)
+    return None if text is None else WantedProgram(None, source.file, text, dict(pipeline.args), attempt)
 
 
 def text_in(config_map: Doc | None, source: ConfigMapKey) -> Text:
@@ -86,7 +86,7 @@ def under_way(status: Status | None) -> ProgramStatus | None:
     return None if newest is None or newest.state in (IN_FORCE, FIRST_EPOCH, REFUSED, "over") else newest
 
 
-def refusal(program: Program | None, status: Status | None) -> ProgramStatus | None:
+def refusal(program: WantedProgram | None, status: Status | None) -> ProgramStatus | None:
     """The driver's refusal of the wanted program."""
     if program is None or status is None or not status.programs:
         return None
@@ -95,7 +95,7 @@ def refusal(program: Program | None, status: Status | None) -> ProgramStatus | N
     return newest if newest.state == REFUSED and same and now.identity != program.identity else None
 
 
-def is_answered(program: Program | None, status: Status | None) -> bool:
+def is_answered(program: WantedProgram | None, status: Status | None) -> bool:
     """Whether the wanted program is in force, or refused."""
     if program is None or status is None or not status.programs:
         return False

@@ -13,7 +13,7 @@ from ferry_operator.job.status import JobMemory, JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import KubeNode, Pod, Problem
-from ferry_operator.kube.observe.program import Program
+from ferry_operator.kube.observe.program import WantedProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Seen:
     now: float
     problems: tuple[Problem, ...] = ()
     """errors of the last reconcile, a failed request to the driver, and the problem of Redis"""
-    program: Program | None = None
+    program: WantedProgram | None = None
     """the program that the spec wants; None: without a valid spec, or without its text"""
     heard_epoch: int | None = None
     """the last epoch that this operator has read from a driver of this run"""
