@@ -11,6 +11,7 @@ from tests.cluster import deploys
 from tests.kube.clusters import Cluster
 from tests.kube.installation import PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
+from tests.kube.test_jobs import by_command
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 
@@ -61,7 +62,8 @@ def pipeline(streams, args):
     seen = numbers.process("seen", Seen()).sink(ferry.parquet("seen"))
     {more}
 """
-"""A text with its own step for tasks and instances, and a factor that an argument gives; see `tests.cluster.deploys`."""
+"""A text with its own step for tasks and instances, and a factor that an argument gives; see `tests.cluster.deploys`. Of two
+programs in a row one step divides the other: the check knows then how many numbers both may leave out."""
 
 KEY = "numbers.py"
 
@@ -133,9 +135,9 @@ def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation,
     # A worker is killed, and the next program comes while its pod is replaced: the new pod gets all texts.
     life = job.life_of("worker-1")
     kubectl.run("delete", "pod", f"{job.name}-worker-1", "--grace-period=0", "--force")
-    text(ferry, "windows", 3, deploys.WINDOWS)
+    text(ferry, "windows", 2, deploys.WINDOWS)
     kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": pipeline("windows", 1)}})
-    deployed(4, 3, "kubectl patch of the ConfigMap's name and of an argument, with a worker killed")
+    deployed(4, 2, "kubectl patch of the ConfigMap's name and of an argument, with a worker killed")
     job.until_replaced("worker-1", life)
     job.until_workers(2, 240.0)
     second = uids(job)
@@ -155,8 +157,8 @@ def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation,
     assert job.status()["program"]["phase"] == "Refused" and job.status()["program"]["number"] == 4
 
     # The next edit tries again; the last one is the first program.
-    text(ferry, "windows", 5, deploys.WINDOWS)
-    deployed(6, 5, "edit of a refused ConfigMap")
+    text(ferry, "windows", 8, deploys.WINDOWS)
+    deployed(6, 8, "edit of a refused ConfigMap")
     text(ferry, "numbers", 1)
     kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": pipeline("numbers", 1)}})
     deployed(7, 1, "kubectl patch back to the first program")
@@ -173,8 +175,11 @@ def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation,
     assert deploys.read(output / "windows")
 
 
-def test_a_configmap_that_is_missing_is_a_condition_and_the_job_begins_with_it(ferry: Installation) -> None:
-    job = ferry.start(ferry.job("later", events=20_000, pipeline=pipeline("later", 1), state={"virtualNodes": 8}))
+def test_a_configmap_that_is_missing_is_a_condition_and_commands_deploy_over_it(
+    ferry: Installation, tmp_path: Path
+) -> None:
+    spec = {"pipeline": pipeline("later", 1), "state": {"virtualNodes": 8}, **PATIENT}
+    job = ferry.start(ferry.job("later", events=100_000_000, **spec))
     job.until(
         lambda s: any("does not exist: create it" in c["message"] for c in s.get("conditions", ())), "a condition"
     )
@@ -184,5 +189,12 @@ def test_a_configmap_that_is_missing_is_a_condition_and_the_job_begins_with_it(f
     life = uids(job)
     ferry.kubectl.run("delete", "configmap", "later")
     wait_until(lambda: "ProgramMissing" in reasons(job), "an event", 60.0)
-    assert uids(job) == life
+    file = tmp_path / KEY
+    file.write_text(PIPELINE.format(step=2, more="return seen"))
+    assert "keeps its state" in by_command(ferry, "deploy", job.name, file, "--check")
+    assert "program 2 is in force from epoch" in by_command(ferry, "deploy", job.name, file, "--wait", 50)
+    assert "program 3 is in force from epoch" in by_command(ferry, "rollback", job.name, "--wait", 50)
+    job.until(lambda s: s["program"]["phase"] == "InForce" and s["program"]["again"] == 1, "the first program")
+    states = [line.split()[0] for line in by_command(ferry, "versions", job.name).splitlines()[1:4]]
+    assert states == ["3", "2", "1"] and uids(job) == life
     job.delete()
