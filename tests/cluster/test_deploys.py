@@ -46,6 +46,7 @@ def test_programs_change_while_workers_and_drivers_die(tmp_path: Path) -> None:
     assert [line.split()[0] for line in shown[0].splitlines()[1:6]] == ["5", "4", "3", "2", "1"], shown
 
 
+@pytest.mark.turns
 def test_open_windows_of_a_removed_operator_fire_once(tmp_path: Path) -> None:
     """Into its own sink, also if an operator in its place writes there, and if the driver dies meanwhile."""
     first, second = (
@@ -83,6 +84,7 @@ def test_open_windows_of_a_removed_operator_fire_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.turns
 def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
     """The state is derived in all copies before the switch: a worker that dies afterwards loses nothing."""
     texts = {"s": "s=ferry.sum('seq')", "sm": "s=ferry.sum('seq'), m=ferry.max('seq')", "m": "m=ferry.max('seq')"}
@@ -101,7 +103,7 @@ def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
             columns[epoch] = tuple(name)
             if victim:
                 running.signal(victim, signal.SIGKILL)
-            running.await_epoch(epoch + 60)
+            running.await_epoch(epoch + 40)
         runner.stop(running)
 
     result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
@@ -109,6 +111,7 @@ def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
     assert deploys.wrong_sums(result.output, columns) == [], (columns, result.story())
 
 
+@pytest.mark.turns
 def test_sources_come_and_go_and_a_source_that_returns_goes_on(tmp_path: Path) -> None:
     """Its records follow those before its removal, also if the driver dies around the switches."""
     more, without = deploys.program(tmp_path, "more", 1, deploys.MORE), deploys.program(tmp_path, "without", 1)
@@ -130,6 +133,7 @@ def test_sources_come_and_go_and_a_source_that_returns_goes_on(tmp_path: Path) -
     assert added < min(there) < removed < back < max(there) and not there & {*range(removed, back)}, (epochs, there)
 
 
+@pytest.mark.turns
 def test_a_restore_under_another_program_is_the_same_as_a_deploy(tmp_path: Path) -> None:
     """Columns are gained after the checkpoint; a worker and the driver die in the restored job, which loses nothing."""
     files = {

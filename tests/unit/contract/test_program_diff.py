@@ -39,7 +39,7 @@ def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> Non
     [
         (replace(SALES, window=Window(20, 10)), "operator 'sales': the window was 10 ms, and is 20 ms, every 10 ms"),
         (replace(SALES, key=(("shop", "int"),)), "operator 'sales': the key was (shop string), and is (shop int)"),
-        (replace(SALES, aggregates=(Aggregate("n", "max", "x"),)), "aggregate n was changed"),
+        (replace(SALES, aggregates=(Aggregate("n", "max", "x"),)), "aggregate n was count(), and is max(x int)"),
         (replace(SALES, kind="join"), "was an aggregate, and is a join"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_join_is_altered_by_columns_and_refused_by_types() -> None:
     diff = program_diff(first_catalogue([join]), (0,), [more])
     words = "gains b, which is null in the records before the switch; gains c, which is null in the records before the switch; loses a"
     assert diff.altered == ((1, 0),) and diff.fates[0].words == f"keeps its state; {words}"
-    with pytest.raises(SpecRefused, match="column of the left side a was changed"):
+    with pytest.raises(SpecRefused, match="column of the left side a was a int64, and is a string"):
         program_diff(first_catalogue([join]), (0,), [replace(join, left=Side((("a", "a", "string"),)))])
 
 

@@ -163,7 +163,7 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
         place.driver("5").begin(None, INITIAL)
     gone = replace(OPERATORS[0], name="gone", index=len(OPERATORS))
     place.checkpoint(7, 17, operators=(*OPERATORS, gone))
-    with pytest.raises(SpecRefused, match="checkpoint 7 has open windows of 'gone', which this pipeline lacks"):
+    with pytest.raises(SpecRefused, match="checkpoint 7 has open windows of 'gone', and this pipeline does not"):
         place.driver("7").begin(None, INITIAL)
     damaged = place.checkpoint(6, 17)
     place.catalog.location.remove(damaged.files[0].name)

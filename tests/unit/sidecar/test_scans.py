@@ -167,13 +167,13 @@ class Kept:
 
 
 def test_a_snapshot_is_of_all_operators_at_one_time_and_says_what_has_expired_since() -> None:
-    first, second = Kept(1, 2), Kept(3)
+    first, second = Kept(3), Kept(1, 2)
     scan = begun([first, second], np.array([4, 7]))  # type: ignore[list-item]
     assert first.asked == second.asked == [[4, 7]], "asked before the first chunk is taken"
-    second.firsts.append(4)
-    assert next(scan) == (0, 0, batch(1))
-    first.expired, second.expired = 50, 60
-    assert list(scan) == [(0, 50, batch(2)), (1, 60, batch(3)), (1, 60, None)]
+    first.firsts.append(4)
+    assert next(scan) == (1, 0, batch(1))
+    first.expired, second.expired = 60, 50
+    assert list(scan) == [(1, 50, batch(2)), (0, 60, batch(3)), (1, 50, None)]
 
 
 class Left:
