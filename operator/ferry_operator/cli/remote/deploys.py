@@ -43,6 +43,8 @@ class _Known:
 
     catalogue: Catalogue
     in_force: int
+    since: int
+    """first epoch of the program in force; its record has the epoch a moment later"""
 
     @property
     def record(self) -> ProgramRecord:
@@ -83,7 +85,7 @@ class RemoteDeploys:
             {
                 "number": record.number,
                 "state": known.state(record),
-                "since": record.since,
+                "since": known.since if record.number == known.in_force else record.since,
                 "file": record.file,
                 "module": record.module,
                 "folder": record.folder,
@@ -179,7 +181,8 @@ class RemoteDeploys:
         if not journal.get("operators") or not journal.get("table"):
             raise Unreachable("the job has no program yet: its driver is starting")
         table = journals.unpacked(journal["table"])
-        return _Known(Catalogue.load(journal["operators"]), table.programs[-1].number if table.programs else 1)
+        number, since = table.programs[-1][:2] if table.programs else (1, 0)
+        return _Known(Catalogue.load(journal["operators"]), number, since)
 
     def _text(self, source: Document) -> str:
         try:
