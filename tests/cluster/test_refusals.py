@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import deploys, refusals, runner
 from tests.cluster.deploying import in_force
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(3600)]
 
 EPOCHS = 100
 """After each refusal."""
