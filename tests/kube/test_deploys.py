@@ -13,7 +13,7 @@ from tests.kube.installation import PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 from tests.kube.test_jobs import by_command
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.kube, pytest.mark.turns, pytest.mark.timeout(1500)]
 
 Times = Callable[[str, float], None]
 

@@ -9,13 +9,8 @@ import a program that the child process has not built.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import queue
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,11 +23,11 @@ from ferry.connectors.splits import Splits
 from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import FerryError, Final, Refusal, SpecRefused, Superseded, UserCodeFailed
-from ferry.contract.last_words import last_words, words_of
+from ferry.contract.last_words import words_of
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.program_text import sealed
-from ferry.contract.programs import program_at
+from ferry.contract.programs import ProgramVersion, program_at
 from ferry.contract.results import result_of
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
@@ -41,6 +36,8 @@ from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
+from ferry.driver.program_check import built_apart
+from ferry.driver.program_list import brief, shown
 from ferry.driver.program_parts import same_parts
 from ferry.driver.retiring import ends, to_retire, with_retired
 from ferry.protocol import coordinator as core
@@ -48,9 +45,6 @@ from ferry.spark.feeds import why_planned
 from ferry.system import program_texts
 
 log = logging.getLogger("ferry.driver")
-
-CHECK_SECONDS = 60.0
-"""Time for a program's `sources` and `pipeline` in the child process."""
 
 SETTLE_SECONDS = 10.0
 """Between two tries to go on without retired operators."""
@@ -60,9 +54,6 @@ LOAD_SECONDS = 60.0
 
 OPEN_SECONDS = 30.0
 """Time for the new sinks of a program: its first epoch waits for them, and so does the job."""
-
-REFUSAL_MAX = 4000
-"""Characters of a refusal in the status."""
 
 
 OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
@@ -95,7 +86,7 @@ class Deploys:
             self._begin(wanted, lambda: self._load(wanted))
 
     @property
-    def _in_force(self) -> Any:
+    def _in_force(self) -> ProgramVersion:
         return self._life.loop.machine.table.programs[-1]
 
     # ---- requests
@@ -150,50 +141,22 @@ class Deploys:
         known = {one.number: one for one in self._life.announcer.catalogue.programs}
         return known | ({under_way.number: under_way} if under_way is not None else {})
 
-    def _shown(self, record: ProgramRecord, now: Any) -> dict[str, Any]:
-        mine = self._under_way is not None and self._under_way.number == record.number
-        since = now.since if record.number == now.number else record.since
+    def _shown(self, record: ProgramRecord, now: ProgramVersion) -> dict[str, Any]:
+        return shown(record, now, self._state(record, now))
+
+    def _state(self, record: ProgramRecord, now: ProgramVersion) -> str:
         if record.number == now.number:
-            state = "first epoch" if self._may_take_back(now.number) else "in force"
-        elif record.refused:
-            state = "refused"
-        else:
-            state = self._phase if mine else "wanted" if record.number > now.number else "over"
-        return {
-            "number": record.number,
-            "state": state,
-            "since": since,
-            "file": record.file,
-            "module": record.module,
-            "folder": record.folder,
-            "arguments": record.arguments,
-            "operators": [descriptor.name for descriptor in record.descriptors],
-            "deployedAt": record.deployed_at,
-            "refused": record.refused,
-        }
+            return "first epoch" if self._may_take_back(now.number) else "in force"
+        if record.refused:
+            return "refused"
+        mine = self._under_way is not None and self._under_way.number == record.number
+        return self._phase if mine else "wanted" if record.number > now.number else "over"
 
     def brief(self) -> tuple[ProgramStatus, ...]:
         """The program in force, and the newest one if it is another one."""
-        now, known = self._in_force, self._known()
-        return tuple(self._brief(known[number], now) for number in sorted({now.number, max(known)}) if number in known)
-
-    def _brief(self, record: ProgramRecord, now: Any) -> ProgramStatus:
-        shown, earlier = self._shown(record, now), self._life.announcer.catalogue.programs
-        again = [
-            one.number
-            for one in earlier
-            if one.number < record.number and one.since is not None and one.identity == record.identity
-        ]
-        return ProgramStatus(
-            number=record.number,
-            state=shown["state"],
-            since=shown["since"],
-            identity=record.identity,
-            hash=record.hash,
-            refused=record.refused[:REFUSAL_MAX],
-            attempt=record.attempt,
-            again=max(again, default=None),
-        )
+        now, known, catalogue = self._in_force, self._known(), self._life.announcer.catalogue
+        numbers = (number for number in sorted({now.number, max(known)}) if number in known)
+        return tuple(brief(known[n], now, self._state(known[n], now), catalogue) for n in numbers)
 
     # ---- one deploy
     def _record(self, request: DeployRequest) -> ProgramRecord:
@@ -293,28 +256,7 @@ class Deploys:
             "operators": True,
             "sources": [*self._life.program.plan.sources],
         }
-        with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
-            answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-            command = [sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
-            environment = {**os.environ, **({"PYTHONSAFEPATH": "1"} if record.folder is not None else {})}
-            with errors.open("wb") as output:
-                try:
-                    code = subprocess.run(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        env=environment,
-                        timeout=CHECK_SECONDS,
-                    ).returncode
-                except subprocess.TimeoutExpired:
-                    raise SpecRefused(
-                        f"sources() and pipeline() have not returned within {CHECK_SECONDS:g} s"
-                    ) from None
-            if not answer.is_file():
-                words = last_words(errors.read_text("utf-8", "replace").splitlines()) or "it printed nothing"
-                raise SpecRefused(f"the process that builds the pipeline ended with code {code}: {words}")
-            checked = json.loads(answer.read_text("utf-8"))
+        checked = built_apart(request, record.folder is not None)
         if "refused" in checked:
             raise SpecRefused(checked["refused"])
         descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
