@@ -33,7 +33,7 @@ def pages() -> Iterator[object]:
     for path in sorted(HOW_TO.glob("*.md")):
         text = path.read_text()
         group = "postgres" if "DATABASE_URL" in text else "kafka" if 'environ["KAFKA"]' in text else path.stem
-        if path.name != "README.md":
+        if path.name not in ("README.md", "change-a-running-job.md"):  # see test_change_page
             yield pytest.param(path, marks=[pytest.mark.turns, pytest.mark.xdist_group(group)], id=path.stem)
 
 

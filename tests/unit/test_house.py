@@ -622,7 +622,9 @@ def documents() -> list[Path]:
 ROOTS = (".", "runtime", "runtime/ferry", "operator/ferry_operator", "operator/ferry_operator/kube")
 """From where documents name files, beside their own folder."""
 
-NOT_IN_A_CLONE = {"JOB.yaml", "bench/X.py", "bench/results", "build/flink", "build/site", "sales.yaml"}
+NOT_IN_A_CLONE = {
+    "DIR/job.py", "DIR/nothing.py", "JOB.yaml", "bench/X.py", "bench/results", "build/flink", "build/site", "job.py", "sales.yaml"
+}  # fmt: skip
 
 
 def missing_files(document: Path, text: str, folders: set[str]) -> list[str]:

@@ -29,7 +29,7 @@ from ferry.system import program_texts
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class BuiltProgram:
     """A program as its text declares it, without operators that it retires."""
 
     record: ProgramRecord
@@ -43,9 +43,9 @@ class Texts:
     def __init__(self, spark: SparkSession, settings: RunSettings) -> None:
         self._spark = spark
         self._settings = settings
-        self._built: dict[int, Text] = {}
+        self._built: dict[int, BuiltProgram] = {}
 
-    def build(self, record: ProgramRecord) -> Text:
+    def build(self, record: ProgramRecord) -> BuiltProgram:
         """Build a program anew. Raises SpecRefused."""
         settings = self._settings
         program_texts.require(record, settings.path, settings.secret)
@@ -55,13 +55,13 @@ class Texts:
         plan = compile.build(self._spark, module, record.arguments, settings.output, settings.events)
         signatures = signatures_of(plan)
         identify(plan.sinks, settings.job, settings.run)
-        return Text(record, plan, signatures)
+        return BuiltProgram(record, plan, signatures)
 
-    def keep(self, text: Text) -> None:
+    def keep(self, text: BuiltProgram) -> None:
         """The parts of this program are in use."""
         self._built[text.record.number] = text
 
-    def of(self, number: int, catalogue: Catalogue) -> Text:
+    def of(self, number: int, catalogue: Catalogue) -> BuiltProgram:
         """An earlier program of the job. Raises SpecRefused."""
         if number not in self._built:
             if (record := catalogue.program(number)) is None:
@@ -89,7 +89,7 @@ def to_retire(now: ProgramRecord, operators: Sequence[Operator], wanted: Sequenc
 
 
 def with_retired(
-    settings: RunSettings, record: ProgramRecord, now: Text, text: Callable[[int], Text]
+    settings: RunSettings, record: ProgramRecord, now: BuiltProgram, text: Callable[[int], BuiltProgram]
 ) -> tuple[CompiledPipeline, Signatures]:
     """The plan of a program with the operators that it retires, at the end. `text(number)`: another program.
 

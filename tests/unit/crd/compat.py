@@ -10,7 +10,10 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-ACCEPTED: dict[str, str] = {}
+ACCEPTED = {
+    "[has(self.module), has(self.file), has(self.configMap)].filter(given, given).size() == 1": "configMap is new, so an "
+    "object of 0.1.0 has exactly one of module and file, as before"
+}
 """Rules that came after a release and refuse nothing that it allowed, each with the reason."""
 
 WITHDRAWN: dict[str, str] = {}

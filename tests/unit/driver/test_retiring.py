@@ -19,7 +19,7 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
 from ferry.contract.watermarks import FlowClock
 from ferry.driver.program_parts import signatures_of
-from ferry.driver.retiring import Text, ends, to_retire, with_retired
+from ferry.driver.retiring import BuiltProgram, ends, to_retire, with_retired
 from ferry.driver.united import United
 from ferry.spark.compile import CompiledPipeline
 from tests.unit.sidecar.test_data import settings_of
@@ -42,7 +42,7 @@ def text(
     ids: tuple[int, ...],
     of: tuple[Operator, ...],
     *outputs: tuple[int | str, str, pa.Schema],
-) -> Text:
+) -> BuiltProgram:
     given = tuple(
         Output(Input(origin, (), schema, None, 0), ferry.parquet(str(folder / name)))
         for origin, name, schema in outputs
@@ -51,7 +51,7 @@ def text(
     signatures = signatures_of(plan)
     for output in given:
         output.sink.place(None)
-    return Text(ProgramRecord(number, ids, tuple(o.descriptor for o in of)), plan, signatures)
+    return BuiltProgram(ProgramRecord(number, ids, tuple(o.descriptor for o in of)), plan, signatures)
 
 
 def test_operators_with_windows_are_retired_and_what_they_read() -> None:
