@@ -43,7 +43,8 @@ def test_programs_change_while_workers_and_drivers_die(tmp_path: Path) -> None:
         (r["k"], r["window_start"]) for t in deploys.read(result.output / "windows").values() for r in t.to_pylist()
     ]
     assert windows_seen and len(set(windows_seen)) == len(windows_seen), "a window fired twice"
-    assert [line.split()[0] for line in shown[0].splitlines()[1:6]] == ["5", "4", "3", "2", "1"], shown
+    numbers = [line.split()[0] for line in shown[0].splitlines()[1:]]
+    assert numbers[-5:] == ["5", "4", "3", "2", "1"], shown
 
 
 @pytest.mark.turns
