@@ -109,6 +109,7 @@ def reasons(job: Job) -> list[str]:
     return [event["reason"] for event in job.kubectl.items("events") if event["involvedObject"]["name"] == job.name]
 
 
+@pytest.mark.long
 def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation, times: Times, tmp_path: Path) -> None:
     text(ferry, "numbers", 1)
     spec = {"pipeline": pipeline("numbers", 1), "epoch": PACE, "state": {"virtualNodes": 8}, **PATIENT}

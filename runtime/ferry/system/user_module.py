@@ -183,6 +183,10 @@ def find_archives(folder: Callable[[], Path | None]) -> None:
     _finder().archives = folder
 
 
+PARSES = 20
+"""Tries to parse a module while other threads parse."""
+
+
 class _Imports(ast.NodeTransformer):
     """Imports modules of a program below its package, wherever the statement is. Names in the program stay as they are."""
 
@@ -236,8 +240,15 @@ class _Text(SourceLoader):
         code: CodeType = compile(data, path, "exec", dont_inherit=True, optimize=_optimize)
         if self._imports is None:
             return code
-        tree = ast.fix_missing_locations(self._imports.visit(ast.parse(data, path)))
-        code = compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+        for left in reversed(range(PARSES)):
+            try:
+                tree = ast.fix_missing_locations(self._imports.visit(ast.parse(data, path)))
+                code = compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+                break
+            except SystemError:
+                # Python 3.11 counts the depth of trees for all threads together: another thread parses, too.
+                if not left:
+                    raise
         return code
 
 
