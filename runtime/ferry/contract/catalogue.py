@@ -120,6 +120,15 @@ class Catalogue:
         """By name of an operator: its id; of an operator that was altered its last one."""
         return {one.name: number for number, one in enumerate(self.operators) if number not in self.void}
 
+    def before(self, number: int) -> list[ProgramRecord]:
+        """The programs that were in force before the program in force, which has this number: to these a job can go back.
+
+        Without programs that only went on without retired operators, and without the program that this one goes on with.
+        """
+        now = self.program(number)
+        settled = number if now is None or now.settles is None else now.settles
+        return [p for p in self.programs if p.since is not None and p.settles is None and p.number < settled]
+
     def program(self, number: int) -> ProgramRecord | None:
         """The program with this number, unless it is forgotten."""
         return next((program for program in self.programs if program.number == number), None)

@@ -43,7 +43,8 @@ def program_diff(catalogue: Catalogue, in_force: Sequence[int], wanted: Sequence
     returns to its state, and another operator of its name is refused. An altered operator gets another id.
     """
     operators, ids, fates, refused = [*catalogue.operators], list[int](), list[OperatorFate](), list[str]()
-    known, altered = catalogue.ids, list[tuple[int, int]]()
+    # After a restore an operator in force may have an earlier id than its last one, whose state is lost.
+    known, altered = catalogue.ids | {operators[number].name: number for number in in_force}, list[tuple[int, int]]()
     for descriptor in wanted:
         number = known.get(descriptor.name)
         if number is None:

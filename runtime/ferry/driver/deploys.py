@@ -83,7 +83,9 @@ class Deploys:
         threading.Thread(target=self._take_outcomes, name="deployed", daemon=True).start()
         wanted = self._life.announcer.catalogue.wanted
         if wanted is not None and wanted.number > self._in_force.number:
-            self._begin(wanted, lambda: self._load(wanted))
+            self._begin(
+                wanted, lambda: self._load(wanted) if wanted.base in (0, self._in_force.number) else self._again(wanted)
+            )
 
     @property
     def _in_force(self) -> ProgramVersion:
@@ -114,17 +116,13 @@ class Deploys:
             there = self._life.loop.machine.table.programs[0].number
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
             return int(there)
-        known = [
-            one for one in catalogue.programs if one.since is not None and one.number < now and one.settles is None
-        ]
-        record = catalogue.program(now)
-        before = [one for one in known if record is None or one.number != record.settles]
+        before = catalogue.before(now)
         chosen = catalogue.program(number) if number is not None else (before[-1] if before else None)
         if chosen is None or chosen.number == now or chosen.since is None:
             which = (
                 "no program was in force before" if number is None else f"program {number} was never in force before"
             )
-            numbers = ", ".join(str(one.number) for one in known) or "none"
+            numbers = ", ".join(str(one.number) for one in before) or "none"
             raise Refusal(f"{which}; earlier programs: {numbers}")
         if chosen.hash and not (chosen.text or Path(chosen.folder or "").is_dir()):
             raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
@@ -222,6 +220,10 @@ class Deploys:
         descriptors += [replace(known[one.operator].descriptor, index=ids.index(one.operator)) for one in retires]
         record = replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires, altered=diff.altered)
         self._journal(record, diff.operators)
+
+    def _again(self, wanted: ProgramRecord) -> None:
+        """Compare a wanted program anew: after a restore another program is in force."""
+        self._deploy(replace(wanted, base=self._in_force.number, settles=None))
 
     def _journal(self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> None:
         """Journal a program as wanted, and load it."""

@@ -144,7 +144,7 @@ class Restoring:
         before = _program_of(manifest)
         known = catalogue.program(before.number)
         first = next((one for one in catalogue.programs if one.file or one.module), None)
-        if first is None or (known is not None and (known.file or known.module)):
+        if first is None or known is None or known.file or known.module:
             return (before,)
         # The job has begun with a checkpoint of another program, whose text only the job before had.
         return (before, ProgramVersion(first.number, manifest.epoch + 1, first.operators, first.altered))

@@ -64,6 +64,22 @@ def test_an_altered_operator_gets_another_id_and_its_name_names_the_last_one() -
     assert again.altered == ((3, 0),), "an id of a refused deploy is never used again"
 
 
+def test_after_a_restore_an_operator_in_force_is_the_origin_and_not_its_last_id() -> None:
+    """The checkpoint is older than the last id: its state is lost, so it must be derived again."""
+    wider = replace(SALES, aggregates=(*SALES.aggregates, Aggregate("m", "max", "x")))
+    catalogue = replace(first_catalogue([SALES, replace(wider, index=1)]), void=())
+    diff = program_diff(catalogue, (0,), [wider])
+    assert (diff.ids, diff.altered) == ((2,), ((2, 0),)) and fates(diff.fates) == {"sales": "altered"}
+
+
+def test_a_job_goes_back_to_programs_that_a_user_deployed() -> None:
+    catalogue = first_catalogue([SALES])
+    for number, settles in ((2, None), (3, 2), (4, None), (5, 4)):
+        catalogue = catalogue.with_program(ProgramRecord(number, (0,), (SALES,), since=number, settles=settles))
+    before = {now: [record.number for record in catalogue.before(now)] for now in (2, 3, 4, 5)}
+    assert before == {2: [1], 3: [1], 4: [1, 2], 5: [1, 2]}
+
+
 def test_a_join_is_altered_by_columns_and_refused_by_types() -> None:
     side = Side((("a", "a", "int64"),))
     join = OperatorDescriptor("j", 0, "join", (("k", "int"),), Window(10, 10), left=side, right=side)

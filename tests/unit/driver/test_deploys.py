@@ -202,6 +202,20 @@ def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypat
     assert (order.number, order.operators, order.at) == (2, (1, 0), 900), "and not before its epoch"
 
 
+def test_a_wanted_program_is_compared_anew_when_a_restore_brought_back_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rig(tmp_path, monkeypatch)
+    first.deploys.request(DeployRequest(file="v2.py"))
+    first.until(lambda: first.posted)
+    second = Rig(tmp_path, monkeypatch)
+    wanted = first.announcer.catalogue.program(2)
+    second.announcer.catalogue = first.announcer.catalogue.with_program(replace(wanted, base=7, altered=((1, 9),)))
+    second.deploys.start()
+    second.until(lambda: second.posted)
+    assert (second.posted[0].number, second.posted[0].base, second.posted[0].altered) == (2, 1, ())
+
+
 def test_a_program_that_another_driver_has_deployed_is_built_from_the_journal(rig: Rig) -> None:
     record = ProgramRecord(2, (1, 0), (MORE, COUNTS), file="v2.py")
     rig.announcer.journaled = lambda: (rig.announcer.catalogue.with_program(record, (COUNTS, MORE)), None)

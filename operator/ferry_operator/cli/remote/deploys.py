@@ -149,7 +149,7 @@ class RemoteDeploys:
         """The request for an earlier program; None: the one before, or the one in force if a deploy is under way."""
         known = self._known()
         newest = known.catalogue.programs[-1]
-        earlier = [one for one in known.catalogue.programs if one.since is not None and one.number < known.in_force]
+        earlier = known.catalogue.before(known.in_force)
         if to is None and known.state(newest) == "deploying":
             chosen: ProgramRecord | None = known.record
         else:
