@@ -163,7 +163,7 @@ class Play:
         return self.running.process.poll() is not None
 
     def programs(self) -> list[dict[str, Any]]:
-        """What the driver knows of its programs, once it answers; empty: the run has ended."""
+        """The programs that the driver lists, as soon as it answers; empty: the run has ended."""
         while not self.over():
             with suppress(FerryError):
                 found = self.deploys.programs()

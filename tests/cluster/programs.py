@@ -226,7 +226,7 @@ class Oracle:
         """The last event time of each epoch."""
 
     def wrong(self) -> list[str]:
-        """What is wrong, at most a few of it."""
+        """The first few errors."""
         records = by_epoch(self._output / ALL, ("seq", "ts"))
         out, following = [], 0
         for epoch, rows in records.items():

@@ -28,7 +28,7 @@ AUTOSCALER_ACTIVE = "AutoscalerActive"
 """The type of another condition, of jobs with autoscaling."""
 
 DEPLOYING = "Deploying"
-"""The type of another condition, of jobs whose driver can deploy programs."""
+"""The type of the condition of a deploy. Jobs have it if their driver can deploy programs."""
 
 MESSAGE_MAX = 4096
 """Characters of a text in status: the status stays small whatever a driver reports."""

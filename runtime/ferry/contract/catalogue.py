@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.lenient import known
 from ferry.contract.program_text import identity
+from ferry.contract.programs import ProgramVersion
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
@@ -58,7 +59,7 @@ class ProgramRecord:
     retires: tuple[Retired, ...] = ()
     """the last of its operators"""
     altered: tuple[tuple[int, int], ...] = ()
-    """Operators whose state is derived from the state of another operator: (id, the other id)."""
+    """Pairs of ids: the state of the first operator is derived from the state of the second one."""
     base: int = 0
     """The program in force with which it was compared."""
     settles: int | None = None
@@ -69,6 +70,25 @@ class ProgramRecord:
     """Of this text."""
     attempt: str = ""
     """Of the same program with another word here, a refused deploy is tried again."""
+
+    def since_in(self, now: ProgramVersion) -> int | None:
+        """Its first epoch. The table knows that of the program in force, `now`, a moment before the journal has it."""
+        return now.since if self.number == now.number else self.since
+
+    def listed(self, now: ProgramVersion, state: str) -> dict[str, Any]:
+        """Its entry in the list of all programs, as `ferry versions` shows it. `now`: the program in force."""
+        return {
+            "number": self.number,
+            "state": state,
+            "since": self.since_in(now),
+            "file": self.file,
+            "module": self.module,
+            "folder": self.folder,
+            "arguments": self.arguments,
+            "operators": [descriptor.name for descriptor in self.descriptors],
+            "deployedAt": self.deployed_at,
+            "refused": self.refused,
+        }
 
     @property
     def pipeline(self) -> tuple[str | None, str | None, str | None]:

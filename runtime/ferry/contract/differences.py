@@ -73,7 +73,7 @@ def _of_process(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
     if old["arguments"] != new["arguments"]:
         yield from _of_arguments(json.loads(old["arguments"]), json.loads(new["arguments"]))
     if old["made_of"] != new["made_of"]:
-        return  # The tables of another class are other tables.
+        return  # Tables of two classes have nothing in common.
     yield from _of_each("table", *({name: rest for name, *rest in one["tables"]} for one in (old, new)))
     if (old["inputs"], old["columns"]) != (new["inputs"], new["columns"]):
         yield f"it read {_inputs(old)}, and reads {_inputs(new)}, or columns of other types"

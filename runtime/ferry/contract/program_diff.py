@@ -99,7 +99,7 @@ def _altered(before: OperatorDescriptor, now: OperatorDescriptor) -> str:
         old, new = ({one.name: replace(one, name="") for one in each.aggregates} for each in (before, now))
         fresh = {name: one.function for name, one in new.items() if one not in old.values()}
         if any(name in old for name in fresh):
-            return ""  # The same column of another kind.
+            return ""  # A column keeps its name and has another function or type.
         words += _gains(
             (f"{name} ({function})" for name, function in fresh.items()), "counts records from the switch on"
         )

@@ -22,7 +22,7 @@ class ProgramVersion(NamedTuple):
     operators: tuple[int, ...]
     """Ids of the stateful operators, by position."""
     altered: tuple[tuple[int, int], ...] = ()
-    """Operators whose state was derived from the state of another id: (id, the other id)."""
+    """Pairs of ids: the state of the first operator was derived from the state of the second one."""
 
 
 Programs = tuple[ProgramVersion, ...]

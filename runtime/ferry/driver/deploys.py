@@ -37,7 +37,7 @@ from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
 from ferry.driver.program_check import built_apart
-from ferry.driver.program_list import brief, shown
+from ferry.driver.program_list import brief
 from ferry.driver.program_parts import same_parts
 from ferry.driver.retiring import ends, to_retire, with_retired
 from ferry.protocol import coordinator as core
@@ -140,7 +140,7 @@ class Deploys:
         return known | ({under_way.number: under_way} if under_way is not None else {})
 
     def _shown(self, record: ProgramRecord, now: ProgramVersion) -> dict[str, Any]:
-        return shown(record, now, self._state(record, now))
+        return record.listed(now, self._state(record, now))
 
     def _state(self, record: ProgramRecord, now: ProgramVersion) -> str:
         if record.number == now.number:
@@ -341,7 +341,7 @@ class Deploys:
         return bool(self._life.loop.machine.deploying.may_take_back(number))
 
     def settled(self, number: int) -> None:
-        """An epoch of this program is committed: it is not taken back any more, and no epoch of another one is repeated."""
+        """An epoch of this program is committed: the program cannot be taken back, and no earlier epoch is repeated."""
         for before in [one for one in tuple(self._programs) if one < number]:
             self._programs.pop(before, None)
         if (loops := self._life.program.loops) is not None:

@@ -146,7 +146,7 @@ class Restoring:
         first = next((one for one in catalogue.programs if one.file or one.module), None)
         if first is None or known is None or known.file or known.module:
             return (before,)
-        # The job has begun with a checkpoint of another program, whose text only the job before had.
+        # The job began with a checkpoint of another job. Only that job had the text of the checkpoint's program.
         return (before, ProgramVersion(first.number, manifest.epoch + 1, first.operators, first.altered))
 
     def _again(self, catalog: CheckpointCatalog, manifest: Manifest, generation: int) -> str:

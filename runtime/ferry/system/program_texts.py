@@ -23,7 +23,10 @@ def written(directory: Path, file: str, text: str) -> str:
 
 
 def require(record: ProgramRecord, directory: Path, secret: str) -> None:
-    """Have the text of a program here, if its text travels. Raises SpecRefused for a text of another run."""
+    """Write the text of a program below the directory of the run, if its record has the text.
+
+    Raises SpecRefused for a text that another run has sealed.
+    """
     if not record.text:
         return
     if not is_sealed(record.text, record.seal, secret):

@@ -19,6 +19,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate, program_diff
 from ferry.contract.program_text import identity, unpacked
+from ferry.contract.programs import ProgramVersion, first_program
 from ferry.system.user_module import ProgramCopy
 from ferry_operator.cli.remote import intents
 from ferry_operator.cli.remote.port import as_refusal
@@ -39,26 +40,24 @@ KEY = "[-._a-zA-Z0-9]{1,253}"
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the journal has."""
+    """The programs in the journal of a job."""
 
     catalogue: Catalogue
-    in_force: int
-    since: int
-    """first epoch of the program in force; its record has the epoch a moment later"""
+    in_force: ProgramVersion
 
     @property
     def record(self) -> ProgramRecord:
         """The program in force."""
-        record = self.catalogue.program(self.in_force)
+        record = self.catalogue.program(self.in_force.number)
         if record is None:
             raise Unreachable("the journal does not have the program in force yet")
         return record
 
-    def state(self, one: ProgramRecord) -> str:
-        """As the driver names it."""
-        if one.number == self.in_force:
+    def state(self, record: ProgramRecord) -> str:
+        """The state of a program, in the words of the driver."""
+        if record.number == self.in_force.number:
             return "in force"
-        return "refused" if one.refused else "deploying" if one.number > self.in_force else "over"
+        return "refused" if record.refused else "deploying" if record.number > self.in_force.number else "over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +80,7 @@ class RemoteDeploys:
     def programs(self) -> list[Document]:
         """All programs that the journal has, the newest first. Raises Unreachable, Refusal."""
         known = self._known()
-        return [
-            {
-                "number": record.number,
-                "state": known.state(record),
-                "since": known.since if record.number == known.in_force else record.since,
-                "file": record.file,
-                "module": record.module,
-                "folder": record.folder,
-                "arguments": record.arguments,
-                "operators": [descriptor.name for descriptor in record.descriptors],
-                "deployedAt": record.deployed_at,
-                "refused": record.refused,
-            }
-            for record in reversed(known.catalogue.programs)
-        ]
+        return [record.listed(known.in_force, known.state(record)) for record in reversed(known.catalogue.programs)]
 
     def request(self, file: Path | None, change: Callable[[Document], Document]) -> Request:
         """The program of this file, or of the spec, with changed arguments. Raises SpecRefused for a bad text."""
@@ -149,7 +134,7 @@ class RemoteDeploys:
         """The request for an earlier program; None: the one before, or the one in force if a deploy is under way."""
         known = self._known()
         newest = known.catalogue.programs[-1]
-        earlier = known.catalogue.before(known.in_force)
+        earlier = known.catalogue.before(known.in_force.number)
         if to is None and known.state(newest) == "deploying":
             chosen: ProgramRecord | None = known.record
         else:
@@ -181,8 +166,9 @@ class RemoteDeploys:
         if not journal.get("operators") or not journal.get("table"):
             raise Unreachable("the job has no program yet: its driver is starting")
         table = journals.unpacked(journal["table"])
-        number, since = table.programs[-1][:2] if table.programs else (1, 0)
-        return _Known(Catalogue.load(journal["operators"]), number, since)
+        catalogue = Catalogue.load(journal["operators"])
+        programs = table.programs or first_program(len(catalogue.operators))
+        return _Known(catalogue, programs[-1])
 
     def _text(self, source: Document) -> str:
         try:

@@ -5,7 +5,7 @@ The driver remembers its programs, refused ones too, in the journal: the operato
 | the driver reports | step |
 |---|---|
 | the wanted program in force, or refused | none: a refusal is an answer until the spec changes |
-| a deploy of another program, which is under way | withdraw it |
+| the driver deploys another program | withdraw this deploy |
 | another program in force | deploy the wanted one |
 """
 

@@ -78,7 +78,7 @@ class JobView:
 
     @property
     def begins_with(self) -> str:
-        """What a new driver begins with: the journal's program, which has the state of the job, or the program of the spec.
+        """The program of a new driver: of the journal, because the state of the job belongs to it, or of the spec.
 
         The spec's one if the job has failed and its user has edited the program, or if the spec names another module or file
         together with another image: the new image need not have the old program.
