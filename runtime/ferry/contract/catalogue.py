@@ -7,7 +7,7 @@ programs    number -> the operators in order, where the text is, arguments, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -167,7 +167,7 @@ class Catalogue:
         deployed = [one for one in programs if not one.refused]
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
-        kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed)]
+        kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
         void = {after for after, _ in program.altered if program.refused}
         return Catalogue(
             tuple(operators) or self.operators,
@@ -210,12 +210,17 @@ class Catalogue:
         return Catalogue(operators, programs, tuple(doc.get("void", ())))
 
 
-def _with_texts(deployed: Sequence[ProgramRecord]) -> list[ProgramRecord]:
-    """The programs with the texts of the newest ones, together at most TEXTS_MAX."""
-    kept, left = list[ProgramRecord](), TEXTS_MAX
-    for one in reversed(deployed):
-        left -= len(one.text)
-        kept.append(one if left >= 0 else replace(one, text=""))
+def _with_texts(deployed: Sequence[ProgramRecord], needed: Collection[int]) -> list[ProgramRecord]:
+    """The programs with the texts of the newest ones, together at most TEXTS_MAX.
+
+    Never without the texts of the program in force, of the program before it, and of `needed` ones: a driver that starts
+    builds these.
+    """
+    built = {*needed, *(record.number for record in deployed[-2:])}
+    kept, left = list[ProgramRecord](), TEXTS_MAX - sum(len(r.text) for r in deployed if r.number in built)
+    for record in reversed(deployed):
+        left -= 0 if record.number in built else len(record.text)
+        kept.append(record if record.number in built or left >= 0 else replace(record, text=""))
     return kept
 
 

@@ -362,7 +362,7 @@ class Deploys:
         self._settles_at = time.monotonic() + SETTLE_SECONDS
         count = len(record.operators) - len(record.retires)
         settled = replace(
-            self._record(DeployRequest(*record.pipeline, record.arguments)),
+            self._record(DeployRequest(*record.pipeline, record.arguments, 0, record.text, record.attempt)),
             operators=record.operators[:count],
             descriptors=record.descriptors[:count],
             settles=record.settles or record.number,

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import TEXTS_MAX, DeployRequest, ProgramRecord, first_catalogue
+from ferry.contract.catalogue import TEXTS_MAX, DeployRequest, ProgramRecord, Retired, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import Refusal, SpecRefused
+from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import program_diff
 from ferry.contract.program_text import identity, is_sealed, packed
 from ferry.contract.programs import ProgramVersion, first_program
+from ferry.contract.results import NO_RESULT
+from ferry.contract.watermarks import FlowClock
 from ferry.driver import deploys
 from ferry.driver.deploys import Deploys
 from ferry.protocol import coordinator as core
@@ -314,3 +317,34 @@ def test_texts_of_old_programs_are_forgotten_and_no_rollback_finds_them(rig: Rig
     rig.table.programs = (ProgramVersion(4, 4, (0,)),)
     with pytest.raises(Refusal, match="the text of program 2 is not kept any more: deploy its file again"):
         rig.deploys.rollback(2)
+
+
+def test_texts_that_the_next_driver_builds_are_never_forgotten(rig: Rig) -> None:
+    """Of the program in force, of the program before it, and of the programs that have its retired operators."""
+    catalogue, long = rig.announcer.catalogue, "x" * TEXTS_MAX
+    for number in (2, 3, 4, 5):
+        record = ProgramRecord(number, (0,), (COUNTS,), folder=f"/gone/{number}", text=long, since=number)
+        catalogue = catalogue.with_program(replace(record, retires=(Retired(0, 2),)))
+    assert [bool(one.text) for one in catalogue.programs] == [False, True, False, True, True]
+
+
+def test_a_job_goes_on_without_retired_operators_with_the_same_text(rig: Rig) -> None:
+    """On Kubernetes only the journal has the text, and the next pod of the driver needs it."""
+    text = packed("x = 1\n")
+    record = ProgramRecord(
+        2, (0, 1), (COUNTS, MORE), file="v2.py", text=text, since=4, retires=(Retired(1, 1),), attempt="a"
+    )
+    rig.announcer.catalogue = rig.announcer.catalogue.with_program(record, (COUNTS, MORE))
+    rig.table.programs = (ProgramVersion(2, 4, (0, 1)),)
+    rig.deploys._programs[2] = Program(2, plan_of([COUNTS, MORE]))
+    notes = EpochNotes(maxima={1: {0: {"": FlowClock(31)}}})
+    results = [NO_RESULT, NO_RESULT._replace(high=39)]
+    rig.machine.commits = SimpleNamespace(results=tuple(results))
+    rig.deploys.ended(5, notes)
+    assert rig.deploys._under_way is None, "the window until 40 is open"
+    rig.machine.commits.results = (NO_RESULT, NO_RESULT._replace(high=40))
+    rig.deploys.ended(6, notes)
+    rig.until(lambda: rig.posted)
+    settled = rig.announcer.catalogue.program(3)
+    assert (settled.operators, settled.settles, settled.text, settled.attempt) == ((0,), 2, text, "a")
+    assert settled.seal and settled.folder and not settled.retires
