@@ -56,7 +56,7 @@ def test_the_page_prints_what_it_shows_and_each_program_has_its_sums(
                     background.callback(process.wait, 60)
                     background.callback(process.terminate)
                     continue
-                if "deploy" in line or "rollback" in line:
+                if line.split()[1] in ("deploy", "rollback", "stop"):
                     wait_for_the_job()
                     time.sleep(STAYS_SECONDS)
                 asked = time.time() * 1000
@@ -94,4 +94,4 @@ def right(folder: Path, begins: list[tuple[float, float]]) -> None:
                     assert row["cents"] == sum(one for one in cents if one >= LEAST[number]), (number, row)
                     assert number < 4 or row["largest"] == max(cents), (number, row)
                     own[number] += 1
-    assert all(own.values()), own
+    assert all(own.values()), f"{own}"

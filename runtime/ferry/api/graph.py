@@ -11,7 +11,7 @@ from typing import Any
 
 from ferry.api.pipeline import Input, Operator, Output
 from ferry.connectors.splits import Splits
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import NO_RECORDS, Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 
 OFFSETS = "offsets"
@@ -54,7 +54,7 @@ def refuse_initial(sources: Mapping[str, Any], operators: Sequence[Operator], ou
 def offsets_only() -> Operator:
     """The operator without inputs and state."""
     none = Aggregate("records", "count")
-    return Operator(OperatorDescriptor(OFFSETS, 0, "aggregate", (("none", "int"),), Window(1, 1), (none,)), ())
+    return Operator(OperatorDescriptor(OFFSETS, 0, "aggregate", NO_RECORDS, Window(1, 1), (none,)), ())
 
 
 def first_readers(sources: Iterable[str], operators: Sequence[Operator]) -> dict[str, int]:

@@ -72,7 +72,7 @@ class ProgramRecord:
     """Of the same program with another word here, a refused deploy is tried again."""
 
     def since_in(self, now: ProgramVersion) -> int | None:
-        """Its first epoch. The table knows that of the program in force, `now`, a moment before the journal has it."""
+        """Its first epoch. The table knows it a moment before the journal does, if the program is `now`, in force."""
         return now.since if self.number == now.number else self.since
 
     def listed(self, now: ProgramVersion, state: str) -> dict[str, Any]:

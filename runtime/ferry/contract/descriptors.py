@@ -63,6 +63,9 @@ class Window:
 GLOBAL = Window(limits.WATERMARK_END, limits.WATERMARK_END)
 """All of time, for operators without a window: its one slice is 0, and it ends when a finite input does."""
 
+NO_RECORDS = (("none", "int"),)
+"""Key of the operator of a pipeline without operators: no record reaches it, so its windows never fire."""
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
@@ -140,7 +143,7 @@ class OperatorDescriptor:
     def firing_window(self) -> Window | None:
         """The windows that it fires at their ends; None: its rows do not belong to windows."""
         if self.process is None:
-            return self.window if self.windowed else None
+            return self.window if self.windowed and self.key != NO_RECORDS else None
         arguments = json.loads(self.process.arguments) if self.process.made_of.startswith(FERRYS) else {}
         return Window(arguments["size_ms"], arguments["slide_ms"]) if {"size_ms", "slide_ms"} <= {*arguments} else None
 

@@ -62,12 +62,14 @@ class Texts:
         self._built[text.record.number] = text
 
     def of(self, number: int, catalogue: Catalogue) -> BuiltProgram:
-        """An earlier program of the job. Raises SpecRefused."""
-        if number not in self._built:
-            if (record := catalogue.program(number)) is None:
-                raise SpecRefused(f"the journal has no text of program {number}")
-            self._built[number] = self.build(record)
-        return self._built[number]
+        """A program of the job, under the ids that the catalogue knows. Raises SpecRefused."""
+        if (record := catalogue.program(number)) is None:
+            raise SpecRefused(f"the journal has no text of program {number}")
+        text = self._built.get(number)
+        if text is None or text.record.pipeline != record.pipeline:  # A restore numbers the first program anew.
+            text = self.build(record)
+        self._built[number] = text = replace(text, record=record)
+        return text
 
 
 def to_retire(now: ProgramRecord, operators: Sequence[Operator], wanted: Sequence[int]) -> tuple[Retired, ...]:

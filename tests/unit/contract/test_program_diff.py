@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ferry.api.graph import offsets_only
 from ferry.contract.catalogue import RECORDS_MAX, Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Side, Window
 from ferry.contract.errors import SpecRefused
@@ -32,6 +33,11 @@ def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> Non
     back = program_diff(replace(catalogue, operators=diff.operators), diff.ids, [SALES, MORE])
     assert back.ids == (0, 1) and len(back.operators) == 3
     assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "retired"}
+
+
+def test_the_operator_of_a_pipeline_without_operators_has_no_windows_to_fire() -> None:
+    diff = program_diff(first_catalogue([offsets_only().descriptor]), (0,), [SALES])
+    assert fates(diff.fates) == {"sales": "added", "offsets": "removed"}
 
 
 @pytest.mark.parametrize(

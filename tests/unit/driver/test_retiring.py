@@ -12,14 +12,14 @@ import pytest
 
 import ferry
 from ferry.api.pipeline import Input, Operator, Output
-from ferry.contract.catalogue import ProgramRecord, Retired
+from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
 from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
 from ferry.contract.watermarks import FlowClock
 from ferry.driver.program_parts import signatures_of
-from ferry.driver.retiring import BuiltProgram, ends, to_retire, with_retired
+from ferry.driver.retiring import BuiltProgram, Texts, ends, to_retire, with_retired
 from ferry.driver.united import United
 from ferry.spark.compile import CompiledPipeline
 from tests.unit.sidecar.test_data import settings_of
@@ -104,3 +104,16 @@ def test_the_last_window_ends_after_the_newest_record() -> None:
     record = ProgramRecord(2, (5, 6, 7), (), retires=(Retired(5, 1), Retired(6, 1), Retired(7, 1)))
     notes = EpochNotes(maxima={5: {0: {"x": FlowClock(31), "y": FlowClock(None)}}})
     assert ends(record, SimpleNamespace(operators=of), notes) == {5: 40, 6: 60, 7: WATERMARK_NONE}  # type: ignore[arg-type]
+
+
+def test_a_text_has_the_ids_that_the_catalogue_knows(tmp_path: Path) -> None:
+    """The first program of a job is built before the job has ids for it, and a restore numbers it anew."""
+    texts, built = Texts(None, settings_of(tmp_path)), []  # type: ignore[arg-type]
+    texts.build = lambda record: built.append(record.number) or text(tmp_path, record.number, (), ())  # type: ignore
+    texts.keep(text(tmp_path, 1, (), operators((WINDOWED, "a"))))
+    known = ProgramRecord(1, (4,), ())
+    assert texts.of(1, Catalogue((), (known,))).record == known and not built
+    with pytest.raises(SpecRefused, match="no text of program 2"):
+        texts.of(2, Catalogue((), (known,)))
+    texts.of(1, Catalogue((), (replace(known, file="other.py"),)))
+    assert built == [1], "another text has the number"
