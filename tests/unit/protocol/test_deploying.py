@@ -169,6 +169,36 @@ def test_a_deploy_can_be_withdrawn_until_it_is_in_force() -> None:
     assert deployed(one) == [c.Deployed(2, "it was withdrawn")]
 
 
+def begun_but_not_journaled(one: Top) -> list[Any]:
+    """The first epoch of program 2 waits for the journal."""
+    one.tell(DEPLOY)
+    load(one, A, B)
+    effects: list[Any] = one.driver.step(c.EpochBegun(1))
+    assert [type(x) for x in effects] == [c.Journal]
+    return effects
+
+
+@pytest.mark.parametrize("given_up", [c.Withdraw(2, "no"), m.ProgramLoaded(B, 2, "no")])
+def test_what_gives_a_deploy_up_while_the_journal_gets_it_takes_the_program_back(given_up: Any) -> None:
+    one = top()
+    effects = begun_but_not_journaled(one)
+    one.tell(given_up)
+    assert not deployed(one), "the journal may have it"
+    one.obey(effects)
+    assert [x.number for x in deployed(one)] == [2, 2] and deployed(one)[-1].refused.endswith("no")
+    assert one.driver.table.programs == (FIRST,) and one.last(c.StartIngest).step == Step(1, 0)
+
+
+def test_a_deploy_that_the_journal_gets_is_not_replaced() -> None:
+    """The other one was compared with a program that will be over."""
+    one = top()
+    effects = begun_but_not_journaled(one)
+    one.tell(c.Deploy(3, (0, 1), b"", base=1))
+    one.obey(effects)
+    assert deployed(one) == [c.Deployed(3, "program 2 begins now: deploy it again"), c.Deployed(2)]
+    assert one.driver.table.programs[-1].number == 2
+
+
 def test_a_new_driver_goes_on_with_what_the_journal_has() -> None:
     """The old one dies between the journal and the first step of the program."""
     one = top()

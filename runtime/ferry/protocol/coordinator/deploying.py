@@ -37,10 +37,15 @@ class Deploying:
         self._asked_at = 0
 
     def deploy(self, event: Deploy) -> None:
-        """Have all instances load a program. It replaces a deploy under way."""
+        """Have all instances load a program. It replaces a deploy under way, unless the journal is getting that one."""
         newest = self._journaling.table.programs[-1].number
         if event.number <= newest:
             self._driver.do(Deployed(event.number, "" if event.number == newest else f"program {newest} is in force"))
+            return
+        if self._is_written():
+            assert self.wanted is not None
+            if event.number != self.wanted.number:
+                self._driver.do(Deployed(event.number, f"program {self.wanted.number} begins now: deploy it again"))
             return
         if self.wanted is not None and self.wanted.number != event.number:
             self._refuse(f"program {event.number} was deployed instead")
@@ -48,6 +53,11 @@ class Deploying:
         if self._is_outdated():
             return
         self._ask()
+
+    def _is_written(self) -> bool:
+        """Whether a table with the deployed program is on its way to the journal: the deploy cannot be given up."""
+        writing = self._journaling.writing
+        return writing is not None and self.wanted is not None and writing.programs[-1].number == self.wanted.number
 
     def _is_outdated(self) -> bool:
         """Refuse a program that was compared with another program than the one in force: that one was taken back."""
@@ -62,7 +72,7 @@ class Deploying:
     def withdraw(self, event: Withdraw) -> None:
         """Give the deploy up. A program in force is taken back with the next table."""
         if self.wanted is not None and self.wanted.number == event.number:
-            self._refuse(event.reason)
+            self._give_up(event.reason)
         elif self.may_take_back(event.number):
             self.taken_back = event
 
@@ -97,7 +107,7 @@ class Deploying:
         if self.wanted is None or event.number != self.wanted.number:
             return
         if event.error:
-            self._refuse(f"{event.instance}: {event.error}")
+            self._give_up(f"{event.instance}: {event.error}")
         else:
             self._loaded[event.instance] = True
 
@@ -115,9 +125,17 @@ class Deploying:
         settings = self._driver.settings
         if self._driver.now - self._since > settings.load_ms and not self.wanted.altered:  # State is derived for long.
             who = ", ".join(sorted(waited_for)[:4])
-            self._refuse(f"it was not loaded after {settings.load_ms / 1000:.0f} s by {who} (of {len(waited_for)})")
+            self._give_up(f"it was not loaded after {settings.load_ms / 1000:.0f} s by {who} (of {len(waited_for)})")
         elif self._driver.now - self._asked_at > settings.load_again_ms:
             self._ask()
+
+    def _give_up(self, why: str) -> None:
+        """Refuse the deploy, or take the program back once the journal has it."""
+        if self._is_written():
+            assert self.wanted is not None
+            self.taken_back = Withdraw(self.wanted.number, why)
+        else:
+            self._refuse(why)
 
     def _refuse(self, why: str) -> None:
         assert self.wanted is not None
