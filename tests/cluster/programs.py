@@ -211,7 +211,7 @@ Row = tuple[Any, ...]
 class Oracle:
     """The output of a job whose epochs have these programs: `since` has their first epochs.
 
-    After a restore to the end of epoch `restored`, a sink that no program has since then keeps its later epochs.
+    After a restore to the end of epoch `restored`, a sink keeps its later epochs until a program has the sink.
     """
 
     def __init__(self, output: Path, since: dict[int, Program], restored: int | None = None) -> None:
@@ -290,9 +290,9 @@ class Oracle:
         found, restored = by_epoch(self._output / sink, columns), self._restored
         if restored is None:
             return found
-        since = {self.program(restored + 1), *(one for epoch, one in self._since.items() if epoch > restored)}
-        there = any(use.sink == sink for program in since for use in program.uses)
-        return found if there else {epoch: rows for epoch, rows in found.items() if epoch <= restored}
+        begins = (restored + 1, *(epoch for epoch in self._firsts if epoch > restored))
+        there = [epoch for epoch in begins if any(use.sink == sink for use in self.program(epoch).uses)]
+        return {e: rows for e, rows in found.items() if e <= restored or (there and e >= there[0])}
 
     def _wrong_windows(self, use: Use) -> list[str]:
         """Of a window that its operator saw from begin to end, one row with all of it; of another one, not more than all."""

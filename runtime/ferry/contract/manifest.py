@@ -103,10 +103,11 @@ class Manifest:
     """0: the lowest one that has all of this."""
 
     def __post_init__(self) -> None:
-        programs = self.programs or first_program(len(self.operators))
+        every = first_program(len(self.operators))
+        programs = self.programs or every
         object.__setattr__(self, "programs", programs)
         if not self.format:
-            object.__setattr__(self, "format", MANIFEST_FORMAT if programs[-1].number > 1 else 2)
+            object.__setattr__(self, "format", 2 if programs == every else MANIFEST_FORMAT)
 
     @property
     def epoch(self) -> int:

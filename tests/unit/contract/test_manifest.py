@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor
 from ferry.contract.errors import Refusal
-from ferry.contract.manifest import Manifest, StoredFile, _digest
+from ferry.contract.manifest import MANIFEST_FORMAT, Manifest, StoredFile, _digest
+from ferry.contract.programs import first_program
 from tests.unit.durable.stores import manifest
 
 WHOLE = manifest(7, StoredFile("files/a/1-2", 5, 77, 0, "scan", 3, 9), name="before")
@@ -18,6 +21,14 @@ WHOLE = manifest(7, StoredFile("files/a/1-2", 5, 77, 0, "scan", 3, 9), name="bef
 def test_a_manifest_is_read_as_it_was_written() -> None:
     again = Manifest.load(WHOLE.dump())
     assert again == WHOLE and Manifest.load(again.dump()) == again
+
+
+def test_the_first_program_without_an_operator_of_a_later_one_is_read_as_it_was_written() -> None:
+    """The catalogue has the operators of a program that is not in force yet."""
+    counts = OperatorDescriptor("n", 0, "aggregate", (("k", "int"),), GLOBAL, (Aggregate("n", "count"),))
+    one = replace(WHOLE, operators=(counts, replace(counts, name="more")), programs=first_program(1), format=0)
+    again = Manifest.load(one.dump())
+    assert again.programs == first_program(1) and again.format == MANIFEST_FORMAT
 
 
 def test_each_flipped_bit_is_refused_or_changes_nothing() -> None:
