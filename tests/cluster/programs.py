@@ -174,13 +174,15 @@ def programs_of(draw: random.Random, count: int) -> list[Program]:
             continue
         # A bad program that reads as the good one before it, but for its fault.
         bad = draw.choice([*REFUSED, *FAILING, *FAILING])
-        has = {use.kind for use in program.uses}
+        # An operator that the job never had has no state that its table or key would contradict.
+        had = {use.kind for use in program.uses if use.name in {one.name for one in out[0].uses}}
         # Once its first operator has committed, a program is not taken back any more: a failure behind it stops the job.
         leads = bool(program.uses) and program.uses[0].kind == "tally"
         if (
             (bad == "process" and not leads)
-            or (bad == "table" and "tally" not in has)
-            or (bad in ("key", "task") and not has)
+            or (bad == "table" and "tally" not in had)
+            or (bad == "key" and not had)
+            or (bad == "task" and not program.uses)
         ):
             continue
         out.append(replace(program, bad=bad))
