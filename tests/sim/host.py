@@ -312,10 +312,12 @@ class Host:
                 if self.lives(mine) and mine not in self.tombs.get(v, ()):
                     files.state.setdefault(v, {}).setdefault(mine, x)
 
-    def derived_of(self, row: data.Row) -> list[data.Row]:
-        """Rows of altered operators that a row of a snapshot which began before the table brings."""
-        pairs = (pair for program in self.files.saved.programs for pair in program.altered)
-        return [(after, *row[1:]) for after, old in pairs if old == row[0] and self.world.derives_chunks]
+    def derived_of(self, row: data.Row, epoch: int | None = None) -> list[data.Row]:
+        """Rows of altered operators that a row brings: of a snapshot which began before the table, or of a late delta."""
+        if not (self.world.derives_chunks if epoch is None else self.world.derives_late_deltas):
+            return []
+        programs = (p for p in self.files.saved.programs if epoch is None or epoch < p.since)
+        return [(after, *row[1:]) for program in programs for after, old in program.altered if old == row[0]]
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:
         world = self.world
@@ -387,6 +389,7 @@ class Host:
                     f"{self.name} applies {commit_id} of virtual node {v} after a snapshot that has it"
                 )
             files.appended.setdefault(v, set()).add(commit_id.step)
+            part = part | {row: x for r, x in part.items() for row in self.derived_of(r, commit_id.step.epoch)}
             live = {r: x for r, x in part.items() if self.lives(r)}
             files.state[v] = data.apply(files.state.get(v, {}), live)
             for left in self.left.values():

@@ -34,7 +34,7 @@ TOGETHER: dict[tuple[str, ...], str] = {
 
 MODELLED = (
     "compares_offsets", "keeps_tombs", "scans_whole", "collects_pinned_last", "looks_after_pinning", "rewinds",
-    "takes_owed", "waits_out", "derives_chunks", "sends_altered_first",
+    "takes_owed", "waits_out", "derives_chunks", "derives_late_deltas", "sends_altered_first",
 )  # fmt: skip
 """Guards of the driver's process and of the store, which are simulated here: not rules of the protocol, but removed alike."""
 

@@ -104,6 +104,8 @@ class World(Restores):
         """Whether a restore cuts Spark's log and the sinks at the checkpoint."""
         self.derives_chunks = "derives_chunks" not in off
         """Whether a learner derives the rows of altered operators from a snapshot that began before the table."""
+        self.derives_late_deltas = "derives_late_deltas" not in off
+        """Whether a learner derives them from a delta of the program before that comes after the table."""
         self.sends_altered_first = "sends_altered_first" not in off
         """Whether a snapshot has the rows of altered operators before the rows that a learner would derive them from."""
         self.waits_out = "waits_out" not in off

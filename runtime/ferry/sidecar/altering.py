@@ -32,7 +32,8 @@ class _Derivation:
     derive: Derive
     left: Iterator[pa.RecordBatch] | None
     """None: it is whole"""
-    installed: bool = False
+    since: int | None = None
+    """The first epoch of its program; None: no table has it yet"""
     again: bool = False
     """A chunk came meanwhile. Its rows may be older than rows that the scan has not reached, so the scan is repeated."""
 
@@ -55,7 +56,7 @@ class Altering:
         self._programs = programs
         # Chunks of the state before may still come: of a restore that a crash has interrupted.
         self._of = {
-            after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, True)
+            after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, program.since)
             for program in programs
             for after, before in program.altered
         }
@@ -66,9 +67,9 @@ class Altering:
     def begin(self, altered: Sequence[tuple[int, int]]) -> None:
         """Derive the state of these operators, (id, id before), and no other state that is not installed."""
         wanted = self.missing(altered)
-        if wanted == [(after, derivation.before) for after, derivation in self._of.items() if not derivation.installed]:
+        if wanted == [(after, derivation.before) for after, derivation in self._of.items() if derivation.since is None]:
             return
-        self._of = {after: derivation for after, derivation in self._of.items() if derivation.installed}
+        self._of = {after: derivation for after, derivation in self._of.items() if derivation.since is not None}
         with self._lock:
             for after, before in wanted:
                 self._states[after].drop(self._every)  # of a life that ended meanwhile
@@ -87,7 +88,7 @@ class Altering:
     @property
     def left_out(self) -> Collection[int]:
         """The operators that no table has yet: their state is copied to no other place."""
-        return {after for after, derivation in self._of.items() if not derivation.installed}
+        return {after for after, derivation in self._of.items() if derivation.since is None}
 
     def step(self) -> bool:
         """Derive a piece; False after the last piece."""
@@ -105,11 +106,20 @@ class Altering:
         return False
 
     # ---- changes of the state before
-    def applied(self, operator: int, delta: pa.RecordBatch, epoch: int, source: str) -> None:
-        """A delta was applied to the state of an operator."""
+    def applied(
+        self, operator: int, delta: pa.RecordBatch, epoch: int, source: str
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """A delta was applied to the state of an operator: derive it. Returns deltas of operators that a table has.
+
+        A learner may get the last deltas of the program before after the table with the altered operator.
+        """
+        late = list[tuple[int, pa.RecordBatch]]()
         for after, derivation in self._of.items():
-            if derivation.before == operator and not derivation.installed:
-                self._states[after].apply(derivation.derive(delta), epoch, source)
+            if derivation.before == operator and (derivation.since is None or epoch < derivation.since):
+                rows = derivation.derive(delta)
+                self._states[after].apply(rows, epoch, source)
+                late += [(after, rows)] * (derivation.since is not None)
+        return late
 
     def loaded(self, operator: int, chunk: pa.RecordBatch) -> None:
         """A chunk of a snapshot or a checkpoint was loaded into the state of an operator."""
@@ -127,7 +137,7 @@ class Altering:
     def release(self, epoch: int, watermarks: Sequence[int], copying: bool) -> None:
         """An epoch is final; watermarks by id. `copying`: copies may still need an obsolete state."""
         for after, derivation in self._of.items():
-            if not derivation.installed and derivation.before < len(watermarks):
+            if derivation.since is None and derivation.before < len(watermarks):
                 self._states[after].release(epoch, watermarks[derivation.before])
         for number in () if copying else self._obsolete:
             if self._states[number].statistics()["bytes"].any():
@@ -138,11 +148,11 @@ class Altering:
         """A table with these programs is in force. Returns whether it brings altered operators."""
         before = {number for program in self._programs for number in program.operators}
         self._programs = programs
-        now = {number for program in programs for number in program.operators}
-        fresh = [derivation for after, derivation in self._of.items() if after in now and not derivation.installed]
-        for derivation in fresh:
-            derivation.installed = True
-        for after in [after for after in self._of if after in before - now]:
+        now = {number: program.since for program in reversed(programs) for number in program.operators}
+        fresh = [after for after, derivation in self._of.items() if after in now and derivation.since is None]
+        for after in fresh:
+            self._of[after].since = now[after]
+        for after in [after for after in self._of if after in before - now.keys()]:
             del self._of[after]  # It was taken back.
         self._settle()
         return bool(fresh)

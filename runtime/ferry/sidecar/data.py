@@ -288,9 +288,10 @@ class Data:
                 (generation, number), state = commit_id.attempt, self.states[operator]
                 name = f"{generation}-{number}-{source}"
                 state.apply(batch, commit_id.step.epoch, name)
-                self.altering.applied(operator, batch, commit_id.step.epoch, name)
-                if self.archive is not None:
-                    self.archive.applied(operator, commit_id.step.epoch, source, batch)
+                derived = self.altering.applied(operator, batch, commit_id.step.epoch, name)
+                for state_of, rows in ((operator, batch), *derived):
+                    if self.archive is not None:
+                        self.archive.applied(state_of, commit_id.step.epoch, source, rows)
         self.attempt.forget_commit(commit_id)
 
     def _operator(self, step: Step) -> int:

@@ -159,6 +159,16 @@ def test_a_copy_that_begins_after_the_switch_has_the_newer_rows(tmp_path: Path) 
     assert rows(learner.states[1], AFTER) == rows(leader.states[1], AFTER)
 
 
+def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path) -> None:
+    """They come after the table, while the learner still copies; later deltas of that operator are of no concern."""
+    one = Instance(tmp_path, SWITCH)
+    one.records(0, [1, 2, 3], 5)
+    assert rows(one.states[1], AFTER) == expected(one) != []
+    one.epoch = 4
+    one.records(0, [4], 5)
+    assert len(rows(one.states[1], AFTER)) == 3
+
+
 def test_an_instance_that_was_not_loaded_derives_at_the_table_and_never_again(tmp_path: Path) -> None:
     one = Instance(tmp_path)
     one.records(0, [1, 2, 3], 5)
