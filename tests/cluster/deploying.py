@@ -260,7 +260,12 @@ class Play:
 
     def epochs(self, records: list[dict[str, Any]]) -> dict[int, Program]:
         """Programs by their first epoch, by the timeline of this run and of the run before it."""
-        return {**self.since, **{epoch: self.numbers[n] for n, epoch in in_force(records).items()}}
+        since, there = dict(self.since), in_force(records)
+        for number, epoch in sorted(there.items()):
+            # A number that was not seen yet: the driver has gone on without retired operators, with the same text.
+            seen = max(n for n in self.numbers if n == number or (n < number and n in (1, *there)))
+            since[epoch] = self.numbers[seen]
+        return since
 
     def lacks_windows(self, result: runner.Result) -> bool:
         """Whether the restore was refused, because an operator still fires its windows and the program has none of it."""

@@ -250,7 +250,7 @@ def programs(seed: int, first: Graph) -> tuple[tuple[int, Graph], ...]:
 
 
 def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
-    """A graph with an operator more, an operator less, other inputs of an operator, or an altered operator."""
+    """A graph with an operator more, an operator less, other inputs of an operator, an altered operator, or an operator beside a copy."""
     inputs = {n.id: [before[i].id if i != SOURCE else SOURCE for i in n.inputs] for n in before}
     timers, order = {i: node.timers for i, node in known.items()}, [node.id for node in before]
     # An operator returns under its last id.
@@ -264,10 +264,13 @@ def changed(rnd: Dice, before: Graph, known: dict[int, Node]) -> Graph:
         old = rnd.choice(windowed)
         new = next(i for i in range(max(known) + 1, 100) if size_of(i) == size_of(old))
         timers[new], origin[new], inputs[new] = False, old, inputs[old]
-        order[order.index(old)] = new
-        inputs = {i: [new if j == old else j for j in mine] for i, mine in inputs.items()}
-        what = "alter"
-    if what == "alter":
+        what = rnd.choice(("alter", "alter", "beside"))
+        if what == "alter":
+            order[order.index(old)] = new
+            inputs = {i: [new if j == old else j for j in mine] for i, mine in inputs.items()}
+        else:
+            order.insert(order.index(old), new)
+    if what in ("alter", "beside"):
         pass
     elif what == "drop" and len(order) > 1:
         lost = order.pop(rnd.randrange(len(order)))

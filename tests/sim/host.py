@@ -316,8 +316,9 @@ class Host:
         """Rows of altered operators that a row brings: of a snapshot which began before the table, or of a late delta."""
         if not (self.world.derives_chunks if epoch is None else self.world.derives_late_deltas):
             return []
-        programs = (p for p in self.files.saved.programs if epoch is None or epoch < p.since)
-        return [(after, *row[1:]) for program in programs for after, old in program.altered if old == row[0]]
+        programs = [p for p in self.files.saved.programs if epoch is None or epoch < p.since]
+        pairs = (pair for p in programs for pair in p.altered if pair[1] not in p.operators)
+        return [(after, *row[1:]) for after, old in pairs if old == row[0]]
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:
         world = self.world

@@ -23,6 +23,13 @@ class ProgramVersion(NamedTuple):
     """Ids of the stateful operators, by position."""
     altered: tuple[tuple[int, int], ...] = ()
     """Pairs of ids: the state of the first operator was derived from the state of the second one."""
+    silent: tuple[int, ...] = ()
+    """Ids of operators whose rows no sink gets: of a program that only runs beside the one whose rows are written."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether an operator and the one from which it was derived both run from its first epoch on."""
+        return any(before in self.operators for _, before in self.altered)
 
 
 Programs = tuple[ProgramVersion, ...]
@@ -59,14 +66,21 @@ def predecessor(programs: Programs, operator: int) -> int | None:
 
 def to_wire(programs: Programs) -> list[Any]:
     """Plain lists."""
-    return [[p.number, p.since, list(p.operators), *([p.altered] if p.altered else [])] for p in programs]
+    return [
+        [p.number, p.since, list(p.operators), *([p.altered, p.silent] if p.altered or p.silent else [])]
+        for p in programs
+    ]
 
 
 def from_wire(doc: Any) -> Programs:
     """Inverse of to_wire. Raises ValueError for programs that no job has."""
     programs = tuple(
         ProgramVersion(
-            int(number), int(since), tuple(map(int, ids)), tuple((int(a), int(b)) for pairs in more for a, b in pairs)
+            int(number),
+            int(since),
+            tuple(map(int, ids)),
+            tuple((int(a), int(b)) for pairs in more[:1] for a, b in pairs),
+            tuple(int(silent) for ids in more[1:] for silent in ids),
         )
         for number, since, ids, *more in doc
     )

@@ -28,7 +28,6 @@ from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.program_text import sealed
 from ferry.contract.programs import ProgramVersion, program_at
-from ferry.contract.results import result_of
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
 from ferry.contract.status import ProgramStatus
@@ -39,15 +38,12 @@ from ferry.driver.program import Program, works_for
 from ferry.driver.program_check import built_apart
 from ferry.driver.program_list import brief
 from ferry.driver.program_parts import same_parts
-from ferry.driver.retiring import ends, to_retire, with_retired
+from ferry.driver.retiring import Retirement, to_retire, with_retired
 from ferry.protocol import coordinator as core
 from ferry.spark.feeds import why_planned
 from ferry.system import program_texts
 
 log = logging.getLogger("ferry.driver")
-
-SETTLE_SECONDS = 10.0
-"""Between two tries to go on without retired operators."""
 
 LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
@@ -73,9 +69,7 @@ class Deploys:
         self._withdrawn = 0
         """Number of a program that is not to be deployed any more."""
         self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
-        self._ends: dict[int, dict[int, int]] = {}
-        """By number of the program in force: when the windows of its retired operators have fired, by id."""
-        self._settles_at = 0.0
+        self._retirement = Retirement()
         life.loop.on_deployed = self._outcomes.put
 
     def start(self) -> None:
@@ -234,9 +228,12 @@ class Deploys:
 
     def _load(self, record: ProgramRecord) -> None:
         """Load a program here and in tasks, then have the coordinator deploy it."""
-        self._phase = "loading"
         program = self._programs[record.number] = self._built(record)
         if program.loops is not None:
+            self._phase = "waiting for the first epoch of the program before"
+            while not program.loops.settled and self._withdrawn != record.number:
+                sleep(self._life.loop, 0.05)  # Tasks of three programs would leave no slot for the rows of that epoch.
+            self._phase = "loading"
             until = time.monotonic() + LOAD_SECONDS
             if not program.loops.load(record.number, program.works, lambda: time.monotonic() > until):
                 raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
@@ -353,13 +350,8 @@ class Deploys:
         record, program = self._life.announcer.catalogue.program(now.number), self._programs.get(now.number)
         if record is None or program is None or not record.retires or epoch < now.since or notes.flush:
             return
-        if now.number not in self._ends:
-            self._ends = {now.number: ends(record, program.plan, notes)}
-        results = self._life.loop.machine.commits.results
-        left = [n for n, end in self._ends[now.number].items() if result_of(results, n).high < end]
-        if left or time.monotonic() < self._settles_at:
+        if not self._retirement.is_over(record, program.plan, notes, self._life.loop.machine.commits.results):
             return
-        self._settles_at = time.monotonic() + SETTLE_SECONDS
         count = len(record.operators) - len(record.retires)
         settled = replace(
             self._record(DeployRequest(*record.pipeline, record.arguments, 0, record.text, record.attempt)),

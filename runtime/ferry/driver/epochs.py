@@ -195,6 +195,9 @@ class Epochs:
             else:
                 raise Bug(f"{order} inside an epoch")
         self.loop.post(core.EpochEnded(epoch))
+        if self._unsettled:
+            self._unsettled = self._failed_first = False
+            self._versions.settled(self._program.number)
         self._last_end = time.monotonic()
         record.lasted(self._last_end - mark, self._last_end)
         self._stage_times(record, mark)
@@ -209,9 +212,6 @@ class Epochs:
         """Run the program of this epoch."""
         at = program_at(self.loop.machine.table.programs, epoch)
         if at.number == self._program.number:
-            if self._unsettled and epoch > at.since:
-                self._unsettled = self._failed_first = False
-                self._versions.settled(at.number)
             return
         program = self._program = self._versions.version(at.number, epoch)
         plan = self.plan = program.plan

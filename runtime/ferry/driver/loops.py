@@ -194,6 +194,11 @@ class Loops:
             self.forget(*[number for number in self._works if number < program])
             self._keep_program(program, slots)
 
+    @property
+    def settled(self) -> bool:
+        """Whether only the program in force has loops."""
+        return len(self._works) == 1
+
     def has(self, program: int) -> bool:
         """Whether loops of this program are kept."""
         return program in self._works

@@ -7,6 +7,7 @@ A retired operator reads its inputs only for their event times, so its watermark
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
+from ferry.contract.results import Results, result_of
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown
 from ferry.driver import session
@@ -26,6 +28,9 @@ from ferry.driver.program_parts import Signatures, has_users_code, signatures_of
 from ferry.spark import compile
 from ferry.spark.compile import CompiledPipeline
 from ferry.system import program_texts
+
+SETTLE_SECONDS = 10.0
+"""Between two tries to go on without retired operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,25 @@ def _moved(side: Input, ids: Sequence[int], at: dict[int, int], retired: set[int
         return replace(side, closed=True)
     origin = ids[side.origin]
     return replace(side, origin=at[origin], closed=origin not in retired)
+
+
+class Retirement:
+    """When the operators that the program in force retires have fired their windows."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, dict[int, int]] = {}
+        """By number of the program: when the windows of its retired operators have fired, by id."""
+        self._again_at = 0.0
+
+    def is_over(self, record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes, results: Results) -> bool:
+        """Whether the program can go on without them; at most once in SETTLE_SECONDS. `notes`: of the present epoch."""
+        if record.number not in self._ends:
+            self._ends = {record.number: ends(record, plan, notes)}
+        left = [n for n, end in self._ends[record.number].items() if result_of(results, n).high < end]
+        if left or time.monotonic() < self._again_at:
+            return False
+        self._again_at = time.monotonic() + SETTLE_SECONDS
+        return True
 
 
 def ends(record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes) -> dict[int, int]:

@@ -90,6 +90,8 @@ class Rules:
     """Files that a leader has written for an abandoned checkpoint count for no other one."""
     programs_first: bool = True
     """The first epoch of a deployed program begins once the journal has the program."""
+    beside_alone: bool = True
+    """A program with operators beside those from which they are derived begins while nothing is copied."""
     programs_since_next: bool = True
     """A deployed program is in force from the next epoch on, never for an epoch that has committed a step."""
     programs_kept: bool = True

@@ -59,6 +59,7 @@ class Altering:
             after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, program.since)
             for program in programs
             for after, before in program.altered
+            if before not in program.operators
         }
         self._obsolete: set[int] = set()
         """Operators whose state is not needed any more."""
@@ -139,7 +140,7 @@ class Altering:
         for after, derivation in self._of.items():
             if derivation.since is None and derivation.before < len(watermarks):
                 self._states[after].release(epoch, watermarks[derivation.before])
-        for number in () if copying else self._obsolete:
+        for number in () if copying or len(self._programs) > 1 else self._obsolete:
             if self._states[number].statistics()["bytes"].any():
                 self._states[number].drop(self._every)
 
@@ -147,11 +148,16 @@ class Altering:
     def install(self, programs: Programs) -> bool:
         """A table with these programs is in force. Returns whether it brings altered operators."""
         before = {number for program in self._programs for number in program.operators}
+        if self._programs[-1].beside:
+            self._obsolete |= {number for pair in self._programs[-1].altered for number in pair}
         self._programs = programs
         now = {number: program.since for program in reversed(programs) for number in program.operators}
         fresh = [after for after, derivation in self._of.items() if after in now and derivation.since is None]
         for after in fresh:
             self._of[after].since = now[after]
+        # Operators that go on beside their copies bring rows of their own.
+        for after in [n for n, of in self._of.items() if of.since is not None and of.before in programs[-1].operators]:
+            del self._of[after]
         for after in [after for after in self._of if after in before - now.keys()]:
             del self._of[after]  # It was taken back.
         self._settle()
@@ -160,5 +166,5 @@ class Altering:
     def _settle(self) -> None:
         if len(self._programs) == 1:
             now = self._programs[0]
-            self._obsolete |= {before for _, before in now.altered if before not in now.operators}
+            self._obsolete |= {before for _, before in now.altered}
             self._obsolete -= {*now.operators}

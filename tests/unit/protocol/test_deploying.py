@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,22 @@ def test_a_deploy_can_be_withdrawn_until_it_is_in_force() -> None:
     load(one, A, B)
     epoch(one, 1, operators=1)
     assert deployed(one) == [c.Deployed(2, "it was withdrawn")]
+
+
+def test_a_program_with_operators_beside_their_origins_waits_for_copies() -> None:
+    one = Top([(A, B)], (A, B, C), c.CoordinatorSettings())
+    one.stop = (m.LoadProgram, m.Chunk)
+    one.epoch(0)
+    one.tell(c.Deploy(2, (1, 0), b"", altered=((1, 0),), silent=(1,)))
+    load(one, A, B, C)
+    table = one.driver.table
+    learning = replace(table, groups=(replace(table.groups[0], learners=(C,)),))
+    one.driver.journaling.table = learning
+    assert not one.driver.deploying.is_due(1), "a chunk of operator 0 would not tell what operator 1 has"
+    one.driver.journaling.table = table
+    assert one.driver.deploying.is_due(1)
+    epoch(one, 1, operators=2)
+    assert one.driver.table.programs[-1] == ProgramVersion(2, 1, (1, 0), ((1, 0),), (1,))
 
 
 def begun_but_not_journaled(one: Top) -> list[Any]:

@@ -169,6 +169,28 @@ def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path)
     assert len(rows(one.states[1], AFTER)) == 3
 
 
+def test_an_operator_beside_the_one_it_was_derived_from_is_on_its_own(tmp_path: Path) -> None:
+    """Neither deltas nor chunks of the other one are derived any more. The state that is in no program goes."""
+    beside = ProgramVersion(2, 5, (1, 0), ALTERED, silent=(1,))
+    for gone, programs in ((0, (1,)), (1, (0,))):
+        one = Instance(tmp_path / str(gone))
+        one.records(0, [1, 2, 3], 5)
+        one.altering.begin(ALTERED)
+        one.derive()
+        assert one.altering.install((*LOADING, beside)) and not one.altering.install((beside,))
+        one.records(0, [4], 5)
+        chunk = expected_rows(one)
+        one.load(next(iter(one.states[0].snapshot(EVERY))))
+        assert len(rows(one.states[1], AFTER)) == 3 and chunk.num_rows == 4
+        last = ProgramVersion(3, 9, programs, ALTERED if gone == 0 else ())
+        one.altering.install((beside, last))
+        one.altering.release(9, (0, 0), copying=False)
+        assert all(state.statistics()["entries"].sum() for state in one.states), "its last epoch may be repeated"
+        one.altering.install((last,))
+        one.altering.release(9, (0, 0), copying=False)
+        assert [bool(state.statistics()["entries"].sum()) for state in one.states] == [gone == 1, gone == 0]
+
+
 def test_an_instance_that_was_not_loaded_derives_at_the_table_and_never_again(tmp_path: Path) -> None:
     one = Instance(tmp_path)
     one.records(0, [1, 2, 3], 5)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
-from ferry.contract.programs import Programs, ProgramVersion, program_at
+from ferry.contract.programs import Programs, program_at
 from ferry.protocol.coordinator.commits import Commits
 from ferry.protocol.coordinator.io import Deploy, Deployed, Phase, Withdraw
 from ferry.protocol.coordinator.journaling import Journaling
@@ -147,15 +147,14 @@ class Deploying:
         """Whether this epoch, which has done nothing yet, is the first one of the program.
 
         A copy without a snapshot waits until the state from before its start has expired: what it skips is known of the
-        operators in force only.
+        operators in force only. Any copy waits for operators that are derived from operators which go on: a learner could
+        not tell which rows of a chunk are older than the table.
         """
-        return (
-            self.wanted is not None
-            and epoch >= self.wanted.at
-            and not self._waited_for()
-            and not self._journaling.table.at_window
-            and self._journaling.up
-        )
+        if self.wanted is None or epoch < self.wanted.at or self._waited_for() or not self._journaling.up:
+            return False
+        table, rules = self._journaling.table, self._driver.rules
+        copying = any(group.learners for group in table.groups) and rules.beside_alone
+        return not table.at_window and not (copying and self.wanted.version(epoch).beside)
 
     def programs(self, epoch: int) -> Programs:
         """The programs of the next table: the present one until `epoch`, then the deployed one."""
@@ -164,7 +163,7 @@ class Deploying:
         assert self.wanted is not None
         since = epoch if self._driver.rules.programs_since_next else epoch - 1
         before = program_at(self._journaling.table.programs, epoch - 1)
-        return (before, ProgramVersion(self.wanted.number, since, self.wanted.operators, self.wanted.altered))
+        return (before, self.wanted.version(since))
 
     def in_force(self) -> None:
         """Another table is in force: if it has the deployed program, the deploy is over."""

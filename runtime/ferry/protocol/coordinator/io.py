@@ -7,6 +7,7 @@ from typing import Final
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, Fragment, InstanceId, Step
 from ferry.contract.plans import Plan
+from ferry.contract.programs import ProgramVersion
 from ferry.contract.records import record
 from ferry.contract.results import Results
 from ferry.contract.routing import Table, Version
@@ -195,6 +196,12 @@ class Deploy:
     """See `contract.programs.ProgramVersion`."""
     base: int = 0
     """The program in force with which it was compared; 0: any."""
+    silent: tuple[int, ...] = ()
+    """See `contract.programs.ProgramVersion`."""
+
+    def version(self, since: int) -> ProgramVersion:
+        """The row of the table."""
+        return ProgramVersion(self.number, since, self.operators, self.altered, self.silent)
 
 
 @record
