@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ferry.contract.durations import milliseconds
 from ferry.contract.errors import Fault, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate
 from ferry_operator.cli import targets
@@ -22,7 +23,7 @@ from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
-from ferry_operator.local.deploys import LocalDeploys
+from ferry_operator.local.deploys import IN_FORCE, LocalDeploys
 from ferry_operator.local.run_command import FAILED, REFUSED
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def deploy(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Show the effects, and change nothing.")] = False,
     at_epoch: Annotated[int, typer.Option(min=0, metavar="EPOCH", help="Not before this epoch.")] = 0,
+    shadow: Annotated[
+        int, typer.Option(min=0, metavar="EPOCHS", help="Run it beside the present one, and compare the rows.")
+    ] = 0,
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="Keep the present one up to date, for an exact rollback, such as 10m.")
+    ] = "",
     wait: Wait = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +76,15 @@ def deploy(
     The name identifies an operator: with the same key, window and aggregates it keeps its
     state. A program that cannot be deployed is refused with a reason, and the job goes on
     with its present program. The exit code is 2 then.
+
+    With `--shadow` both programs read the same records, and only the rows of the present one
+    are written. After these epochs the new one goes on alone if no row differs; else the
+    present one does, and the exit code is 2. Within `--keep`, a rollback goes on with state
+    as if nothing had been deployed.
     """
+    if shadow and keep:
+        raise SpecRefused("--shadow and --keep: choose one; a shadow leaves the present program in force")
+    kept = milliseconds(keep, "--keep") / 1000 if keep else 0.0
     target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
     begin: Callable[[], int]
     deploys: JobPrograms
@@ -80,8 +95,12 @@ def deploy(
     if isinstance(target, Local):
         local = deploys = LocalDeploys(Path(target.entry.directory))
         fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
-        begin = partial(local.deploy, {**request, "at": at_epoch})
+        begin = partial(local.deploy, {**request, "at": at_epoch, "shadow": shadow, "keep": kept})
     else:
+        if shadow or keep:
+            raise SpecRefused(
+                "--shadow and --keep: only for jobs on this machine; a StreamJob has no field for them yet"
+            )
         remote = deploys = _remote(target)
         if file is not None and (beside := _remote_helpers(file)):
             say(f"{job}: the program imports {', '.join(beside)}: the job takes such modules from its image")
@@ -95,7 +114,9 @@ def deploy(
             show_json({"job": job, "operators": [_fate(one) for one in fates]})
         return
     number = _patiently(job, begin, deadline)
-    _await(job, deploys, number, deadline, as_json)
+    _await(job, deploys, number, deadline, as_json and not shadow)
+    if shadow:
+        _await_verdict(job, deploys, number, as_json)
 
 
 @app.command()
@@ -141,7 +162,7 @@ def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
             file,
             Path(record["folder"]).name if record["folder"] else "",
             ", ".join(record["operators"]),
-            record["refused"],
+            record["refused"] or (_compared(record["compared"]) if record["compared"] else ""),
         )
         table.add_row(*map(Text, cells))
     show(table)
@@ -194,6 +215,42 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
             time.sleep(LOOK_SECONDS)
 
 
+def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
+    """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
+    shown, compared = "", dict[str, Any]()
+    while True:
+        try:
+            programs = deploys.programs()
+        except Unreachable:
+            programs = []
+        record = next((one for one in programs if one["number"] == number), None)
+        if record is not None:
+            compared = record["compared"] or compared
+            if compared and (text := _compared(compared)) != shown:
+                say(f"{job}: {text}")
+                shown = text
+            if record["state"] != "shadow":
+                break
+        time.sleep(LOOK_SECONDS * 2)
+    now = next(one["number"] for one in programs if one["state"] in IN_FORCE)
+    differ = bool(compared.get("missing") or compared.get("more"))
+    if as_json:
+        show_json({"job": job, **record, "inForce": now})
+    for name in compared.get("uncompared", ()):
+        say(f"{job}: {name} was not compared: only one of the programs writes to it")
+    for example in compared.get("examples", ()):
+        print(f"  {example}")
+    if record["state"] == "refused" or differ or not compared:
+        say(f"{job}: the shadow is over, and program {now} goes on")
+        raise typer.Exit(REFUSED)
+    print(f"{job}: no row differs: program {now} goes on, which is program {number} alone")
+
+
+def _compared(compared: dict[str, Any]) -> str:
+    rows = f"{compared['rows']:,} rows of {compared['epochs']:,} epochs"
+    return f"{rows}: {compared['missing']:,} are missing, {compared['more']:,} are more"
+
+
 def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json: bool) -> None:
     """Show the phases of a deploy until its end. A driver that restarts goes on with it."""
     shown = ""
@@ -215,11 +272,12 @@ def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json
                 show_json({"job": job, **record})
             say(f"{job}: program {number} is refused: {record['refused']}. The job goes on with its present program")
             raise typer.Exit(REFUSED)
-        if state in ("in force", "over") and record is not None:
+        if state in ("in force", "over", "shadow") and record is not None:
             if as_json:
                 show_json({"job": job, **record})
             else:
-                print(f"{job}: program {number} is in force from epoch {record['since']} on")
+                what = "runs as a shadow" if state == "shadow" else "is in force"
+                print(f"{job}: program {number} {what} from epoch {record['since']} on")
             return
         if state and state != shown:
             say(f"{job}: program {number}: {state}")

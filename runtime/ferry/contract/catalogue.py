@@ -32,6 +32,17 @@ class Retired(NamedTuple):
     """the number of the program whose text has it"""
 
 
+class Beside(NamedTuple):
+    """A program that runs together with the program before it, on the same records; the rows of only one are written."""
+
+    program: int
+    """the number of the program before, whose operators are the last ones"""
+    shadow: int
+    """epochs for which the rows of both are compared while only the program before writes; 0: it is kept"""
+    keep: float
+    """seconds for which the program before goes on, so that a rollback finds its state up to date"""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramRecord:
     """One program of a job."""
@@ -70,6 +81,19 @@ class ProgramRecord:
     """Of this text."""
     attempt: str = ""
     """Of the same program with another word here, a refused deploy is tried again."""
+    beside: Beside | None = None
+    """Set while it runs together with the program before it."""
+    silent: tuple[int, ...] = ()
+    """Ids of its operators whose rows are not written."""
+    drops: tuple[int, ...] = ()
+    """Ids whose state goes once it is in force: of the other half of the program before it."""
+    compared: dict[str, Any] = field(default_factory=dict)
+    """Of a shadow: how the rows of both programs differed."""
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the rows of the program before it are written."""
+        return self.beside is not None and self.beside.shadow > 0
 
     def since_in(self, now: ProgramVersion) -> int | None:
         """Its first epoch. The table knows it a moment before the journal does, if the program is `now`, in force."""
@@ -88,6 +112,7 @@ class ProgramRecord:
             "operators": [descriptor.name for descriptor in self.descriptors],
             "deployedAt": self.deployed_at,
             "refused": self.refused,
+            "compared": self.compared,
         }
 
     @property
@@ -122,6 +147,10 @@ class DeployRequest:
     """The packed text of the program, which `file` only names then."""
     attempt: str = ""
     """See `ProgramRecord`."""
+    shadow: int = 0
+    """See `Beside`."""
+    keep: float = 0.0
+    """See `Beside`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +162,7 @@ class Catalogue:
     programs: tuple[ProgramRecord, ...]
     """Ordered by number."""
     void: tuple[int, ...] = ()
-    """Ids of altered operators whose deploy was refused: they have no state, and are never used again."""
+    """Ids without a state, which are never used again: altered operators of a refused deploy, and dropped ones."""
 
     @property
     def ids(self) -> dict[str, int]:
@@ -143,11 +172,13 @@ class Catalogue:
     def before(self, number: int) -> list[ProgramRecord]:
         """The programs that were in force before the program in force, which has this number: to these a job can go back.
 
-        Without programs that only went on without retired operators, and without the program that this one goes on with.
+        Without programs that only went on without retired operators, without shadows, and without the program that this
+        one goes on with.
         """
         now = self.program(number)
         settled = number if now is None or now.settles is None else now.settles
-        return [p for p in self.programs if p.since is not None and p.settles is None and p.number < settled]
+        before = [p for p in self.programs if p.since is not None and p.settles is None and p.number < settled]
+        return [p for p in before if not p.is_shadow]
 
     def program(self, number: int) -> ProgramRecord | None:
         """The program with this number, unless it is forgotten."""
@@ -168,11 +199,14 @@ class Catalogue:
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
-        void = {after for after, _ in program.altered if program.refused}
+        if program.refused:
+            void = {*self.void, *(after for after, _ in program.altered)} - {*program.drops}
+        else:
+            void = {*self.void, *(program.drops if program.since is not None else ())}
         return Catalogue(
             tuple(operators) or self.operators,
             tuple(sorted(kept, key=lambda one: one.number)),
-            tuple(sorted({*self.void, *void})),
+            tuple(sorted(void)),
         )
 
     def dump(self) -> str:
@@ -201,6 +235,9 @@ class Catalogue:
                     **known(ProgramRecord, document),
                     "operators": tuple(document["operators"]),
                     "retires": tuple(Retired(*one) for one in document.get("retires", ())),
+                    "beside": Beside(*document["beside"]) if document.get("beside") else None,
+                    "silent": tuple(document.get("silent", ())),
+                    "drops": tuple(document.get("drops", ())),
                     "altered": tuple((after, before) for after, before in document.get("altered", ())),
                     "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
                 }

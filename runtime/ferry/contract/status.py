@@ -97,7 +97,7 @@ class ProgramStatus:
 
     number: int
     state: str
-    """in force, first epoch, refused, over; or a phase of its deploy"""
+    """in force, first epoch, shadow, kept, refused, over; or a phase of its deploy"""
     since: int | None = None
     """its first epoch; None: it is not in force, and never was"""
     identity: str = ""

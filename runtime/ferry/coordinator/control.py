@@ -80,6 +80,9 @@ class DeployBody(BaseModel):
     text: Annotated[str, StringConstraints(max_length=TEXT_BYTES_MAX)] = ""
     """the text of the program, which `file` only names then"""
     attempt: str = ""
+    shadow: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    keep: Annotated[float, Field(ge=0, le=30 * 86400)] = 0
+    """seconds"""
 
 
 class RollbackBody(BaseModel):

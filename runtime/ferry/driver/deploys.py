@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ferry.connectors.splits import Splits
-from ferry.contract.catalogue import DeployRequest, ProgramRecord
+from ferry.contract.catalogue import Beside, DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import FerryError, Final, Refusal, SpecRefused, Superseded, UserCodeFailed
 from ferry.contract.last_words import words_of
@@ -31,14 +31,16 @@ from ferry.contract.programs import ProgramVersion, program_at
 from ferry.contract.run_directory import PROGRAMS
 from ferry.contract.settings import CONTINUOUS
 from ferry.contract.status import ProgramStatus
+from ferry.driver.beside import both, comparison_in, plan_of
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
 from ferry.driver.program_check import built_apart
-from ferry.driver.program_list import brief
+from ferry.driver.program_list import ProgramList
 from ferry.driver.program_parts import same_parts
-from ferry.driver.retiring import Retirement, to_retire, with_retired
+from ferry.driver.retiring import to_retire
+from ferry.driver.settling import Settling
 from ferry.protocol import coordinator as core
 from ferry.spark.feeds import why_planned
 from ferry.system import program_texts
@@ -50,7 +52,6 @@ LOAD_SECONDS = 60.0
 
 OPEN_SECONDS = 30.0
 """Time for the new sinks of a program: its first epoch waits for them, and so does the job."""
-
 
 OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
 
@@ -69,7 +70,8 @@ class Deploys:
         self._withdrawn = 0
         """Number of a program that is not to be deployed any more."""
         self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
-        self._retirement = Retirement()
+        self._settling = Settling(life)
+        self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
         life.loop.on_deployed = self._outcomes.put
 
     def start(self) -> None:
@@ -85,13 +87,24 @@ class Deploys:
     def _in_force(self) -> ProgramVersion:
         return self._life.loop.machine.table.programs[-1]
 
+    @property
+    def _now(self) -> ProgramRecord | None:
+        return self._life.announcer.catalogue.program(self._in_force.number)
+
     # ---- requests
     def catalogue(self) -> dict[str, Any]:
         """All operators of the job and the ids in force: a check compares a program with them."""
-        return {"catalogue": self._life.announcer.catalogue.dump(), "inForce": self._in_force.operators}
+        now = self._in_force
+        written = [number for number in now.operators if number not in now.silent]
+        return {"catalogue": self._life.announcer.catalogue.dump(), "inForce": written}
 
     def request(self, request: DeployRequest) -> int:
         """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
+        if (now := self._now) is not None and now.beside is not None:
+            raise Refusal(
+                f"program {now.number} runs beside program {now.beside.program} (`ferry versions`): wait for its end, or "
+                "end it by `ferry rollback`"
+            )
         record = self._record(request)
         self._begin(record, lambda: self._deploy(record))
         return record.number
@@ -110,6 +123,11 @@ class Deploys:
             there = self._life.loop.machine.table.programs[0].number
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
             return int(there)
+        record = self._now
+        if record is not None and record.beside is not None and number in (None, record.beside.program):
+            alone = self._settling.back(record, self._next_number())
+            self._begin(alone, lambda: self._journal(alone))
+            return alone.number
         before = catalogue.before(now)
         chosen = catalogue.program(number) if number is not None else (before[-1] if before else None)
         if chosen is None or chosen.number == now or chosen.since is None:
@@ -124,45 +142,24 @@ class Deploys:
 
     def programs(self) -> list[dict[str, Any]]:
         """All programs that are remembered, the newest first."""
-        now = self._in_force
-        return [self._shown(one, now) for _, one in sorted(self._known().items(), reverse=True)]
-
-    def _known(self) -> dict[int, ProgramRecord]:
-        """All programs that are remembered, by number, also one that is not journaled yet."""
-        under_way = self._under_way
-        known = {one.number: one for one in self._life.announcer.catalogue.programs}
-        return known | ({under_way.number: under_way} if under_way is not None else {})
-
-    def _shown(self, record: ProgramRecord, now: ProgramVersion) -> dict[str, Any]:
-        return record.listed(now, self._state(record, now))
-
-    def _state(self, record: ProgramRecord, now: ProgramVersion) -> str:
-        if record.number == now.number:
-            return "first epoch" if self._may_take_back(now.number) else "in force"
-        if record.refused:
-            return "refused"
-        mine = self._under_way is not None and self._under_way.number == record.number
-        return self._phase if mine else "wanted" if record.number > now.number else "over"
+        return self._list.programs()
 
     def brief(self) -> tuple[ProgramStatus, ...]:
         """The program in force, and the newest one if it is another one."""
-        now, known, catalogue = self._in_force, self._known(), self._life.announcer.catalogue
-        numbers = (number for number in sorted({now.number, max(known)}) if number in known)
-        return tuple(brief(known[n], now, self._state(known[n], now), catalogue) for n in numbers)
+        return self._list.brief()
 
     # ---- one deploy
     def _record(self, request: DeployRequest) -> ProgramRecord:
-        catalogue, settings = self._life.announcer.catalogue, self._life.settings
-        now = catalogue.program(self._in_force.number)
+        now, settings = self._now, self._life.settings
         arguments = request.arguments if request.arguments is not None else (now.arguments if now is not None else {})
         folder = (
             program_texts.written(settings.path, request.file or "", request.text) if request.text else request.folder
         )
         if folder is not None and Path(folder).parent != settings.path / PROGRAMS:
             raise Refusal(f"{folder} is no copy of a program of this run")
-        number = max(catalogue.programs[-1].number, self._in_force.number) + 1
+        beside = Beside(self._in_force.number, request.shadow, request.keep) if request.shadow or request.keep else None
         return ProgramRecord(
-            number,
+            self._next_number(),
             (),
             (),
             module=request.module,
@@ -176,7 +173,11 @@ class Deploys:
             text=request.text,
             seal=sealed(request.text, settings.secret) if request.text else "",
             attempt=request.attempt,
+            beside=beside,
         )
+
+    def _next_number(self) -> int:
+        return int(max(self._life.announcer.catalogue.programs[-1].number, self._in_force.number)) + 1
 
     def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:
         with self._lock:
@@ -207,6 +208,10 @@ class Deploys:
         announcer = self._life.announcer
         before = self._programs.get(self._in_force.number, self._life.program)
         now = announcer.catalogue.program(self._in_force.number)
+        if record.beside is not None and now is not None:
+            record = replace(record, operators=diff.ids, descriptors=tuple(descriptors))
+            self._journal(*both(record, now, before.plan.operators, diff, len(announcer.catalogue.operators)))
+            return
         wanted = (*diff.ids, *(old for _, old in diff.altered))
         retires = to_retire(now, before.plan.operators, wanted) if now is not None else ()
         ids = (*diff.ids, *(one.operator for one in retires))
@@ -217,12 +222,17 @@ class Deploys:
 
     def _again(self, wanted: ProgramRecord) -> None:
         """Compare a wanted program anew: after a restore another program is in force."""
-        self._deploy(replace(wanted, base=self._in_force.number, settles=None))
+        now = self._in_force.number
+        beside = None if wanted.beside is None else wanted.beside._replace(program=now)
+        self._deploy(replace(wanted, base=now, settles=None, altered=(), drops=(), beside=beside))
 
-    def _journal(self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> None:
-        """Journal a program as wanted, and load it."""
+    def _journal(
+        self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = (), over: ProgramRecord | None = None
+    ) -> None:
+        """Journal a program as wanted, and load it. `over`: the program that it follows, with its comparison."""
         announcer = self._life.announcer
-        announcer.record(announcer.catalogue.with_program(record, operators), self._life.loop.machine.generation)
+        catalogue = announcer.catalogue if over is None else announcer.catalogue.with_program(over)
+        announcer.record(catalogue.with_program(record, operators), self._life.loop.machine.generation)
         self._under_way = record
         self._load(record)
 
@@ -242,7 +252,9 @@ class Deploys:
         self._phase = f"waiting for epoch {record.at}" if record.at > self._life.metrics.epoch + 1 else self._phase
         document = self._life.announcer.catalogue.dump().encode()
         self._life.loop.post(
-            core.Deploy(record.number, record.operators, document, record.at, record.altered, record.base)
+            core.Deploy(
+                record.number, record.operators, document, record.at, record.altered, record.base, record.silent
+            )
         )
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
@@ -280,7 +292,7 @@ class Deploys:
         text = replace(text, plan=same_parts(before.plan, before.signatures, text.plan, text.signatures))
         life.texts.keep(text)
         catalogue = life.announcer.catalogue
-        plan, signatures = with_retired(settings, record, text, lambda number: life.texts.of(number, catalogue))
+        plan, signatures = plan_of(settings, record, text, lambda number: life.texts.of(number, catalogue))
         works = works_for(settings, life.env, plan)
         if before.mode == CONTINUOUS and (planned := why_planned(plan, works)):
             raise SpecRefused(planned)
@@ -345,22 +357,17 @@ class Deploys:
             loops.settle(number)
 
     def ended(self, epoch: int, notes: EpochNotes) -> None:
-        """An epoch is published: go on without the retired operators once their windows have fired."""
+        """An epoch is published: another program may have to follow."""
         now = self._in_force
-        record, program = self._life.announcer.catalogue.program(now.number), self._programs.get(now.number)
-        if record is None or program is None or not record.retires or epoch < now.since or notes.flush:
+        record, program = self._now, self._programs.get(now.number)
+        if record is None or program is None or epoch < now.since or notes.flush:
             return
-        if not self._retirement.is_over(record, program.plan, notes, self._life.loop.machine.commits.results):
+        if (following := self._settling.following(record, program, notes, self._next_number())) is None:
             return
-        count = len(record.operators) - len(record.retires)
-        settled = replace(
-            self._record(DeployRequest(*record.pipeline, record.arguments, 0, record.text, record.attempt)),
-            operators=record.operators[:count],
-            descriptors=record.descriptors[:count],
-            settles=record.settles or record.number,
-        )
+        if (comparison := comparison_in(program.plan)) is not None:
+            record = replace(record, compared=comparison.listed())
         with suppress(Refusal):  # Another deploy is under way.
-            self._begin(settled, lambda: self._journal(settled))
+            self._begin(following, lambda: self._journal(following, over=record))
 
     def _take_outcomes(self) -> None:
         while True:

@@ -29,11 +29,12 @@ from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.beginning import beginning, begun_with, require_newest
+from ferry.driver.beside import plan_of
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.driver.program import Program, prepared
 from ferry.driver.restoring import Restoring
-from ferry.driver.retiring import Texts, with_retired
+from ferry.driver.retiring import Texts
 from ferry.driver.sink_startup import SinkStartup
 from ferry.driver.stages import StageHook
 from ferry.durable.catalog import CheckpointCatalog
@@ -96,7 +97,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     text = inputs.built(lambda: texts.build(record), is_begun, metrics)
     texts.keep(text)
     plan, signatures = inputs.built(
-        lambda: with_retired(settings, record, text, lambda number: texts.of(number, known)), is_begun, metrics
+        lambda: plan_of(settings, record, text, lambda number: texts.of(number, known)), is_begun, metrics
     )
     program = prepared(settings, env, spark, plan, signatures, record.number)
     if env.standby:

@@ -32,6 +32,7 @@ from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.contract.user_code import USER_CODE, function_name, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
+from ferry.driver.comparison import Compared
 from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.instance_watch import InstanceWatch
@@ -154,7 +155,7 @@ class Publisher:
                 if fired is None:
                     self.loop.post(core.ReadFailed(order.step))
                     return False
-                record.fired += fired
+                record.fired += fired if any(not isinstance(o.sink, Compared) for o in self._outputs[operator]) else 0
         if not self._publish_united(order):
             return False
         if not record.fired:

@@ -116,8 +116,9 @@ class Restoring:
         A pipeline with other operators is a deploy: its program begins with the epoch after the checkpoint.
         """
         before, mine = _program_of(manifest), self.catalogue.programs[-1]
+        written = [number for number in before.operators if number not in before.silent]
         try:
-            diff = program_diff(Catalogue(manifest.operators, ()), before.operators, self._operators)
+            diff = program_diff(Catalogue(manifest.operators, (), before.silent), written, self._operators)
         except SpecRefused as error:
             raise SpecRefused(
                 f"restoreFrom: {error}: checkpoint {manifest.number} has other operators than this pipeline"

@@ -7,7 +7,6 @@ A retired operator reads its inputs only for their event times, so its watermark
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,6 @@ from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
-from ferry.contract.results import Results, result_of
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown
 from ferry.driver import session
@@ -28,9 +26,6 @@ from ferry.driver.program_parts import Signatures, has_users_code, signatures_of
 from ferry.spark import compile
 from ferry.spark.compile import CompiledPipeline
 from ferry.system import program_texts
-
-SETTLE_SECONDS = 10.0
-"""Between two tries to go on without retired operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,9 @@ def with_retired(
         of = text(retired.program)
         ids = of.record.operators
         old = of.plan.operators[ids.index(retired.operator)]
-        inputs = tuple(_moved(side, ids, at, {one.operator for one in record.retires}) for side in old.inputs)
+        there = {d.name: position for position, d in enumerate(record.descriptors[: len(now.plan.operators)])}
+        places = [at.get(number, there.get(d.name, -1)) for number, d in zip(ids, of.record.descriptors, strict=True)]
+        inputs = tuple(_moved(side, ids, places, {one.operator for one in record.retires}) for side in old.inputs)
         sources |= {s.origin: of.plan.sources[s.origin] for s in inputs if isinstance(s.origin, str)}
         operators.append(Operator(replace(old.descriptor, index=at[retired.operator]), inputs, old.gives))
         for output, signature in zip(of.plan.outputs, of.signatures.sinks, strict=False):
@@ -153,31 +150,11 @@ def _conflict(operator: Operator, sink: Sink) -> str:
     )
 
 
-def _moved(side: Input, ids: Sequence[int], at: dict[int, int], retired: set[int]) -> Input:
-    """An input of a retired operator: rows of retired operators, and the event times of all else."""
+def _moved(side: Input, ids: Sequence[int], places: Sequence[int], retired: set[int]) -> Input:
+    """An input of a retired operator: rows of retired operators, and the event times of all else. `places`: in the plan."""
     if not isinstance(side.origin, int):
         return replace(side, closed=True)
-    origin = ids[side.origin]
-    return replace(side, origin=at[origin], closed=origin not in retired)
-
-
-class Retirement:
-    """When the operators that the program in force retires have fired their windows."""
-
-    def __init__(self) -> None:
-        self._ends: dict[int, dict[int, int]] = {}
-        """By number of the program: when the windows of its retired operators have fired, by id."""
-        self._again_at = 0.0
-
-    def is_over(self, record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes, results: Results) -> bool:
-        """Whether the program can go on without them; at most once in SETTLE_SECONDS. `notes`: of the present epoch."""
-        if record.number not in self._ends:
-            self._ends = {record.number: ends(record, plan, notes)}
-        left = [n for n, end in self._ends[record.number].items() if result_of(results, n).high < end]
-        if left or time.monotonic() < self._again_at:
-            return False
-        self._again_at = time.monotonic() + SETTLE_SECONDS
-        return True
+    return replace(side, origin=places[side.origin], closed=ids[side.origin] not in retired)
 
 
 def ends(record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes) -> dict[int, int]:

@@ -34,6 +34,8 @@ def deriving(before: OperatorDescriptor, after: OperatorDescriptor) -> Derive:
         >>> deriving(counts, wider)(pa.RecordBatch.from_pydict(row, state_schema(counts))).to_pydict()["n"]
         [5]
     """
+    if after.kind == "process":
+        return lambda rows: rows
     if after.kind == "join":
         return lambda rows: _rows(rows, state_schema(after))
     return lambda rows: _aggregates(rows, before, after)

@@ -148,7 +148,7 @@ class Altering:
     def install(self, programs: Programs) -> bool:
         """A table with these programs is in force. Returns whether it brings altered operators."""
         before = {number for program in self._programs for number in program.operators}
-        if self._programs[-1].beside:
+        if self._programs and self._programs[-1].beside:
             self._obsolete |= {number for pair in self._programs[-1].altered for number in pair}
         self._programs = programs
         now = {number: program.since for program in reversed(programs) for number in program.operators}

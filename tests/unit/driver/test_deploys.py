@@ -31,7 +31,7 @@ MORE = replace(COUNTS, name="more", index=1)
 
 def plan_of(descriptors: Any) -> Any:
     operators = [SimpleNamespace(descriptor=replace(d, index=i), inputs=()) for i, d in enumerate(descriptors)]
-    return SimpleNamespace(sources={}, sinks=[], operators=operators)
+    return SimpleNamespace(sources={}, sinks=[], outputs=(), operators=operators)
 
 
 @dataclass
@@ -332,7 +332,16 @@ def test_a_job_goes_on_without_retired_operators_with_the_same_text(rig: Rig) ->
     """On Kubernetes only the journal has the text, and the next pod of the driver needs it."""
     text = packed("x = 1\n")
     record = ProgramRecord(
-        2, (0, 1), (COUNTS, MORE), file="v2.py", text=text, since=4, retires=(Retired(1, 1),), attempt="a"
+        2,
+        (0, 1),
+        (COUNTS, MORE),
+        file="v2.py",
+        folder="/run/programs/a",
+        text=text,
+        seal="s",
+        since=4,
+        retires=(Retired(1, 1),),
+        attempt="a",
     )
     rig.announcer.catalogue = rig.announcer.catalogue.with_program(record, (COUNTS, MORE))
     rig.table.programs = (ProgramVersion(2, 4, (0, 1)),)

@@ -277,7 +277,7 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     stages: list[str] = []
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: stages.append(stage)
     publisher._united = United(())
-    publisher._outputs, publisher.plan = {0: ["a sink"]}, CompiledPipeline({}, (), ())
+    publisher._outputs, publisher.plan = {0: [SimpleNamespace(sink="a sink")]}, CompiledPipeline({}, (), ())
     publisher.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
     calls: list[int] = []
     publisher._publish_rows = lambda rows, epoch: calls.append(epoch) or fired

@@ -169,6 +169,10 @@ def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path)
     assert len(rows(one.states[1], AFTER)) == 3
 
 
+def test_the_first_table_of_an_instance(tmp_path: Path) -> None:
+    assert not Instance(tmp_path, ()).altering.install(LOADING)
+
+
 def test_an_operator_beside_the_one_it_was_derived_from_is_on_its_own(tmp_path: Path) -> None:
     """Neither deltas nor chunks of the other one are derived any more. The state that is in no program goes."""
     beside = ProgramVersion(2, 5, (1, 0), ALTERED, silent=(1,))

@@ -1,0 +1,141 @@
+"""A program beside another one: its ids, its plan, and the programs that go on alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.catalogue import Beside, Catalogue, ProgramRecord, Retired
+from ferry.contract.errors import SpecRefused
+from ferry.contract.notes import EpochNotes
+from ferry.contract.program_diff import program_diff
+from ferry.contract.programs import ProgramVersion, from_wire, to_wire
+from ferry.driver import settling
+from ferry.driver.beside import both, comparison_in, new_alone, old_alone, with_both
+from ferry.driver.comparison import Compared
+from ferry.driver.retiring import BuiltProgram
+from tests.unit.driver.test_retiring import LASTING, ROWS, WINDOWED, operators, text
+
+OLD = operators((WINDOWED, "a"), (LASTING, "a"))
+"""o0 with windows, o1"""
+
+
+def old(folder: Path) -> BuiltProgram:
+    return text(folder, 1, (0, 1), OLD, (0, "x", ROWS), (1, "y", ROWS))
+
+
+def deployed(
+    folder: Path, *fresh: tuple[Any, str | int], names: tuple[str, ...] = (), **how: Any
+) -> tuple[ProgramRecord, BuiltProgram, Any]:
+    """A program beside the old one, its text, and all operators."""
+    of = operators(*fresh)
+    if names:
+        of = tuple(replace(o, descriptor=replace(o.descriptor, name=name)) for o, name in zip(of, names, strict=True))
+    now = old(folder)
+    known = tuple(replace(d, index=i) for i, d in enumerate(now.record.descriptors))
+    diff = program_diff(Catalogue(known, ()), (0, 1), [o.descriptor for o in of])
+    record = ProgramRecord(2, diff.ids, tuple(o.descriptor for o in of), beside=Beside(1, **how))
+    program, every = both(record, now.record, OLD, diff, 2)
+    outputs: Any = [(i, "xyz"[i], ROWS) for i in range(len(of))]
+    return program, text(folder, 2, (), of, *outputs), every
+
+
+def test_all_operators_of_the_new_program_get_ids_and_what_was_there_is_derived(tmp_path: Path) -> None:
+    program, _, every = deployed(tmp_path, (WINDOWED, "a"), (LASTING, 0), (LASTING, "a"), shadow=5, keep=0.0)
+    assert program.operators == (3, 4, 2, 0, 1) and program.altered == ((3, 0), (4, 1)) and program.silent == (3, 4, 2)
+    assert [(d.name, d.index) for d in program.descriptors] == [("o0", 0), ("o1", 1), ("o2", 2), ("o0", 3), ("o1", 4)]
+    assert [d.name for d in every] == ["o0", "o1", "o2", "o0", "o1"] and [d.index for d in every] == [*range(5)]
+    row = ProgramVersion(2, 7, program.operators, program.altered, program.silent)
+    assert row.beside and from_wire(to_wire((row,))) == (row,)
+    kept, *_ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=0, keep=60.0)
+    assert kept.silent == (0, 1)
+
+
+def test_a_program_that_still_runs_operators_of_another_one_cannot_have_a_second_one_beside_it(tmp_path: Path) -> None:
+    now = replace(old(tmp_path).record, retires=(Retired(1, 1),))
+    diff = program_diff(Catalogue(now.descriptors, ()), (0, 1), [o.descriptor for o in OLD])
+    record = ProgramRecord(2, diff.ids, now.descriptors, beside=Beside(1, 5, 0.0))
+    with pytest.raises(SpecRefused, match="program 1 still runs operators of the program before it"):
+        both(record, now, OLD, diff, 2)
+    with pytest.raises(SpecRefused, match="it removes 'o0', whose open windows would not be written"):
+        deployed(tmp_path, (LASTING, "a"), names=("o1",), shadow=0, keep=60.0)
+
+
+def test_only_one_program_writes_and_sinks_of_the_same_values_are_compared(tmp_path: Path) -> None:
+    program, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), (LASTING, 0), shadow=5, keep=0.0)
+    before = old(tmp_path)
+    plan, signatures = with_both(program, now, lambda number: before)
+    assert [o.descriptor.index for o in plan.operators] == [0, 1, 2, 3, 4]
+    assert [side.origin for o in plan.operators for side in o.inputs] == ["a", "a", 0, "a", "a"]
+    written = [o for o in plan.outputs if not isinstance(o.sink, Compared)]
+    assert [(o.input.origin, o.sink) for o in written] == [(3, before.plan.sinks[0]), (4, before.plan.sinks[1])]
+    compared = [(o.input.origin, o.sink.other) for o in plan.outputs if isinstance(o.sink, Compared)]
+    assert compared == [(0, True), (3, False), (1, True), (4, False)] and len(signatures.sinks) == len(plan.sinks)
+    comparison = comparison_in(plan)
+    assert comparison is not None and len(comparison.uncompared) == 1 and "/z" in comparison.uncompared[0]
+    kept = replace(program, beside=Beside(1, 0, 60.0))
+    plan, _ = with_both(kept, now, lambda number: before)
+    assert comparison_in(plan) is None and plan.sinks == now.plan.sinks and len(plan.operators) == 5
+
+
+def test_what_goes_on_alone(tmp_path: Path) -> None:
+    """A removed operator with windows is retired once the new program is alone."""
+    program, now, every = deployed(tmp_path, (LASTING, "a"), names=("o1",), shadow=5, keep=0.0)
+    assert (program.operators, program.altered) == ((2, 0, 1), ((2, 1),))
+    program = replace(program, since=4)
+    plan, _ = with_both(program, now, lambda number: old(tmp_path))
+    new = new_alone(program, 3, plan.operators)
+    assert (new.operators, new.retires, new.drops, new.settles, new.base) == ((2, 0), (Retired(0, 1),), (1,), 2, 2)
+    assert [d.index for d in new.descriptors] == [0, 1] and (new.beside, new.since, new.silent) == (None, None, ())
+    back = old_alone(program, 3, replace(old(tmp_path).record, since=0))
+    assert (back.operators, back.drops, back.settles, back.base, back.since) == ((0, 1), (2,), 1, 2, None)
+    catalogue = Catalogue(every, (replace(old(tmp_path).record, since=0), program))
+    assert catalogue.before(2) == [catalogue.programs[0]]
+    alone = catalogue.with_program(replace(new, since=9))
+    assert alone.void == (1,) and [one.number for one in alone.before(3)] == [1], "a shadow is no program to go back to"
+    assert alone.with_program(replace(new, since=None, refused="taken back")).void == ()
+    again = catalogue.with_program(replace(back, since=9))
+    assert again.void == (2,) and Catalogue.load(again.dump()) == again
+
+
+def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=2, keep=0.0)
+    before = old(tmp_path)
+    catalogue, told = Catalogue((), (replace(before.record, since=0), replace(program, since=4))), list[str]()
+    life: Any = SimpleNamespace(
+        announcer=SimpleNamespace(catalogue=catalogue),
+        metrics=SimpleNamespace(note=lambda kind, words: told.append(words)),
+    )
+    for differs in (False, True):
+        plan, _ = with_both(program, now, lambda number: before)
+        of: Any = SimpleNamespace(plan=plan)
+        decided = settling.Settling(life)
+        for epoch in range(2):
+            rows = ROWS.empty_table() if epoch else replace_rows()
+            comparison = comparison_in(plan)
+            assert comparison is not None
+            comparison.add("x", False, rows)
+            comparison.add("x", True, ROWS.empty_table() if differs else rows)
+            following = decided.following(program, of, EpochNotes(), 3)
+            assert (following is None) == (epoch == 0)
+        assert following is not None and following.operators == ((0, 1) if differs else (2, 3))
+    assert told == [
+        "program 2: 0 of 1 rows of 2 epochs differ; program 3 goes on alone",
+        "program 2: of 1 rows of 2 epochs, 1 are missing, and 0 are more; program 1 goes on alone",
+    ]
+    kept = replace(program, beside=Beside(1, 0, 60.0), deployed_at=1000.0)
+    plan, _ = with_both(kept, now, lambda number: before)
+    of = SimpleNamespace(plan=plan)
+    monkeypatch.setattr(settling.time, "time", lambda: 1059.0)
+    assert settling.Settling(life).following(kept, of, EpochNotes(), 3) is None
+    monkeypatch.setattr(settling.time, "time", lambda: 1061.0)
+    following = settling.Settling(life).following(kept, of, EpochNotes(), 3)
+    assert following is not None and following.operators == (2, 3) and following.number == 3
+
+
+def replace_rows() -> Any:
+    return ROWS.empty_table().from_pydict({"k": [1]}, ROWS)
