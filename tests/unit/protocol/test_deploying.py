@@ -186,6 +186,22 @@ def test_a_program_with_operators_beside_their_origins_waits_for_copies() -> Non
     assert one.driver.table.programs[-1] == ProgramVersion(2, 1, (1, 0), ((1, 0),), (1,))
 
 
+def test_a_program_that_has_committed_nothing_is_not_replaced() -> None:
+    """An altered operator would lose the watermark of the operator before it."""
+    one = top()
+    one.tell(c.Deploy(2, (1,), b"", altered=((1, 0),)))
+    load(one, A, B)
+    one.tell(c.EpochBegun(1))
+    one.tell(c.Deploy(3, (1,), b"", base=2))
+    for x in (A, B):
+        one.tell(m.ProgramLoaded(x, 3))
+    one.tell(c.EpochBegun(1))
+    assert one.driver.table.programs[-1].number == 2
+    epoch(one, 1, operators=1)
+    epoch(one, 2, operators=1)
+    assert one.driver.table.programs[-1] == ProgramVersion(3, 2, (1,))
+
+
 def begun_but_not_journaled(one: Top) -> list[Any]:
     """The first epoch of program 2 waits for the journal."""
     one.tell(DEPLOY)

@@ -153,6 +153,8 @@ class Deploying:
         if self.wanted is None or epoch < self.wanted.at or self._waited_for() or not self._journaling.up:
             return False
         table, rules = self._journaling.table, self._driver.rules
+        if len(table.programs) > 1 and self._commits.at.epoch < table.programs[-1].since:
+            return False  # Its altered operators have no result yet, from which the next program could go on.
         copying = any(group.learners for group in table.groups) and rules.beside_alone
         return not table.at_window and not (copying and self.wanted.version(epoch).beside)
 
