@@ -36,7 +36,7 @@ class Step:
     """One change of the program, and what happens meanwhile."""
 
     kind: str
-    """deploy, rollback (to the program before), withdraw (a rollback while a deploy is under way)"""
+    """deploy, rollback (to the program before), withdraw (a rollback while a deploy is under way), shadow, keep"""
     program: int = 0
     at: int = 0
     """not before this epoch"""
@@ -45,10 +45,15 @@ class Step:
     state: all workers and their files go, and the job begins again with its newest checkpoint"""
     after: float = 0.0
     """seconds from the request to the action"""
+    beside: int = 0
+    """epochs of a shadow, or seconds for which the program before is kept"""
+    back: bool = False
+    """roll back to the kept program"""
 
     def __str__(self) -> str:
         what = f"deploy {self.program}" if self.kind != "rollback" else "rollback"
         what += f" at {self.at}" * bool(self.at) + " and withdraw" * (self.kind == "withdraw")
+        what += f" --{self.kind} {self.beside}" * bool(self.beside) + " and roll back" * self.back
         return what + f" [{self.action} +{self.after:.1f} s]" * bool(self.action)
 
 
@@ -98,14 +103,18 @@ def case_of(seed: int) -> Case:
         sets.append("driver.standby=true")
     steps, kills = [], []
     for number in range(1, count + 1):
-        kind = draw.choices(["deploy", "rollback", "withdraw"], [8, 2, 1])[0]
+        kind = draw.choices(["deploy", "rollback", "withdraw", "shadow", "keep"], [8, 2, 1, 3, 3])[0]
+        if kind in ("shadow", "keep") and (lost_after is not None or gone_at is not None):
+            kind = "deploy"
+        beside = draw.randint(3, 15) if kind in ("shadow", "keep") else 0
         at, action = 0, draw.choice(_actions(draw, workers, vnodes)) if draw.random() < 0.6 else ""
         if kind == "deploy" and draw.random() < 0.25:
             at, action = 8 * number + draw.randint(0, 8), ""
             kills += [f"epoch={at}:{draw.choice(STAGES)} kill-driver"] * (draw.random() < 0.7)
         if number == gone_at:
             at, action = 0, "state"
-        steps.append(Step(kind, number, at, action, draw.choice([0.0, draw.uniform(0, 1), draw.uniform(0, 5)])))
+        after, back = draw.choice([0.0, draw.uniform(0, 1), draw.uniform(0, 5)]), kind == "keep" and draw.random() < 0.6
+        steps.append(Step(kind, number, at, action, after, beside, back))
     seconds = draw.choice([0, 0, 30, 60]) if lost_after is None else 0
     return Case(seed, draw.choice([300, 1500, 4000]), seconds, programs, steps, sets, kills, lost_after)
 
@@ -130,6 +139,8 @@ class Play:
     """by folder and arguments"""
     numbers: dict[int, Program] = field(default_factory=dict)
     """of this run"""
+    both: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Of a program that runs beside another one: the number of that one, and whether that one is written."""
     since: dict[int, Program] = field(default_factory=dict)
     """by first epoch, of runs before this one"""
     restored: int | None = None
@@ -170,6 +181,8 @@ class Play:
                 for one in found:
                     key = (Path(one["folder"]).name, one["arguments"]["plus"])
                     self.numbers[one["number"]] = self.known[key]
+                    if (other := one["beside"]) is not None:
+                        self.both[one["number"]] = other["program"], other["shadow"] > 0
                 return found
             time.sleep(0.3)
         return []
@@ -186,7 +199,14 @@ class Play:
                 folder = copies.copy(None, str(file), self.running.directory)
                 arguments = {"pace": self.case.pace, "plus": program.plus}
                 return self.deploys.deploy(
-                    {"module": None, "file": str(file), "folder": folder, "arguments": arguments, "at": step.at}
+                    {
+                        "module": None,
+                        "file": str(file),
+                        "folder": folder,
+                        "arguments": arguments,
+                        "at": step.at,
+                        **({step.kind: step.beside} if step.beside else {}),
+                    }
                 )
             except FerryError as error:
                 if "no program was in force" in str(error):
@@ -221,7 +241,9 @@ class Play:
                 return
             time.sleep(0.2)
         acting.join()
-        if step.kind == "deploy" and not self.over():
+        if step.kind == "keep" and state == "in force":
+            self._keep(step, number)
+        if step.kind in ("deploy", "shadow", "keep") and not self.over():
             bad = self.case.programs[step.program].bad
             if state == "forgotten":
                 return  # the driver died before it had journaled the request
@@ -229,8 +251,25 @@ class Play:
                 self.wrong.append(f"{step}: in force from epoch {record['since']} on")
             if bad and state != "refused":
                 self.wrong.append(f"{step}: the bad program {number} is {state}")
+            reason = (record or {}).get("refused", "")
+            if step.beside and ("still runs operators of" in reason or "open windows would not be written" in reason):
+                return
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
+
+    def _keep(self, step: Step, number: int) -> None:
+        """Roll back to the kept program, or wait until it is not kept any more."""
+        if step.back:
+            time.sleep(step.beside / 4)
+            self.request(Step("rollback"))
+        until = time.monotonic() + PATIENCE * STEP_SECONDS
+        while not self.over():
+            if any(one["number"] > number and one["state"] == "in force" for one in self.programs()):
+                return
+            if time.monotonic() > until:
+                self.wrong.append(f"{step}: no program follows program {number} within {STEP_SECONDS:g} s")
+                return
+            time.sleep(0.3)
 
     def _has_new_driver(self, since: float) -> bool:
         return any(record["kind"] == "ready" and record["t"] > since for record in self.running.records())
@@ -264,8 +303,18 @@ class Play:
         for number, epoch in sorted(there.items()):
             # A number that was not seen yet: the driver has gone on without retired operators, with the same text.
             seen = max(n for n in self.numbers if n == number or (n < number and n in (1, *there)))
-            since[epoch] = self.numbers[seen]
+            since[epoch] = self.numbers[self._of(seen, True)]
         return since
+
+    def _of(self, number: int, written: bool) -> int:
+        """The program that is written, or not written, while this program runs."""
+        other, writes = self.both.get(number, (number, True))
+        return other if writes == written else number
+
+    def silent(self, records: list[dict[str, Any]]) -> dict[int, Program]:
+        """By first epoch: the programs that run beside others and are not written."""
+        there = ((number, epoch) for number, epoch in in_force(records).items() if number in self.both)
+        return {epoch: self.numbers[self._of(number, False)] for number, epoch in there}
 
     def lacks_windows(self, result: runner.Result) -> bool:
         """Whether the restore was refused, because an operator still fires its windows and the program has none of it."""
@@ -338,7 +387,7 @@ def check(case: Case, base: Path) -> str | None:
     since = play.epochs(result.records)
     for record in result.kinds("restore"):
         play.restored = int(record["text"].partition(" of epoch ")[2].split(",")[0])
-    wrong += Oracle(result.output, since, play.restored).wrong()
+    wrong += Oracle(result.output, since, play.restored, play.silent(result.records)).wrong()
     told = {epoch: case.programs.index(one) for epoch, one in sorted(since.items())}
     shutil.rmtree(base / "copies", ignore_errors=True)
     return f"{'; '.join(wrong)}\nprograms by epoch {told}\n{result.story(25)}" if wrong else None

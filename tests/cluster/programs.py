@@ -210,34 +210,74 @@ def _program(draw: random.Random, kinds: dict[str, str]) -> Program:
 Row = tuple[Any, ...]
 
 
+class World:
+    """The state of the operators of a program."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, dict[int, Row]] = defaultdict(dict)
+        self.parts: dict[str, dict[Row, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
+        """Count and sum by operator, window and epoch."""
+
+    def copy(self) -> World:
+        """The same state, on its own."""
+        out = World()
+        out.state.update({name: dict(state) for name, state in self.state.items()})
+        for name, places in self.parts.items():
+            out.parts[name].update({place: dict(part) for place, part in places.items()})
+        return out
+
+    def with_rest(self, gone: World, rest: set[str], written: World, until: int) -> World:
+        """This world, with the operators `rest` of the other one, and the windows that have fired until this time."""
+        out = self.copy()
+        for name in rest:
+            out.state[name], out.parts[name] = gone.state[name], gone.parts[name]
+        for name, places in written.parts.items():
+            fired = {place: part for place, part in places.items() if place[1] + WINDOW_MS <= until}
+            out.parts[name] = defaultdict(dict, {**out.parts[name], **fired})
+        return out
+
+
 class Oracle:
     """The output of a job whose epochs have these programs: `since` has their first epochs.
 
-    After a restore to the end of epoch `restored`, a sink keeps its later epochs until a program has the sink.
+    After a restore to the end of epoch `restored`, a sink keeps its later epochs until a program has the sink. `silent`:
+    programs that run beside programs of the same first epochs, and are not written.
     """
 
-    def __init__(self, output: Path, since: dict[int, Program], restored: int | None = None) -> None:
+    def __init__(
+        self,
+        output: Path,
+        since: dict[int, Program],
+        restored: int | None = None,
+        silent: dict[int, Program] | None = None,
+    ) -> None:
         self._output, self._restored = output, restored
         self._firsts = sorted(since)
-        self._since = since
-        self._state: dict[str, dict[int, Row]] = defaultdict(dict)
+        self._since, self._silent = since, silent or {}
         self._rows: dict[str, dict[int, Counter[Row]]] = defaultdict(lambda: defaultdict(Counter))
-        self._parts: dict[str, dict[Row, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        """Count and sum by operator, window and epoch."""
+        self._written, self._other = World(), World()
+        self._ever: set[str] = set()
+        """All operators that the job has had."""
         self._times: dict[int, int] = {}
         """The last event time of each epoch."""
 
     def wrong(self) -> list[str]:
         """The first few errors."""
         records = by_epoch(self._output / ALL, ("seq", "ts"))
-        out, following = [], 0
+        out, following, last = [], 0, 0
         for epoch, rows in records.items():
             seqs = sorted(seq for seq, _ in rows)
             if seqs != [*range(following, following + len(seqs))]:
                 out.append(f"epoch {epoch} has records {seqs[0]} to {seqs[-1]} ({len(seqs)}), after {following - 1}")
             following = seqs[-1] + 1
+            first = self._first(epoch)
+            if first != last:
+                self._switch(last, first)
+                last = first
             self._times[epoch] = max(ts for _, ts in rows)
-            self._epoch(epoch, self.program(epoch), sorted(rows))
+            self._epoch(epoch, self._since[first], sorted(rows), self._written, is_written=True)
+            if first in self._silent:
+                self._epoch(epoch, self._silent[first], sorted(rows), self._other, is_written=False)
         sinks = {use.sink: use for program in self._since.values() for use in program.uses if use.sink}
         for sink in sorted(sinks):
             out += self._wrong_windows(sinks[sink]) if sinks[sink].kind == "windows" else self._wrong_rows(sinks[sink])
@@ -245,12 +285,32 @@ class Oracle:
 
     def program(self, epoch: int) -> Program:
         """The program of an epoch."""
-        return self._since[self._firsts[bisect_right(self._firsts, epoch) - 1]]
+        return self._since[self._first(epoch)]
 
-    def _epoch(self, epoch: int, program: Program, records: list[Row]) -> None:
+    def _first(self, epoch: int) -> int:
+        return self._firsts[bisect_right(self._firsts, epoch) - 1]
+
+    def _switch(self, before: int, now: int) -> None:
+        """Begin to run two programs, or go on with one of two."""
+        self._ever |= {use.name for use in self._since[before].uses}
+        if now in self._silent and self._since[now] is not self._since[before]:
+            self._other, self._written = self._written, self._written.copy()
+        elif now in self._silent:
+            self._other = self._written.copy()
+        elif before in self._silent:
+            goes_on = self._written if self._since[now] is self._since[before] else self._other
+            gone = self._other if goes_on is self._written else self._written
+            fresh = self._silent[before] if self._since[before] is self.program(before - 1) else self._since[before]
+            names = {use.name for use in fresh.uses}
+            # An operator that only the other one has keeps the state that it had there.
+            rest = {*gone.state, *gone.parts} - names if self._since[now] is fresh else names - self._ever
+            self._written = goes_on.with_rest(gone, rest, self._written, max(self._times.values(), default=0))
+            self._ever |= names
+
+    def _epoch(self, epoch: int, program: Program, records: list[Row], world: World, is_written: bool) -> None:
         streams = {NUMBERS: [(seq, ts, seq % 1000 * program.times + program.plus) for seq, ts in records]}
         for use in program.uses:
-            state, emitted, counted = self._state[use.name], list[Row](), dict[Row, Row]()
+            state, emitted, counted = world.state[use.name], list[Row](), dict[Row, Row]()
             for seq, ts, v in streams[use.input]:
                 if seq % use.modulus != use.rest:
                     continue
@@ -270,8 +330,8 @@ class Oracle:
             streams[use.name] = emitted
             if use.kind == "windows":
                 for place, part in counted.items():
-                    self._parts[use.name][place][epoch] = part
-            elif use.sink:
+                    world.parts[use.name][place][epoch] = part
+            elif use.sink and is_written:
                 rows = emitted if use.kind in ROWS else [(*key, *values) for key, values in counted.items()]
                 self._rows[use.sink][epoch] += Counter(rows)
 
@@ -304,7 +364,7 @@ class Oracle:
             for epoch, rows in self._found(sink, ("k", "window_start", "n", "v")).items():
                 for k, begin, n, v in rows:
                     fired[(k, begin)].append((epoch, (n, v)))
-        out, parts = [], self._parts[use.name]
+        out, parts = [], self._written.parts[use.name]
         for place in sorted({*fired, *parts}):
             contributed = [*parts.get(place, {}).values()]
             all_of_it = (sum(n for n, _ in contributed), sum(v for _, v in contributed))

@@ -113,6 +113,7 @@ class ProgramRecord:
             "deployedAt": self.deployed_at,
             "refused": self.refused,
             "compared": self.compared,
+            "beside": None if self.beside is None else self.beside._asdict(),
         }
 
     @property
