@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.programs import predecessor
+from ferry.contract.results import NO_RESULT, result_of
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
 from tests.sim.checkpoints import Checkpoints
@@ -215,7 +215,8 @@ class Driver:
             world.after(20, failed)
             return
         seen = spark.greatest(job.meta, len(world.timers))
-        if seen[operator] == WATERMARK_NONE and (old := predecessor(self.core.table.programs, operator)) is not None:
+        is_new = result_of(self.core.commits.results, operator) == NO_RESULT
+        if is_new and (old := predecessor(self.core.table.programs, operator)) is not None:
             seen[operator] = seen[old]
         for batch in batches:
             seen[operator] = max([seen[operator], *(record[0] for origin, record in batch if origin == data.SOURCE)])
