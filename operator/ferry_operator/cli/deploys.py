@@ -20,7 +20,7 @@ from ferry.contract.errors import Fault, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import LOOK_SECONDS, Local
-from ferry_operator.cli.options import AsJson, Job
+from ferry_operator.cli.options import AsJson, Job, event_time
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.local.deploys import IN_FORCE, LocalDeploys
@@ -62,6 +62,9 @@ def deploy(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Show the effects, and change nothing.")] = False,
     at_epoch: Annotated[int, typer.Option(min=0, metavar="EPOCH", help="Not before this epoch.")] = 0,
+    at_event_time: Annotated[
+        str, typer.Option(metavar="TIME", help="Not before this watermark: 2026-11-22T10:00Z, or ms.")
+    ] = "",
     shadow: Annotated[
         int, typer.Option(min=0, metavar="EPOCHS", help="Run it beside the present one, and compare the rows.")
     ] = 0,
@@ -84,6 +87,7 @@ def deploy(
     """
     if shadow and keep:
         raise SpecRefused("--shadow and --keep: choose one; a shadow leaves the present program in force")
+    at_time = event_time(at_event_time) if at_event_time else None
     kept = milliseconds(keep, "--keep") / 1000 if keep else 0.0
     target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
     begin: Callable[[], int]
@@ -95,12 +99,11 @@ def deploy(
     if isinstance(target, Local):
         local = deploys = LocalDeploys(Path(target.entry.directory))
         fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
-        begin = partial(local.deploy, {**request, "at": at_epoch, "shadow": shadow, "keep": kept})
+        begin = partial(local.deploy, {**request, "at": at_epoch, "at_time": at_time, "shadow": shadow, "keep": kept})
     else:
-        if shadow or keep:
-            raise SpecRefused(
-                "--shadow and --keep: only for jobs on this machine; a StreamJob has no field for them yet"
-            )
+        if shadow or keep or at_event_time:
+            options = "--shadow, --keep and --at-event-time"
+            raise SpecRefused(f"{options}: only for jobs on this machine; a StreamJob has no field for them yet")
         remote = deploys = _remote(target)
         if file is not None and (beside := _remote_helpers(file)):
             say(f"{job}: the program imports {', '.join(beside)}: the job takes such modules from its image")

@@ -6,7 +6,6 @@ It reads arguments, calls other rooms, and prints.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -17,7 +16,7 @@ from rich.text import Text
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
-from ferry_operator.cli.options import AsJson, Job, Sets
+from ferry_operator.cli.options import AsJson, Job, Sets, event_time
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control import plan_file
 from ferry_operator.control.plan_file import PlanFile, Present
@@ -187,25 +186,12 @@ def submit(
         submitted = plan_file.read(file.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{file} cannot be read: {error}") from None
-    due = {"at_epoch": at_epoch, "at_event_time": milliseconds(at_event_time) if at_event_time is not None else None}
+    due = {"at_epoch": at_epoch, "at_event_time": event_time(at_event_time) if at_event_time is not None else None}
     dates = {name: value for name, value in due.items() if value is not None}
     if dates:
         handover = submitted.handover.model_copy(update=dates)
         submitted = plan_file.read(submitted.model_copy(update={"handover": handover}).dump())
     done(job, as_json, targets.find(ctx.obj, job).submit(submitted))
-
-
-def milliseconds(text: str) -> int:
-    """Milliseconds since 1970 of an event time in text form. Raises Refusal."""
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refusal(f"--at-event-time {text}: a time is 2026-11-22T10:00Z, or milliseconds since 1970") from None
-    if when.tzinfo is None:
-        raise Refusal(f"--at-event-time {text}: add the time zone: {text}Z, {text}+02:00")
-    return round(when.timestamp() * 1000)
 
 
 @app.command()

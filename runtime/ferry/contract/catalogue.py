@@ -63,6 +63,8 @@ class ProgramRecord:
     """The first epoch; None: it is not in force, and never was."""
     at: int = 0
     """The first epoch, at the earliest."""
+    at_time: int | None = None
+    """The event time, in milliseconds since 1970, that all watermarks have reached before its first epoch."""
     refused: str = ""
     """Why it was not deployed."""
     started_with: str = ""
@@ -152,6 +154,8 @@ class DeployRequest:
     """See `Beside`."""
     keep: float = 0.0
     """See `Beside`."""
+    at_time: int | None = None
+    """See `ProgramRecord`."""
 
 
 @dataclass(frozen=True, slots=True)

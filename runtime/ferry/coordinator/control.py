@@ -25,7 +25,7 @@ from ferry.contract import limits
 from ferry.contract.catalogue import DeployRequest
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.errors import FerryError, Refusal, SpecRefused
-from ferry.contract.plans import Plan
+from ferry.contract.plans import TIME_MAX, TIME_MIN, Plan
 from ferry.contract.program_text import TEXT_BYTES_MAX, packed
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.settings import RunSettings
@@ -83,6 +83,8 @@ class DeployBody(BaseModel):
     shadow: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     keep: Annotated[float, Field(ge=0, le=30 * 86400)] = 0
     """seconds"""
+    at_time: Annotated[int, Field(ge=TIME_MIN, le=TIME_MAX)] | None = None
+    """event time, in milliseconds since 1970"""
 
 
 class RollbackBody(BaseModel):

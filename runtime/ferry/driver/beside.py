@@ -170,5 +170,13 @@ def old_alone(record: ProgramRecord, number: int, before: ProgramRecord) -> Prog
     )
 
 
-_ALONE: dict[str, Any] = {"since": None, "at": 0, "altered": (), "beside": None, "silent": (), "compared": {}}
+_ALONE: dict[str, Any] = {
+    "since": None,
+    "at": 0,
+    "at_time": None,
+    "altered": (),
+    "beside": None,
+    "silent": (),
+    "compared": {},
+}
 """Of a program that goes on with one half."""

@@ -37,7 +37,7 @@ from ferry.driver.errors import Stopped
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.program import Program, works_for
 from ferry.driver.program_check import built_apart
-from ferry.driver.program_list import ProgramList
+from ferry.driver.program_list import ProgramList, awaits, order_of
 from ferry.driver.program_parts import same_parts
 from ferry.driver.retiring import to_retire
 from ferry.driver.settling import Settling
@@ -170,6 +170,7 @@ class Deploys:
             started_with=settings.started_with,
             base=self._in_force.number,
             at=request.at,
+            at_time=request.at_time,
             text=request.text,
             seal=sealed(request.text, settings.secret) if request.text else "",
             attempt=request.attempt,
@@ -249,13 +250,8 @@ class Deploys:
                 raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
         if self._withdrawn == record.number:
             raise SpecRefused("it was withdrawn")
-        self._phase = f"waiting for epoch {record.at}" if record.at > self._life.metrics.epoch + 1 else self._phase
-        document = self._life.announcer.catalogue.dump().encode()
-        self._life.loop.post(
-            core.Deploy(
-                record.number, record.operators, document, record.at, record.altered, record.base, record.silent
-            )
-        )
+        self._phase = awaits(record, self._life.metrics.epoch + 1) or self._phase
+        self._life.loop.post(order_of(record, self._life.announcer.catalogue))
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
         """Build the program in a child process, and compare its operators. Raises SpecRefused."""

@@ -1,8 +1,9 @@
-"""The programs of a job: the list, and the status of the driver."""
+"""The programs of a job: the list, the status of the driver, the orders for the coordinator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from ferry.contract.catalogue import Catalogue, ProgramRecord
@@ -11,6 +12,7 @@ from ferry.contract.status import ProgramStatus
 from ferry.driver.beside import comparison_in
 from ferry.driver.life import Life
 from ferry.driver.program import Program
+from ferry.protocol import coordinator as core
 
 REFUSAL_MAX = 4000
 """Characters of a refusal in the status."""
@@ -67,6 +69,29 @@ class ProgramList:
         under_way, phase = self._under_way()
         mine = under_way is not None and under_way.number == record.number
         return phase if mine else "wanted" if record.number > now.number else "over"
+
+
+def awaits(record: ProgramRecord, epoch: int) -> str:
+    """For what a loaded program waits, `epoch` being the next one; empty: for nothing."""
+    if record.at > epoch:
+        return f"waiting for epoch {record.at}"
+    if record.at_time is None:
+        return ""
+    return f"waiting for event time {datetime.fromtimestamp(record.at_time / 1000, UTC).isoformat()}"
+
+
+def order_of(record: ProgramRecord, catalogue: Catalogue) -> core.Deploy:
+    """The order to deploy a program, for the coordinator."""
+    return core.Deploy(
+        record.number,
+        record.operators,
+        catalogue.dump().encode(),
+        record.at,
+        record.altered,
+        record.base,
+        record.silent,
+        record.at_time,
+    )
 
 
 def brief(record: ProgramRecord, now: ProgramVersion, state: str, catalogue: Catalogue) -> ProgramStatus:

@@ -77,6 +77,7 @@ class Settling:
             base=record.number,
             since=None,
             at=0,
+            at_time=None,
             deployed_at=time.time(),
         )
 

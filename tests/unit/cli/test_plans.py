@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli import plans
+from ferry_operator.cli import options
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, JOURNALS
 from tests.unit.cli.conftest import Run
@@ -118,8 +118,8 @@ def test_who_leads_what_is_in_the_journal(run: Run, api: FakeUser) -> None:
 
 
 def test_times_are_dates_with_a_zone_or_milliseconds() -> None:
-    assert plans.milliseconds("2026-11-22T10:00Z") == plans.milliseconds("2026-11-22T12:00+02:00") == 1795341600000
-    assert plans.milliseconds("1795341600000") == 1795341600000 and plans.milliseconds("-5") == -5
+    assert options.event_time("2026-11-22T10:00Z") == options.event_time("2026-11-22T12:00+02:00") == 1795341600000
+    assert options.event_time("1795341600000") == 1795341600000 and options.event_time("-5") == -5
     for text in ("2026-11-22T10:00", "soon", ""):
         with pytest.raises(Refusal, match="--at-event-time"):
-            plans.milliseconds(text)
+            options.event_time(text)

@@ -102,6 +102,17 @@ def test_a_program_waits_for_its_epoch() -> None:
     epoch(one, 3, operators=2)
 
 
+def test_a_program_waits_for_an_event_time() -> None:
+    """The watermark of the epoch before has to be there."""
+    one = top()
+    one.tell(c.Deploy(2, (1, 0), b"", at_time=10))
+    load(one, A, B)
+    assert one.driver.commits.watermark < 10
+    epoch(one, 1, operators=1)
+    assert one.driver.commits.watermark == 10
+    epoch(one, 2, operators=2)
+
+
 def test_an_instance_that_cannot_load_it_refuses_it_for_all() -> None:
     one = top()
     one.tell(DEPLOY)

@@ -152,6 +152,8 @@ class Deploying:
         """
         if self.wanted is None or epoch < self.wanted.at or self._waited_for() or not self._journaling.up:
             return False
+        if self.wanted.at_time is not None and self._commits.watermark < self.wanted.at_time:
+            return False
         table, rules = self._journaling.table, self._driver.rules
         if len(table.programs) > 1 and self._commits.at.epoch < table.programs[-1].since:
             return False  # Its altered operators have no result yet, from which the next program could go on.

@@ -198,6 +198,8 @@ class Deploy:
     """The program in force with which it was compared; 0: any."""
     silent: tuple[int, ...] = ()
     """See `contract.programs.ProgramVersion`."""
+    at_time: int | None = None
+    """Not before all watermarks have reached this event time, in milliseconds since 1970."""
 
     def version(self, since: int) -> ProgramVersion:
         """The row of the table."""
