@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from ferry.driver.comparison import Compared, Comparison
 from ferry.driver.session import OURS
+from ferry.spark.frames import frame_of
 from ferry.spark.shares import Batch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
@@ -52,3 +56,20 @@ def test_partitions_of_two_inputs_are_two_tasks(spark: SparkSession, shares: Any
     inputs = [frame.where(f"source = '{name}'").coalesce(1).mapInArrow(attempts, "attempt long") for name in "ab"]
     found = [row[0] for row in inputs[0].unionByName(inputs[1]).collect()]
     assert len(found) == len(set(found)) == 2
+
+
+def test_rows_that_tasks_read_are_compared_with_rows_in_the_driver(spark: SparkSession) -> None:
+    """A large result of one program and a small one of the other have equal rows."""
+    at = datetime.datetime(2026, 11, 28, 1, 2, 3, 456789, tzinfo=datetime.UTC)
+    rows = pa.table(
+        {
+            "k": pa.array([1, 2, None], pa.int64()), "s": ["ä", None, ""], "f": [0.1, None, 1e300], "b": [b"\xff", b"", None],
+            "t": pa.array([at, None, at], pa.timestamp("us", "UTC")), "y": [True, None, False],
+            "d": pa.array([Decimal("1.20"), None, Decimal("0")], pa.decimal128(12, 2)), "l": [[1, None], [], None],
+        }
+    )  # fmt: skip
+    comparison = Comparison(9)
+    Compared(comparison, "out", False).write(1, 1, rows)
+    Compared(comparison, "out", True).write(1, 1, frame_of(spark, rows))
+    comparison.ended()
+    assert (comparison.rows, comparison.missing, comparison.more) == (3, 0, 0), comparison.listed()

@@ -220,12 +220,14 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
 
 def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
     """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
-    shown, compared = "", dict[str, Any]()
+    shown, compared, answered = "", dict[str, Any](), time.monotonic()
     while True:
         try:
-            programs = deploys.programs()
-        except Unreachable:
+            programs, answered = deploys.programs(), time.monotonic()
+        except Unreachable:  # The driver is restarting, or the job has ended.
             programs = []
+            if time.monotonic() > answered + WAIT_SECONDS:
+                raise
         record = next((one for one in programs if one["number"] == number), None)
         if record is not None:
             compared = record["compared"] or compared
