@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import deploys, runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 
 def test_a_shadow_goes_on_alone_if_no_row_differs_and_else_leaves_no_trace(tmp_path: Path) -> None:
