@@ -84,10 +84,14 @@ def catalog_of(location: str, job: str | None, checkpoint: str) -> CheckpointCat
 
 
 def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:
-    """The operator of this name. Raises SpecRefused with the existing names."""
-    for descriptor in manifest.operators:
-        if descriptor.name == name:
-            return descriptor
+    """The operator of this name. Raises SpecRefused with the existing names.
+
+    An altered operator has several ids. The id in the program of the checkpoint counts, otherwise the newest id.
+    """
+    now = manifest.programs[0].operators
+    found = [(number in now, number) for number, one in enumerate(manifest.operators) if one.name == name]
+    if found:
+        return manifest.operators[max(found)[1]]
     there = ", ".join(repr(each.name) for each in manifest.operators)
     raise SpecRefused(f"checkpoint {manifest.number} has no operator {name!r}: there are {there}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Wi
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.programs import ProgramVersion
 from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt
+from ferry.reading.state import operator_of
 from tests.unit.reading.checkpoints import publish
 from tests.unit.store import test_aggregate as aggregates
 from tests.unit.store import test_process as processes
@@ -197,3 +200,17 @@ def test_what_is_read_is_pinned(where: Location, tmp_path: Path, monkeypatch: py
         CheckpointCatalog, "check", lambda *given: (pinned.append(len(where.names("pins"))), check(*given))
     )
     assert read(where, "op").num_rows == 1 and pinned == [1] and where.names("pins") == []
+
+
+def test_an_altered_operator_has_the_id_that_the_program_of_the_checkpoint_names() -> None:
+    def operators(*names: str) -> tuple[OperatorDescriptor, ...]:
+        shape = aggregates.shape_of(aggregates.INT_KEY, GLOBAL)
+        return tuple(replace(shape, name=name, index=number) for number, name in enumerate(names))
+
+    def index(name: str, *now: int) -> int:
+        programs = (ProgramVersion(3, 20, now), ProgramVersion(4, 30, (0,)))
+        manifest: Any = SimpleNamespace(operators=operators("a", "b", "a", "a"), programs=programs)
+        return operator_of(manifest, name).index
+
+    assert [index("a", 2, 1), index("a", 3), index("a", 0), index("b", 3)] == [2, 3, 0, 1]
+    assert index("a", 1) == 3, "of a removed operator the newest"
