@@ -62,7 +62,7 @@ public class PacedJob {
     TypeInformation<Tuple4<Long, Long, Long, Long>> rows = Types.TUPLE(Types.LONG, Types.LONG, Types.LONG, Types.LONG);
     ("files".equals(query) ? keyed.process(new Changes()) : join ? keyed.process(new Join()) : "q11".equals(query) ? keyed.process(new Sessions())
         : keyed.process("ysb".equals(query) ? new Sliding(10_000, 10_000) : new Sliding(60_000, 10_000)))
-      .returns(rows).uid("windows").name("windows").sinkTo(new Ages(out)).uid("sink").name("sink");
+      .returns(rows).uid("windows").name("windows").sinkTo(new Ages(out, 250)).uid("sink").name("sink");
     env.execute("latency");
   }
 
@@ -211,11 +211,11 @@ public class PacedJob {
     }
   }
 
-  /** Lines "now rows age:count ...", milliseconds: how old records were that had come by then. A file for each writer and committer. */
+  /** Lines "now rows age:count ...", milliseconds, at most one in `each`: how old records were that had come by then. A file for each writer and committer. */
   static class Ages implements Sink<Tuple4<Long, Long, Long, Long>>, SupportsCommitter<byte[]> {
-    final String dir; Ages(String dir) { this.dir = dir; }
+    final String dir; final long each; Ages(String dir, long each) { this.dir = dir; this.each = each; }
     @Override public CommittingSinkWriter<Tuple4<Long, Long, Long, Long>, byte[]> createWriter(WriterInitContext c) throws IOException {
-      return new Writer(new FileOutputStream(name(c.getTaskInfo().getIndexOfThisSubtask(), "at-once"), true));
+      return new Writer(new FileOutputStream(name(c.getTaskInfo().getIndexOfThisSubtask(), "at-once"), true), each);
     }
     @Override public Committer<byte[]> createCommitter(CommitterInitContext c) throws IOException {
       return new Done(new FileOutputStream(name(c.getTaskInfo().getIndexOfThisSubtask(), "committed"), true));
@@ -226,19 +226,19 @@ public class PacedJob {
 
   /** Notes how old each record is at once, in milliseconds, and what the next checkpoint will make durable. */
   static class Writer implements CommittingSinkWriter<Tuple4<Long, Long, Long, Long>, byte[]> {
-    final FileOutputStream file; final Map<Long, Long> created = new HashMap<>(), ages = new HashMap<>(); long last, rows;
-    Writer(FileOutputStream file) { this.file = file; }
+    final FileOutputStream file; final Map<Long, Long> created = new HashMap<>(), ages = new HashMap<>(); final long each; long last, rows;
+    Writer(FileOutputStream file, long each) { this.file = file; this.each = each; }
     @Override public void write(Tuple4<Long, Long, Long, Long> row, Context c) throws IOException {
       if (row.f3 > 0) { rows++; return; }
       created.merge(row.f0, 1L, Long::sum);
       long now = System.currentTimeMillis();
       ages.merge(Math.max(now - row.f0, 0), 1L, Long::sum);
-      if (now - last >= 250) { put(now); last = now; }
+      if (now - last >= each) { put(now); last = now; }
     }
     void put(long now) throws IOException { line(file, now, rows, ages); ages.clear(); rows = 0; }
     @Override public void flush(boolean end) throws IOException { put(System.currentTimeMillis()); }
     @Override public Collection<byte[]> prepareCommit() {
-      ByteBuffer made = ByteBuffer.allocate(16 * created.size());
+      ByteBuffer made = ByteBuffer.allocate(8 + 16 * created.size()).putLong(java.util.concurrent.ThreadLocalRandom.current().nextLong(Long.MAX_VALUE));
       created.forEach((ms, count) -> made.putLong(ms).putLong(count));
       created.clear();
       return Collections.singletonList(made.array());
@@ -246,17 +246,19 @@ public class PacedJob {
     @Override public void close() throws IOException { file.close(); }
   }
 
-  /** What a checkpoint has made durable: output that is exactly once becomes visible here. */
+  /** What a checkpoint has made durable: output that is exactly once becomes visible here. In place of rows a line has what was
+   * committed by a number of its own: Flink may commit it again after a restart. */
   static class Done implements Committer<byte[]> {
     final FileOutputStream file;
     Done(FileOutputStream file) { this.file = file; }
     @Override public void commit(Collection<CommitRequest<byte[]>> all) throws IOException {
-      long now = System.currentTimeMillis(); Map<Long, Long> ages = new HashMap<>();
+      long now = System.currentTimeMillis();
       for (var one : all) {
         ByteBuffer b = ByteBuffer.wrap(one.getCommittable());
+        long id = b.getLong(); Map<Long, Long> ages = new HashMap<>();
         while (b.hasRemaining()) { long ms = b.getLong(); ages.merge(Math.max(now - ms, 0), b.getLong(), Long::sum); }
+        line(file, now, id, ages);
       }
-      line(file, now, 0, ages);
     }
     @Override public void close() throws Exception { file.close(); }
   }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.shared.ferry_job import FerryJob, Record
+from bench.shared.ferry_job import FerryJob, Record, RunFailed
 from ferry.contract.latency import LatencyHistogram
 
 QUERIES: dict[str, dict[str, Any]] = {
@@ -16,6 +17,10 @@ QUERIES: dict[str, dict[str, Any]] = {
     "q11": {},
 }
 """Arguments of the jobs of `ferry_workloads.jobs`: windows are the papers', and event time passes as the clock does."""
+
+ORIGIN, TARGET = "0.0", "1.0"
+APART_SECONDS = 10.0
+"""Moves that begin so long after all others are the planner's own."""
 
 Step = tuple[float, LatencyHistogram]
 """When the sinks had some records (seconds since 1970), and how long these took."""
@@ -49,3 +54,16 @@ def keep(timeline: Path, folder: Path | None, name: str) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jsonl").write_bytes(timeline.read_bytes())
+
+
+def last_switched(run: FerryJob, since: float) -> float:
+    """When the last virtual node of the act got another leader. Raises RunFailed when none did."""
+    times: list[float] = [
+        r["t"]
+        for r in run.records
+        if r["kind"] == "groups" and r["t"] >= since and any(kind == "switched" for _, kind, _ in r["changes"])
+    ]
+    if not times:
+        raise RunFailed(f"nothing was moved\n{run.log_end()}")
+    later = [t for before, t in pairwise(times) if t - before > APART_SECONDS]
+    return max(t for t in times if not later or t < later[0])

@@ -189,9 +189,10 @@ class FlinkCluster:
         ids = [v["id"] for v in self.get(f"/jobs/{job}")["vertices"]]
         self.put(f"/jobs/{job}/resource-requirements", json=dict.fromkeys(ids, bounds))
 
-    def stop(self, job: str) -> str:
-        """Take it down at a savepoint: where that is."""
-        asked = self._ask("POST", f"/jobs/{job}/stop", 202, json={"targetDirectory": f"file://{self.work}/savepoints"})
+    def stop(self, job: str, **more: str) -> str:
+        """Take it down at a savepoint: where that is. `more` as Flink's REST interface calls it, as in `formatType`."""
+        body = {"targetDirectory": f"file://{self.work}/savepoints", **more}
+        asked = self._ask("POST", f"/jobs/{job}/stop", 202, json=body)
         path, found = f"/jobs/{job}/savepoints/{asked['request-id']}", dict[str, Any]()
 
         def is_there() -> bool:
@@ -231,10 +232,11 @@ def installed(where: Path, *, s3: bool = False) -> Path:
 
 
 def compiled(home: Path, work: Path, source: Path, jars: Sequence[Path] = ()) -> Path:
-    """A job of one file as a jar, compiled against Flink's and these."""
+    """A job as a jar, compiled against Flink's and these; it may use classes of the jobs beside this file."""
     classes, jar = work / "classes" / source.stem, work / f"{source.stem}.jar"
     classes.mkdir(parents=True, exist_ok=True)
     path = ":".join(map(str, [home / "lib" / "*", *jars]))
-    fetching.run("javac", "javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
+    beside = str(Path(__file__).parent)
+    fetching.run("javac", "javac", "-nowarn", "-cp", path, "-sourcepath", beside, "-d", str(classes), str(source))
     fetching.run("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
     return jar

@@ -5,7 +5,7 @@ when their effect is made, and when a checkpoint has made that durable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.shared.ferry_paced import Step
@@ -40,3 +40,20 @@ def steps_of(out: Path, what: str) -> Iterator[Step]:
                 counts[bucket] = counts.get(bucket, 0) + int(count)
             steps.append((int(now) / 1000, LatencyHistogram(counts)))
     yield from sorted(steps, key=lambda step: step[0])
+
+
+def is_behind(steps: Sequence[Step], end: float) -> bool:
+    """Whether all records that were created until then have come to the sinks: those after them have."""
+    return any(t - one.quantile(1.0) >= end for t, one in steps[-20:])
+
+
+def first_records(out: Path, since: float) -> dict[str, float]:
+    """By subtask: when its newest sink, if it was opened since, told of a record first."""
+    found = {}
+    for file in sorted(out.glob("*-at-once.txt")):
+        opened, subtask, *_ = file.name.split("-")
+        told = [line.split(maxsplit=3) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        times = [int(words[0]) / 1000 for words in told if len(words) > 2]
+        if int(opened) / 1000 >= since and times:
+            found[subtask] = times[0]
+    return found

@@ -84,6 +84,11 @@ def query_over_keys(spark: SparkSession, conf: dict[str, Any]) -> Any:
     return started(made.select(key.alias("key")).groupBy("key").count(), conf, "update", "noop", None)
 
 
+def query_of_module(spark: SparkSession, conf: dict[str, Any]) -> Any:
+    """A query that the function `query` of a module starts."""
+    return importlib.import_module(conf["module"]).query(spark, conf)
+
+
 def started(rows: DataFrame, conf: dict[str, Any], mode: str, sink: str, output: str | None) -> Any:
     """Start a query that writes these rows."""
     writer = rows.writeStream.outputMode(mode).format(sink).option("checkpointLocation", conf["checkpoint"])
@@ -102,7 +107,7 @@ class Commands:
     def start(self, **changes: Any) -> dict[str, Any]:
         """Start the query, with changed settings."""
         self.conf.update(changes)
-        made = {"query": query_over_files, "processor": query_of_processor}
+        made = {"module": query_of_module, "query": query_over_files, "processor": query_of_processor}
         found = next((made[word] for word in made if word in self.conf), query_over_keys)
         self.query = found(self.spark, self.conf)
         return {}
@@ -126,6 +131,12 @@ class Commands:
     def stop(self) -> dict[str, Any]:
         """Stop the query; the session stays."""
         self.query.stop()
+        return {}
+
+    def alive(self) -> dict[str, Any]:
+        """Raise what has ended the query."""
+        if (failed := self.query.exception()) is not None:
+            raise failed
         return {}
 
     def progress(self) -> dict[str, Any]:

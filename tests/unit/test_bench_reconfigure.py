@@ -13,8 +13,10 @@ import pytest
 
 from bench import reconfigure
 from bench.parts.reconfigure import ferry_case, flink_case, job, profile, report
-from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, is_behind, refuse_late
+from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, refuse_late
 from bench.shared.ferry_job import FerryJob, RunFailed
+from bench.shared.ferry_paced import last_switched
+from bench.shared.flink_paced import first_records, is_behind
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
 from ferry.spark.compile import build
@@ -128,10 +130,10 @@ def test_an_act_ends_with_the_last_switch_of_its_own() -> None:
     records = [groups(-2, "switched"), groups(1, "added"), groups(2, "switched"), groups(4, "switched")]
     records += [{"kind": "epoch", "t": ASKED + 5}, groups(20, "switched"), groups(21, "switched")]
     run: Any = SimpleNamespace(records=records, log_end=lambda: "the log")
-    assert ferry_case.last_switched(run, ASKED) == ASKED + 4
+    assert last_switched(run, ASKED) == ASKED + 4
     run.records = records[:2]
     with pytest.raises(RunFailed, match="nothing was moved"):
-        ferry_case.last_switched(run, ASKED)
+        last_switched(run, ASKED)
 
 
 def test_half_of_what_a_worker_leads_is_moved() -> None:
@@ -154,7 +156,7 @@ def test_tasks_of_flink_are_back_when_each_has_told_of_a_record(tmp_path: Path) 
     write(1, 0, f"{now + 1000} 0\n{now + 1500} 0 3:7\n")
     write(1, 1, f"{now + 1200} 4 3:7\n{now + 1500} 0 3:7\n")
     write(1, 2, f"{now + 1000} 0\n{now + 1300} 0 3:7")
-    assert flink_case.first_records(tmp_path, ASKED) == {"0": ASKED + 1.5, "1": ASKED + 1.2}
+    assert first_records(tmp_path, ASKED) == {"0": ASKED + 1.5, "1": ASKED + 1.2}
 
 
 def test_flink_as_it_comes_has_only_what_checkpoints_need(tmp_path: Path) -> None:

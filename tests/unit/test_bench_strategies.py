@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from bench.parts.strategies.case import Moved
-from bench.parts.strategies.job import PacedKeys
+from bench.shared.paced_keys import PacedKeys
 from ferry.contract.latency import LatencyHistogram
 
 

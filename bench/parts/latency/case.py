@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import pyarrow as pa
 from rich.console import Console
 
 from bench.shared.ferry_paced import Step
 from ferry.contract.latency import LatencyHistogram
-from ferry.kernels.ages import ages
 
 COUNTS = "counts"
 """What is measured beside these, from topic to topic of Kafka: `counts.py`."""
@@ -24,12 +21,6 @@ FILES = "files"
 
 Start = Callable[[], float]
 """Called when a system is up: begins with the records, if they are not there yet, and says when the first one is due."""
-
-
-def aged(created: np.ndarray, now: float) -> LatencyHistogram:
-    """Of records that were created at these times and have come to the sinks now (all in seconds since 1970)."""
-    counts = ages(pa.array(np.floor(created * 1000).astype(np.int64)), int(now * 1000))
-    return LatencyHistogram({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 
 @dataclass(frozen=True, slots=True)

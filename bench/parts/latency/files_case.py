@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.parts.latency import ferry_case, flink_case, spark_case
-from bench.parts.latency.case import Bench, Measured, aged
+from bench.parts.latency.case import Bench, Measured
 from bench.parts.latency.feed import KEYS
 from bench.parts.latency.feed_files import numbers_in, write
 from bench.parts.latency.kafka_case import BEFORE
 from bench.shared.ferry_job import ROOT, RunFailed, environment
 from bench.shared.ferry_paced import Step
+from bench.shared.spark_batches import aged, batches
 
 
 class GrowingFolder:
@@ -87,7 +88,7 @@ def spark_steps(folder: GrowingFolder, checkpoint: Path) -> Iterator[Step]:
     for entry in entries:  # what is in a compacted log may be in others, too
         names.setdefault(entry["batchId"], set()).add(entry["path"])
     before = -1
-    for end, offset in spark_case.batches(checkpoint):
+    for end, offset in batches(checkpoint):
         taken = [numbers_in(name) for n in range(before + 1, offset["logOffset"] + 1) for name in names.get(n, ())]
         before = offset["logOffset"]
         numbers = np.concatenate([*taken, np.zeros(0)])

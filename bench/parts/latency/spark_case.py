@@ -18,16 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.parts.latency.case import Bench, Measured, Start, aged
+from bench.parts.latency.case import Bench, Measured, Start
 from bench.shared.ferry_job import ROOT, RunFailed, environment
 from bench.shared.ferry_paced import QUERIES, Step
+from bench.shared.spark_batches import BACKLOG_GONE, SPARK, aged, batches
 from ferry_workloads.pacing import ArrivalPace
-
-SPARK = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
-"""All batches stay in the checkpoint."""
-
-BACKLOG_GONE = "8"
-"""The first batch takes many seconds, and those after it have what came meanwhile."""
 
 
 def measure(bench: Bench, query: str, rate: int) -> list[Measured]:
@@ -101,10 +96,3 @@ def steps_of(checkpoint: Path, rate: int) -> Iterator[Step]:
     for end, offset in batches(checkpoint):
         yield end, aged(offset["since"] / 1e6 + pace.seconds(np.arange(before, int(offset["read"]))), end)
         before = int(offset["read"])
-
-
-def batches(checkpoint: Path) -> Iterator[tuple[float, dict[str, Any]]]:
-    """When each one had ended (seconds since 1970), and the offset of its only source up to which it had read."""
-    for number in sorted(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdigit()):
-        offset = json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
-        yield (checkpoint / "commits" / str(number)).stat().st_mtime, offset

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.parts.latency.case import aged
 from bench.parts.latency.feed import IN, KEYS, OUT, PARTITIONS, producer, write
 from bench.shared.ferry_job import ROOT, RunFailed, environment
 from bench.shared.ferry_paced import Step
+from bench.shared.spark_batches import aged
 from tests.kafka import KafkaBroker
 
 

@@ -142,11 +142,6 @@ def counted(steps: Sequence[Step], plan: Plan) -> list[Step]:
     return [(t, one) for t, one in steps if t >= plan.begin and t - one.quantile(1.0) < plan.end]
 
 
-def is_behind(steps: Sequence[Step], end: float) -> bool:
-    """Whether all records that were created until then have come to the sinks: those after them have."""
-    return any(t - one.quantile(1.0) >= end for t, one in steps[-20:])
-
-
 class NotUp(RunFailed):
     """A system was not up when it was to be measured."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import pairwise
 from typing import Any
 
 from bench.parts.reconfigure import profile
@@ -18,17 +17,13 @@ from bench.parts.reconfigure.case import (
     counted,
     refuse_late,
 )
-from bench.shared.ferry_job import FERRY, FerryJob, RunFailed, job_document
-from bench.shared.ferry_paced import is_behind, keep, latencies, watch
+from bench.shared.ferry_job import FERRY, FerryJob, job_document
+from bench.shared.ferry_paced import ORIGIN, TARGET, is_behind, keep, last_switched, latencies, watch
 from bench.shared.links import links
 from ferry.contract.latency import LatencyHistogram
 
 START_SECONDS = 30.0
 """The clock of the stream begins so long after the job is asked for."""
-
-ORIGIN, TARGET = "0.0", "1.0"
-APART_SECONDS = 10.0
-"""Moves that begin so long after all others are the planner's own."""
 
 
 def measure(bench: Bench, query: str) -> list[Reconfigured]:
@@ -69,16 +64,3 @@ def act(run: FerryJob, what: str, workers: int) -> None:
         run.move_half(ORIGIN, TARGET)
     else:
         run.scale(workers)
-
-
-def last_switched(run: FerryJob, since: float) -> float:
-    """When the last virtual node of the act got another leader. Raises RunFailed when none did."""
-    times: list[float] = [
-        r["t"]
-        for r in run.records
-        if r["kind"] == "groups" and r["t"] >= since and any(kind == "switched" for _, kind, _ in r["changes"])
-    ]
-    if not times:
-        raise RunFailed(f"nothing was moved\n{run.log_end()}")
-    later = [t for before, t in pairwise(times) if t - before > APART_SECONDS]
-    return max(t for t in times if not later or t < later[0])

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from bench.parts.reconfigure import profile
-from bench.parts.reconfigure.case import NONE, WORKERS, Bench, Reconfigured, counted, is_behind, refuse_late
+from bench.parts.reconfigure.case import NONE, WORKERS, Bench, Reconfigured, counted, refuse_late
 from bench.shared.flink import AT_ONCE, FlinkCluster, compiled, installed
-from bench.shared.flink_paced import MANAGERS, SOURCE, SYSTEMS, settings, steps_of
+from bench.shared.flink_paced import MANAGERS, SOURCE, SYSTEMS, first_records, is_behind, settings, steps_of
 from bench.shared.links import links
 
 DEFAULT, TUNED = "flink", "flink-tuned"
@@ -91,15 +91,3 @@ def chosen(system: str, work: Path, cores: int, checkpoint: str) -> dict[str, st
         return {**tuned, **AT_ONCE}
     needed = ("taskmanager.cpu.cores", "execution.checkpointing.interval", "execution.checkpointing.dir")
     return {name: tuned[name] for name in needed}
-
-
-def first_records(out: Path, since: float) -> dict[str, float]:
-    """By subtask: when its newest sink, if it was opened since, told of a record first."""
-    found = {}
-    for file in sorted(out.glob("*-at-once.txt")):
-        opened, subtask, *_ = file.name.split("-")
-        told = [line.split(maxsplit=3) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        times = [int(words[0]) / 1000 for words in told if len(words) > 2]
-        if int(opened) / 1000 >= since and times:
-            found[subtask] = times[0]
-    return found
