@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs the quick tiers of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds docs bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
+.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds docs bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure bench-reprogram paper clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -25,7 +25,7 @@ help:
 	@echo 'make images            builds the images of the operator and of the jobs, as archives'
 	@echo 'make crds              generates the CRD and docs/fields.md from the models'
 	@echo 'make docs              builds the site in build/site; a warning is an error'
-	@echo 'make bench-handover | bench-throughput | bench-channel | bench-checkpoints | bench-recovery | bench-latency | bench-scale | bench-strategies | bench-unimico | bench-reconfigure'
+	@echo 'make bench-handover | bench-throughput | bench-channel | bench-checkpoints | bench-recovery | bench-latency | bench-scale | bench-strategies | bench-unimico | bench-reconfigure | bench-reprogram'
 	@echo 'make paper FIGURE=KEY  measures a row of bench/PAPERS.md again'
 	@echo 'make clean             removes caches and results; .venv stays'
 
@@ -107,6 +107,9 @@ bench-unimico: setup
 
 bench-reconfigure: setup
 	@$(PYTHON_HERE) bench/reconfigure.py
+
+bench-reprogram: setup
+	@$(PYTHON_HERE) bench/reprogram.py
 
 paper: setup
 	@$(PYTHON_HERE) bench/papers.py $(FIGURE)

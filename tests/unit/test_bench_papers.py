@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bench import papers
-from bench.parts.papers import slash
+from bench.parts.papers import bartnik, slash
 from bench.parts.papers.rows import throughputs
 from bench.shared.ferry_job import ROOT
 from bench.shared.results import Results
@@ -158,3 +158,17 @@ def test_copies_are_compared_with_none() -> None:
     row = next(row for row in papers.ROWS if row.key == "rhino-5.1")
     answer = row.answer(results_of(*found))
     assert answer.words == "2.00, 1.90, 1.80 M records/s with 0, 1, 2 replicas" and answer.ratio == pytest.approx(0.9)
+
+
+def test_a_changed_program_is_answered_with_the_longest_silence_of_each_system() -> None:
+    results = Results("reprogram", "")
+    for system, silence, seconds in (("Ferry", 0.05, 4.0), ("Ferry, restart", 20.0, 20.0), ("Flink, tuned", 2.0, 8.0)):
+        for times in (0.5, 1.0):
+            about = {"query": "nbq5", "act": "migrate"}
+            results.add(system, "nbq5, migrate", "extra silence", silence * times, "s", **about)
+            results.add(system, "nbq5, migrate", "in force", seconds, "s", **about)
+    rows = {row.key: row for row in bartnik.ROWS}
+    answer = rows["bartnik-5"].answer(results)
+    assert answer.ratio == 2.0 and "Ferry 50 ms and 4.0 s; Ferry, restart 20,000 ms and 20.0 s;" in answer.words
+    with pytest.raises(LookupError, match="not measured"):
+        rows["bartnik-3"].answer(results)

@@ -1,0 +1,1 @@
+"""Parts of `bench/reprogram.py`: the program of a running job changes, in Ferry, Flink and Spark."""
