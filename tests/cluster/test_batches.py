@@ -69,7 +69,7 @@ def test_rows_that_tasks_read_are_compared_with_rows_in_the_driver(spark: SparkS
         }
     )  # fmt: skip
     comparison = Comparison(9)
-    Compared(comparison, "out", False).write(1, 1, rows)
-    Compared(comparison, "out", True).write(1, 1, frame_of(spark, rows))
+    Compared(comparison, 0, "out", False).write(1, 1, rows)
+    Compared(comparison, 0, "out", True).write(1, 1, frame_of(spark, rows))
     comparison.ended()
     assert (comparison.rows, comparison.missing, comparison.more) == (3, 0, 0), comparison.listed()

@@ -117,7 +117,7 @@ def deploy(
             show_json({"job": job, "operators": [_fate(one) for one in fates]})
         return
     number = _patiently(job, begin, deadline)
-    _await(job, deploys, number, deadline, as_json and not shadow)
+    _await(job, deploys, number, deadline, as_json)
     if shadow:
         _await_verdict(job, deploys, number, as_json)
 
@@ -220,7 +220,7 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
 
 def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
     """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
-    shown, compared, answered = "", dict[str, Any](), time.monotonic()
+    shown, answered = "", time.monotonic()
     while True:
         try:
             programs, answered = deploys.programs(), time.monotonic()
@@ -230,7 +230,7 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
                 raise
         record = next((one for one in programs if one["number"] == number), None)
         if record is not None:
-            compared = record["compared"] or compared
+            compared = record["compared"]
             if compared and (text := _compared(compared)) != shown:
                 say(f"{job}: {text}")
                 shown = text
@@ -238,17 +238,20 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
                 break
         time.sleep(LOOK_SECONDS * 2)
     now = next(one["number"] for one in programs if one["state"] in IN_FORCE)
-    differ = bool(compared.get("missing") or compared.get("more"))
+    differs = not compared or bool(compared["missing"] or compared["more"])
     if as_json:
         show_json({"job": job, **record, "inForce": now})
-    for name in compared.get("uncompared", ()):
-        say(f"{job}: {name} was not compared: only one of the programs writes to it")
-    for example in compared.get("examples", ()):
-        print(f"  {example}")
-    if record["state"] == "refused" or differ or not compared:
-        say(f"{job}: the shadow is over, and program {now} goes on")
+    else:
+        for example in compared.get("examples", ()):
+            print(f"  {example}")
+        for name in compared.get("uncompared", ()):
+            say(f"{job}: {name} was not compared")
+        if not differs:
+            print(f"{job}: no row differs: program {now} goes on, which is program {number} alone")
+    if differs:
+        ended = "the shadow is over" if compared else "the shadow was ended before its last epoch"
+        say(f"{job}: {ended}, and program {now} goes on")
         raise typer.Exit(REFUSED)
-    print(f"{job}: no row differs: program {now} goes on, which is program {number} alone")
 
 
 def _compared(compared: dict[str, Any]) -> str:
@@ -278,9 +281,9 @@ def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json
             say(f"{job}: program {number} is refused: {record['refused']}. The job goes on with its present program")
             raise typer.Exit(REFUSED)
         if state in ("in force", "over", "shadow") and record is not None:
-            if as_json:
+            if as_json and state != "shadow":
                 show_json({"job": job, **record})
-            else:
+            elif not as_json:
                 what = "runs as a shadow" if state == "shadow" else "is in force"
                 print(f"{job}: program {number} {what} from epoch {record['since']} on")
             return

@@ -202,6 +202,7 @@ class Catalogue:
         refused = [one for one in programs if one.refused][-RECORDS_MAX:]
         deployed = [one for one in programs if not one.refused]
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
+        needed |= {one.beside.program for one in deployed[-2:] if one.beside is not None}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
         if program.refused:

@@ -47,6 +47,11 @@ def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSet
         started_with=settings.started_with,
         retires=known.retires if known is not None else (),
         settles=known.settles if known is not None else None,
+        beside=known.beside if known is not None else None,
+        silent=known.silent if known is not None else (),
+        altered=known.altered if known is not None else (),
+        drops=known.drops if known is not None else (),
+        base=known.base if known is not None else 0,
         text=text,
         seal=sealed(text, settings.secret) if text else "",
     )
@@ -64,7 +69,8 @@ def begun_with(before: Catalogue | None, record: ProgramRecord, descriptors: Seq
     if before is None:
         first = first_catalogue(descriptors)
         return first.with_program(replace(record, operators=first.programs[0].operators, descriptors=first.operators))
-    if found := differences(record.descriptors, descriptors):
+    found = differences(record.descriptors, descriptors)
+    if found or len(record.descriptors) not in (0, len(descriptors)):
         raise SpecRefused(f"{'; '.join(found)}: the pipeline's operators differ from the running job. {WHAT_TO_DO}")
     return before.with_program(replace(record, descriptors=tuple(descriptors)))
 

@@ -89,10 +89,13 @@ def with_both(
         else:
             left.remove(same)
             pairs.append((output, same[1]))
+    if not pairs:
+        raise SpecRefused(f"no sink of it is a sink of program {old.record.number}: a shadow would compare nothing")
+    alone += [shown(one.sink) for one in (*old.plan.late, *now.plan.late)]
     comparison = Comparison(record.beside.shadow, (*alone, *(shown(output.sink) for _, output in left)))
     compared = [
-        replace(output, sink=Compared(comparison, shown(pair[1].sink), other))
-        for pair in pairs
+        replace(output, sink=Compared(comparison, number, shown(pair[1].sink), other))
+        for number, pair in enumerate(pairs)
         for output, other in ((pair[0], True), (pair[1], False))
     ]
     plan = replace(

@@ -34,6 +34,8 @@ class Compared(Sink):
     """Takes the rows of one program for one sink; nothing is written."""
 
     comparison: Comparison
+    number: int
+    """Of the sink."""
     name: str
     """The sink, in words."""
     other: bool
@@ -41,7 +43,7 @@ class Compared(Sink):
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Keep the rows of an epoch until it ends; a repeated write replaces them."""
-        self.comparison.add(self.name, self.other, rows)
+        self.comparison.add(self.number, self.name, self.other, rows)
 
     def truncate_after(self, epoch: int) -> None:
         """Nothing was written."""
@@ -57,18 +59,19 @@ class Comparison:
         self.epochs = 0
         self.rows = 0
         """Of the program in force."""
-        self._sinks: dict[str, int] = {}
-        self._epoch: dict[tuple[str, bool], tuple[np.ndarray[Any, Any], pa.Table | None]] = {}
+        self._names: dict[int, str] = {}
+        self._epoch: dict[tuple[int, bool], tuple[np.ndarray[Any, Any], pa.Table | None]] = {}
         self._left = LEFT.empty_table()
         self._examples: dict[tuple[int, int], str] = {}
 
-    def add(self, name: str, other: bool, rows: pa.Table | DataFrame) -> None:
+    def add(self, sink: int, name: str, other: bool, rows: pa.Table | DataFrame) -> None:
         """The rows of the present epoch for a sink."""
+        self._names[sink] = name
         if isinstance(rows, pa.Table):
-            self._epoch[name, other] = digests(rows), rows
+            self._epoch[sink, other] = digests(rows), rows
         else:  # Tasks read large results; only digests come here.
             frame = rows.mapInArrow(_digested, "digest long").toArrow()
-            self._epoch[name, other] = frame.column(0).to_numpy(), None
+            self._epoch[sink, other] = frame.column(0).to_numpy(), None
 
     def ended(self) -> None:
         """The present epoch is over."""
@@ -78,8 +81,7 @@ class Comparison:
         self.epochs += 1
         epoch, self._epoch = self._epoch, {}
         parts = [self._left]
-        for (name, other), (rows, _) in epoch.items():
-            sink = self._sinks.setdefault(name, len(self._sinks))
+        for (sink, other), (rows, _) in epoch.items():
             self.rows += 0 if other else len(rows)
             sign = np.full(len(rows), 1 if other else -1)
             parts.append(pa.table([np.full(len(rows), sink), rows, sign], schema=LEFT))
@@ -87,19 +89,18 @@ class Comparison:
         self._left = left.filter(pc.not_equal(left.column("n"), 0))
         self._keep_examples(epoch)
 
-    def _keep_examples(self, epoch: dict[tuple[str, bool], tuple[Any, pa.Table | None]]) -> None:
+    def _keep_examples(self, epoch: dict[tuple[int, bool], tuple[Any, pa.Table | None]]) -> None:
         every = self._left.column("digest").to_numpy()
         self._examples = {key: text for key, text in self._examples.items() if np.isin(key[1], every)}
-        for (name, other), (marks, rows) in epoch.items():
+        for (sink, other), (marks, rows) in epoch.items():
             there = sum(text.startswith("+" if other else "-") for text in self._examples.values())
             if rows is None or not self._left.num_rows or there >= EXAMPLES_MAX:
                 continue
-            sink = self._sinks[name]
             surplus = (pc.greater if other else pc.less)(self._left.column("n"), 0)
             mine = self._left.column("digest").filter(pc.and_(pc.equal(self._left.column("sink"), sink), surplus))
             at = np.flatnonzero(np.isin(marks, mine.to_numpy()))[: EXAMPLES_MAX - there]
             for digest, text in zip(marks[at].tolist(), texts(rows.take(at)).to_pylist(), strict=True):
-                self._examples[sink, digest] = f"{'+' if other else '-'} {name}: {text}"
+                self._examples[sink, digest] = f"{'+' if other else '-'} {self._names[sink]}: {text}"
 
     @property
     def more(self) -> int:

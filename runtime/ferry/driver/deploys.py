@@ -115,7 +115,10 @@ class Deploys:
         Without a number it also gives up a deploy under way. Returns the number of the program that will be in force.
         """
         catalogue, now = self._life.announcer.catalogue, self._in_force.number
-        if number is None and (under_way := self._under_way) is not None:
+        record = self._now
+        if (under_way := self._under_way) is not None and record is not None and record.beside is not None:
+            raise Refusal(f"program {record.number} ends: program {under_way.number} is being deployed")
+        if number is None and under_way is not None:
             self._withdrawn = under_way.number
             self._life.loop.post(core.Withdraw(under_way.number))
             return int(now)
@@ -123,7 +126,6 @@ class Deploys:
             there = self._life.loop.machine.table.programs[0].number
             self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
             return int(there)
-        record = self._now
         if record is not None and record.beside is not None and number in (None, record.beside.program):
             alone = self._settling.back(record, self._next_number())
             self._begin(alone, lambda: self._journal(alone))
@@ -224,6 +226,8 @@ class Deploys:
     def _again(self, wanted: ProgramRecord) -> None:
         """Compare a wanted program anew: after a restore another program is in force."""
         now = self._in_force.number
+        if self._now is not None and self._now.beside is not None:
+            raise SpecRefused(f"program {now} is in force again, which runs beside another one: deploy it later")
         beside = None if wanted.beside is None else wanted.beside._replace(program=now)
         self._deploy(replace(wanted, base=now, settles=None, altered=(), drops=(), beside=beside))
 

@@ -136,7 +136,7 @@ class Restoring:
         old = ProgramRecord(before.number, before.operators, descriptors, since=before.since)
         since, altered = manifest.epoch + 1, diff.altered
         new = replace(mine, number=before.number + 1, operators=diff.ids, since=since, altered=altered)
-        self.catalogue = Catalogue(diff.operators, (old, new))
+        self.catalogue = Catalogue(diff.operators, (old, new), before.silent)
         log.info("; ".join(f"operator {fate.name!r}: {fate.fate}: {fate.words}" for fate in diff.fates))
         return (before, ProgramVersion(new.number, since, diff.ids, altered))
 

@@ -87,12 +87,13 @@ class Settling:
         comparison = comparison_in(program.plan)
         catalogue = self._life.announcer.catalogue
         before = catalogue.program(record.beside.program)
-        if comparison is None or before is None:
+        if not record.is_shadow:
             is_over = time.time() > record.deployed_at + record.beside.keep
             return new_alone(record, number, program.plan.operators) if is_over else None
-        if not comparison.is_over:
+        if comparison is None or before is None or not comparison.is_over:
             return None
-        equal = not comparison.missing and not comparison.more
+        refused = any(one.refused and one.settles == record.number for one in catalogue.programs)
+        equal = not comparison.missing and not comparison.more and not refused
         if not record.compared:
             goes_on = f"program {number if equal else before.number} goes on alone"
             self._life.metrics.note("shadow", f"program {record.number}: {comparison.words()}; {goes_on}")

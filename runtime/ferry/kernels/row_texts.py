@@ -5,11 +5,16 @@ Equal rows have equal texts; a value without a text of Arrow's, such as a list, 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.kernels.hashing import Ints, hash_bytes
+
+_KIND = re.compile(r"(?:large_)?(\w+)")
+"""Of a type, such as `list` of `list<item: int64>`: units and names of elements depend on the maker of the batch."""
 
 
 def texts(rows: pa.Table) -> pa.Array:
@@ -34,6 +39,8 @@ def _joined(rows: pa.Table, heads: list[str], null: str) -> pa.Array:
 def _column(column: pa.ChunkedArray) -> pa.Array:
     column = column.combine_chunks()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return pa.array([None if value is None else value.hex() for value in column.to_pylist()], pa.large_string())
     try:
         return column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -42,7 +49,9 @@ def _column(column: pa.ChunkedArray) -> pa.Array:
 
 def digests(rows: pa.Table) -> Ints:
     """Of each row, int64[n]; two of 2^32 different rows have the same one with a probability of one half."""
-    lines = _joined(rows, ["\x1f"] * rows.num_columns, "\x00")
+    kinds = [_KIND.match(str(field.type)) for field in rows.schema]
+    heads = [f"\x1f{f.name}\x1f{kind[1] if kind else ''}=" for f, kind in zip(rows.schema, kinds, strict=True)]
+    lines = _joined(rows, heads, "\x00")
     if not len(lines):
         return np.empty(0, np.int64)
     _, offsets, data = lines.buffers()

@@ -20,6 +20,7 @@ from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.programs import Programs
 from ferry.kernels.altering import Derive, deriving
+from ferry.store.process import ProcessState
 from ferry.store.state import State
 
 CHUNK_BYTES = limits.CHUNK_BYTES // 4
@@ -61,9 +62,6 @@ class Altering:
             for after, before in program.altered
             if before not in program.operators
         }
-        self._obsolete: set[int] = set()
-        """Operators whose state is not needed any more."""
-        self._settle()
 
     def begin(self, altered: Sequence[tuple[int, int]]) -> None:
         """Derive the state of these operators, (id, id before), and no other state that is not installed."""
@@ -102,7 +100,9 @@ class Altering:
                     elif derivation.again:
                         derivation.left, derivation.again = self._scan(derivation.before), False
                     else:
-                        derivation.left = None
+                        derivation.left, state = None, self._states[after]
+                        if isinstance(state, ProcessState):
+                            state.whole(self._every)  # It need not remember what was removed.
                 return True
         return False
 
@@ -140,7 +140,8 @@ class Altering:
         for after, derivation in self._of.items():
             if derivation.since is None and derivation.before < len(watermarks):
                 self._states[after].release(epoch, watermarks[derivation.before])
-        for number in () if copying or len(self._programs) > 1 else self._obsolete:
+        is_final = bool(self._programs) and epoch >= self._programs[-1].since
+        for number in obsolete(self._programs) if is_final and not copying else ():
             if self._states[number].statistics()["bytes"].any():
                 self._states[number].drop(self._every)
 
@@ -148,8 +149,6 @@ class Altering:
     def install(self, programs: Programs) -> bool:
         """A table with these programs is in force. Returns whether it brings altered operators."""
         before = {number for program in self._programs for number in program.operators}
-        if self._programs and self._programs[-1].beside:
-            self._obsolete |= {number for pair in self._programs[-1].altered for number in pair}
         self._programs = programs
         now = {number: program.since for program in reversed(programs) for number in program.operators}
         fresh = [after for after, derivation in self._of.items() if after in now and derivation.since is None]
@@ -160,11 +159,17 @@ class Altering:
             del self._of[after]
         for after in [after for after in self._of if after in before - now.keys()]:
             del self._of[after]  # It was taken back.
-        self._settle()
         return bool(fresh)
 
-    def _settle(self) -> None:
-        if len(self._programs) == 1:
-            now = self._programs[0]
-            self._obsolete |= {before for _, before in now.altered}
-            self._obsolete -= {*now.operators}
+
+def obsolete(programs: Programs) -> set[int]:
+    """Operators whose state no program needs once the newest one has an epoch: origins of altered operators, and the half
+    of two programs side by side that does not go on."""
+    out: set[int] = set()
+    for place, program in enumerate(programs):
+        goes_on = {number for later in programs[place:] for number in later.operators}
+        out |= {before for _, before in program.altered} - goes_on
+        if program.beside and place + 1 < len(programs):
+            halves = {number for pair in program.altered for number in pair}
+            out |= halves - {number for later in programs[place + 1 :] for number in later.operators}
+    return out

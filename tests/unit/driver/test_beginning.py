@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.catalogue import Beside, Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import is_sealed, packed
@@ -71,6 +71,16 @@ def test_a_restore_whose_driver_died_before_the_first_table_begins_with_the_prog
     record = beginning(restored, None, settings(tmp_path))
     assert (record.number, record.operators) == (2, (1, 0))
     assert begun_with(restored, record, record.descriptors) == restored
+
+
+def test_a_program_beside_another_one_stays_beside_it_when_its_text_was_edited(tmp_path: Path) -> None:
+    """And its operators are counted, not only named: two have the same name."""
+    catalogue, table = job(tmp_path)
+    beside = replace(catalogue.programs[-1], beside=Beside(1, 0, 60.0), silent=(0,), altered=((1, 0),))
+    record = beginning(catalogue.with_program(beside), table, settings(tmp_path, "f3"))
+    assert (record.folder, record.beside, record.silent, record.altered) == ("f3", beside.beside, (0,), ((1, 0),))
+    with pytest.raises(SpecRefused, match="differ from the running job"):
+        begun_with(catalogue, record, [*record.descriptors, record.descriptors[0]])
 
 
 def test_a_program_that_was_edited_since_takes_its_place_if_it_keeps_the_same_state(tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: 
             rows = ROWS.empty_table() if epoch else replace_rows()
             comparison = comparison_in(plan)
             assert comparison is not None
-            comparison.add("x", False, rows)
-            comparison.add("x", True, ROWS.empty_table() if differs else rows)
+            comparison.add(0, "x", False, rows)
+            comparison.add(0, "x", True, ROWS.empty_table() if differs else rows)
             following = decided.following(program, of, EpochNotes(), 3)
             assert (following is None) == (epoch == 0)
         assert following is not None and following.operators == ((0, 1) if differs else (2, 3))
@@ -135,6 +135,27 @@ def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(settling.time, "time", lambda: 1061.0)
     following = settling.Settling(life).following(kept, of, EpochNotes(), 3)
     assert following is not None and following.operators == (2, 3) and following.number == 3
+
+
+def test_a_shadow_compares_something(tmp_path: Path) -> None:
+    program, _, _ = deployed(tmp_path, (WINDOWED, "a"), shadow=5, keep=0.0)
+    now = text(tmp_path, 2, (), operators((WINDOWED, "a")), (0, "another", ROWS))
+    with pytest.raises(SpecRefused, match="no sink of it is a sink of program 1: a shadow would compare nothing"):
+        with_both(program, now, lambda number: old(tmp_path))
+
+
+def test_an_equal_shadow_that_cannot_go_on_alone_is_dropped(tmp_path: Path) -> None:
+    """Its new sink refuses, for example."""
+    program, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=1, keep=0.0)
+    before = old(tmp_path)
+    plan, _ = with_both(program, now, lambda number: before)
+    of: Any = SimpleNamespace(plan=plan)
+    refused = replace(new_alone(program, 3, plan.operators), refused="its sink refuses")
+    catalogue = Catalogue((), (replace(before.record, since=0), replace(program, since=4), refused))
+    metrics = SimpleNamespace(note=lambda kind, words: None)
+    life: Any = SimpleNamespace(announcer=SimpleNamespace(catalogue=catalogue), metrics=metrics)
+    following = settling.Settling(life).following(program, of, EpochNotes(), 4)
+    assert following is not None and following.operators == (0, 1)
 
 
 def replace_rows() -> Any:

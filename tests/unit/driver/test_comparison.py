@@ -6,9 +6,11 @@ import pyarrow as pa
 
 from ferry.driver.comparison import Compared, Comparison
 
+SINKS = ("out", "another", "out")
 
-def write(comparison: Comparison, other: bool, *values: int, sink: str = "out") -> None:
-    Compared(comparison, sink, other).write(1, 1, pa.table({"n": [*values]}))
+
+def write(comparison: Comparison, other: bool, *values: int, sink: int = 0) -> None:
+    Compared(comparison, sink, SINKS[sink], other).write(1, 1, pa.table({"n": [*values]}))
 
 
 def test_equal_rows_in_any_order_and_in_different_epochs_do_not_differ() -> None:
@@ -28,7 +30,7 @@ def test_rows_that_differ_are_counted_by_sink_and_shown() -> None:
     for value in range(50):
         write(comparison, False, value, value)
         write(comparison, True, value, value + 100)
-        write(comparison, True, value, sink="another")
+        write(comparison, True, value, sink=1)
         comparison.ended()
     assert (comparison.missing, comparison.more) == (50, 100)
     listed = comparison.listed()
@@ -45,3 +47,13 @@ def test_an_epoch_that_is_repeated_counts_once_and_the_last_one_is_the_last() ->
     write(comparison, False, 8)
     comparison.ended()
     assert comparison.is_over and (comparison.rows, comparison.epochs, comparison.missing) == (1, 1, 0)
+
+
+def test_two_sinks_of_the_same_words_are_two() -> None:
+    comparison = Comparison(9)
+    write(comparison, False, 1)
+    write(comparison, True, 2)
+    for other in (False, True):
+        write(comparison, other, 1, sink=2)
+    comparison.ended()
+    assert (comparison.missing, comparison.more) == (1, 1)

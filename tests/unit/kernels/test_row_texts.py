@@ -45,3 +45,15 @@ def test_batches_and_slices_make_no_difference() -> None:
     assert np.array_equal(digests(table), digests(pieces)) and len({*digests(table).tolist()}) == 100
     assert np.array_equal(digests(table.slice(10, 5)), digests(table)[10:15])
     assert len(digests(table.slice(0, 0))) == 0 and texts(pa.table({})).to_pylist() == []
+
+
+def test_a_column_of_another_name_or_type_is_another_one() -> None:
+    first = pa.table({"a": [1]})
+    assert len({int(digests(one)[0]) for one in (first, pa.table({"b": [1]}), pa.table({"a": ["1"]}))}) == 3
+    larger = pa.table({"a": pa.array(["x"], pa.large_string())})
+    assert digests(larger)[0] == digests(pa.table({"a": ["x"]}))[0]
+
+
+def test_bytes_have_the_same_text_whatever_stands_beside_them() -> None:
+    alone, beside = pa.table({"b": [b"ok"]}), pa.table({"b": [b"ok", b"\xff"]})
+    assert digests(alone)[0] == digests(beside)[0]

@@ -18,7 +18,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.programs import Programs, ProgramVersion, first_program
 from ferry.kernels.altering import deriving
 from ferry.kernels.schemas import state_schema
-from ferry.sidecar.altering import Altering
+from ferry.sidecar.altering import Altering, obsolete
 from ferry.sidecar.scans import begun
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.state import State, open_state
@@ -136,12 +136,14 @@ def test_a_copy_that_began_before_the_switch_is_whole(tmp_path: Path) -> None:
         assert one.altering.install(SWITCH) and not one.altering.left_out
         one.records(1, [7, 8], 5)
         assert not one.altering.install(SETTLED)
-    leader.altering.release(leader.epoch, (0, 0), copying=True)
+    leader.altering.release(5, (0, 0), copying=True)
     for operator, _, batch in chunks:
         if batch is not None:
             learner.load(batch, operator)
     assert len(rows(learner.states[1], AFTER)) == 40
-    leader.altering.release(leader.epoch, (0, 0), copying=False)
+    leader.altering.release(4, (0, 0), copying=False)
+    assert rows(leader.states[0], BEFORE), "epoch 5 may be taken back"
+    leader.altering.release(5, (0, 0), copying=False)
     assert rows(leader.states[0], BEFORE) == [] and len(rows(leader.states[1], AFTER)) == 40
 
 
@@ -169,6 +171,16 @@ def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path)
     assert len(rows(one.states[1], AFTER)) == 3
 
 
+def test_what_no_program_needs() -> None:
+    first, more = ProgramVersion(1, 0, (0, 1)), ProgramVersion(2, 5, (2, 1), ((2, 0),))
+    assert obsolete((first, more)) == {0} and obsolete((more, ProgramVersion(3, 7, (1,)))) == {0}
+    both = ProgramVersion(2, 5, (3, 4, 0, 1), ((3, 0), (4, 1)), (3, 4))
+    assert obsolete((first, both)) == set()
+    assert obsolete((both, ProgramVersion(3, 9, (0, 1)))) == {3, 4}
+    assert obsolete((both, ProgramVersion(3, 9, (3, 4)))) == {0, 1}
+    assert obsolete((ProgramVersion(3, 9, (0, 1)), ProgramVersion(4, 11, (1,)))) == set(), "kept for its return"
+
+
 def test_the_first_table_of_an_instance(tmp_path: Path) -> None:
     assert not Instance(tmp_path, ()).altering.install(LOADING)
 
@@ -188,9 +200,8 @@ def test_an_operator_beside_the_one_it_was_derived_from_is_on_its_own(tmp_path: 
         assert len(rows(one.states[1], AFTER)) == 3 and chunk.num_rows == 4
         last = ProgramVersion(3, 9, programs, ALTERED if gone == 0 else ())
         one.altering.install((beside, last))
-        one.altering.release(9, (0, 0), copying=False)
-        assert all(state.statistics()["entries"].sum() for state in one.states), "its last epoch may be repeated"
-        one.altering.install((last,))
+        one.altering.release(8, (0, 0), copying=False)
+        assert all(state.statistics()["entries"].sum() for state in one.states), "epoch 9 may be taken back"
         one.altering.release(9, (0, 0), copying=False)
         assert [bool(state.statistics()["entries"].sum()) for state in one.states] == [gone == 1, gone == 0]
 
