@@ -317,7 +317,7 @@ class Host:
         if not (self.world.derives_chunks if epoch is None else self.world.derives_late_deltas):
             return []
         programs = [p for p in self.files.saved.programs if epoch is None or epoch < p.since]
-        pairs = (pair for p in programs for pair in p.altered if pair[1] not in p.operators)
+        pairs = (pair for p in programs for pair in p.altered if not p.beside)
         return [(after, *row[1:]) for after, old in pairs if old == row[0]]
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:

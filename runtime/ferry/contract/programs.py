@@ -28,8 +28,8 @@ class ProgramVersion(NamedTuple):
 
     @property
     def beside(self) -> bool:
-        """Whether an operator and the one from which it was derived both run from its first epoch on."""
-        return any(before in self.operators for _, before in self.altered)
+        """Whether two programs run, or an operator and the one from which it was derived, from its first epoch on."""
+        return bool(self.silent) or any(before in self.operators for _, before in self.altered)
 
 
 Programs = tuple[ProgramVersion, ...]

@@ -60,7 +60,7 @@ class Altering:
             after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, program.since)
             for program in programs
             for after, before in program.altered
-            if before not in program.operators
+            if not program.beside
         }
 
     def begin(self, altered: Sequence[tuple[int, int]]) -> None:
@@ -155,7 +155,7 @@ class Altering:
         for after in fresh:
             self._of[after].since = now[after]
         # Operators that go on beside their copies bring rows of their own.
-        for after in [n for n, of in self._of.items() if of.since is not None and of.before in programs[-1].operators]:
+        for after in [n for n, of in self._of.items() if of.since is not None and programs[-1].beside]:
             del self._of[after]
         for after in [after for after in self._of if after in before - now.keys()]:
             del self._of[after]  # It was taken back.
@@ -163,13 +163,16 @@ class Altering:
 
 
 def obsolete(programs: Programs) -> set[int]:
-    """Operators whose state no program needs once the newest one has an epoch: origins of altered operators, and the half
-    of two programs side by side that does not go on."""
-    out: set[int] = set()
+    """Operators whose state no program needs once the newest one has an epoch: origins of operators that go on, and copies
+    that do not go on after they ran beside their origins. The origin of such a copy may return."""
+    out, newest = set[int](), programs[-1]
     for place, program in enumerate(programs):
-        goes_on = {number for later in programs[place:] for number in later.operators}
-        out |= {before for _, before in program.altered} - goes_on
-        if program.beside and place + 1 < len(programs):
-            halves = {number for pair in program.altered for number in pair}
-            out |= halves - {number for later in programs[place + 1 :] for number in later.operators}
+        if program.beside and program is newest:
+            continue
+        goes_on = {number for later in programs[place + 1 :] or (newest,) for number in later.operators}
+        for after, before in program.altered:
+            if after in newest.operators:
+                out |= {before} - goes_on
+            elif program.beside:
+                out.add(after)
     return out

@@ -173,11 +173,15 @@ def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path)
 
 def test_what_no_program_needs() -> None:
     first, more = ProgramVersion(1, 0, (0, 1)), ProgramVersion(2, 5, (2, 1), ((2, 0),))
-    assert obsolete((first, more)) == {0} and obsolete((more, ProgramVersion(3, 7, (1,)))) == {0}
+    assert obsolete((first, more)) == obsolete((more, ProgramVersion(3, 7, (2,)))) == {0}
     both = ProgramVersion(2, 5, (3, 4, 0, 1), ((3, 0), (4, 1)), (3, 4))
     assert obsolete((first, both)) == set()
     assert obsolete((both, ProgramVersion(3, 9, (0, 1)))) == {3, 4}
     assert obsolete((both, ProgramVersion(3, 9, (3, 4)))) == {0, 1}
+    returns = ProgramVersion(2, 5, (3, 4, 1), ((3, 0), (4, 1)), (3, 4))
+    assert obsolete((first, returns)) == set()
+    assert obsolete((returns, ProgramVersion(3, 9, (1,)))) == {3, 4}, "operator 0 was removed before, and may return"
+    assert obsolete((returns, ProgramVersion(3, 9, (3, 4)))) == {0, 1}
     assert obsolete((ProgramVersion(3, 9, (0, 1)), ProgramVersion(4, 11, (1,)))) == set(), "kept for its return"
 
 
