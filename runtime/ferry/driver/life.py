@@ -104,6 +104,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         if not _await_turn(program, settings, partial(require_newest, announcer, record, settings)):
             return None
         require_newest(announcer, record, settings)
+        before, table = announcer.journaled()  # Programs may have been deployed, or refused, while it was a standby.
     descriptors = [operator.descriptor for operator in plan.operators]
     catalogue = begun_with(before, record, descriptors)
     if weakness := journal.weakness():

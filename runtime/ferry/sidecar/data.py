@@ -25,6 +25,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, StateUnavailable
 from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.programs import first_program, operator_id, program_at
+from ferry.contract.results import NO_RESULT
 from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
@@ -155,6 +156,11 @@ class Data:
     def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
         """Raises BeginsAnew when files are damaged: this copy is dropped, and made again from another one."""
         self._record.opens()
+        saved = self._record.saved
+        ran = {number for program in saved.programs for number in program.operators}
+        ran |= {number for number, result in enumerate(saved.results) if result != NO_RESULT}
+        for number in {*range(len(self.descriptors))} - ran:
+            shutil.rmtree(directory / f"state-{number}", ignore_errors=True)  # Of a deploy that came to nothing.
         each = [(d, self.virtual_nodes, directory / f"state-{d.index}", memory_bytes) for d in self.descriptors]
         try:
             return [open_state(*one) for one in each]
@@ -165,10 +171,10 @@ class Data:
     def add(self, catalogue: Catalogue) -> None:
         """Know these programs; open the state of operators that they introduce."""
         for descriptor in catalogue.operators[len(self.states) :]:
-            state = open_state(
-                descriptor, self.virtual_nodes, self._directory / f"state-{descriptor.index}", self._memory_bytes
-            )
-            state.drop(np.arange(self.virtual_nodes))  # of a deploy that was refused
+            folder = self._directory / f"state-{descriptor.index}"
+            shutil.rmtree(folder, ignore_errors=True)  # Of a deploy that came to nothing.
+            state = open_state(descriptor, self.virtual_nodes, folder, self._memory_bytes)
+            state.drop(np.arange(self.virtual_nodes))
             with self._lock:
                 self.descriptors.append(descriptor)
                 self.states.append(state)

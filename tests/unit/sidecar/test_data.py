@@ -15,10 +15,12 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract import messages as m
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.programs import first_program
 from ferry.contract.routing import Version
 from ferry.contract.settings import RunSettings
 from ferry.contract.status import Links
@@ -50,14 +52,16 @@ def settings_of(directory: Path) -> RunSettings:
 class One:
     """The data of one instance, and what it sent."""
 
-    def __init__(self, directory: Path, me: InstanceId, lend_bytes: int, signs: Signs | None = None) -> None:
+    def __init__(
+        self, directory: Path, me: InstanceId, lend_bytes: int, signs: Signs | None = None, *more: OperatorDescriptor
+    ) -> None:
         self.sent: list[tuple[core.Send, Any]] = []
         self.me, self.directory = me, directory
         self.data = Data(
             settings_of(directory),
             me,
             directory,
-            [DESCRIPTOR],
+            [DESCRIPTOR, *more],
             lambda *a: self.sent.append(a),
             lambda *a: True,
             lend_bytes,
@@ -287,6 +291,23 @@ def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: P
     again = One(tmp_path, ME, 0)
     assert again.data.saved() == saved
     assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]
+
+
+def test_files_of_an_operator_that_no_program_had_are_no_state(tmp_path: Path) -> None:
+    """A deploy came to nothing, and another operator has its id now."""
+    one, commit_id = One(tmp_path, ME, 0), CommitId(STEP, ATTEMPT)
+    one.compute()
+    one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
+    one.data.perform(core.Apply(commit_id))
+    saved = core.InstanceRecord(1, commit_id, holds=ALL, programs=first_program(1))
+    one.data.perform(core.Save(saved))
+    (tmp_path / "state-1").mkdir()
+    (tmp_path / "state-1" / "inventory").write_bytes(b"of another kind")
+    other = replace(DESCRIPTOR, name="other", index=1)
+    again = One(tmp_path, ME, 0, None, other)
+    assert again.data.saved() == saved and again.data.states[0].statistics()["entries"].all()
+    one.data.add(Catalogue((DESCRIPTOR, other), ()))
+    assert not one.data.states[1].statistics()["entries"].any()
 
 
 def test_damaged_files_are_given_up_by_name_and_the_next_life_begins_with_nothing(tmp_path: Path) -> None:
