@@ -33,7 +33,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         shutil.copy(ROOT / file, copy)
     for source in (copy, copy / "operator" / "client", copy / "bench" / "workloads"):
         pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), str(source))
-    pip(Path(sys.executable), "wheel", "--no-deps", "-w", str(folder), f"pyspark=={version('pyspark')}")
+    pip(Path(sys.executable), "wheel", "--use-pep517", "--no-deps", "-w", str(folder), f"pyspark=={version('pyspark')}")
     return {wheel.name.split("-")[0]: wheel for wheel in folder.iterdir()}
 
 
