@@ -261,7 +261,8 @@ class Play:
         """Roll back to the kept program, or wait until it is not kept any more."""
         if step.back:
             time.sleep(step.beside / 4)
-            self.request(Step("rollback"))
+            if (back := self.request(Step("rollback"))) is not None and number in self.both:
+                self.numbers.setdefault(back, self.numbers[self.both[number][0]])
         until = time.monotonic() + PATIENCE * STEP_SECONDS
         while not self.over():
             if any(one["number"] > number and one["state"] == "in force" for one in self.programs()):
@@ -303,7 +304,9 @@ class Play:
         for number, epoch in sorted(there.items()):
             # A number that was not seen yet: the driver has gone on without retired operators, with the same text.
             seen = max(n for n in self.numbers if n == number or (n < number and n in (1, *there)))
-            since[epoch] = self.numbers[self._of(seen, True)]
+            alone = f"program {number} goes on alone"
+            is_new = seen < number and any(alone in r["text"] for r in records if r["kind"] == "shadow")
+            since[epoch] = self.numbers[seen if is_new else self._of(seen, True)]
         return since
 
     def _of(self, number: int, written: bool) -> int:

@@ -292,7 +292,8 @@ class Oracle:
 
     def _switch(self, before: int, now: int) -> None:
         """Begin to run two programs, or go on with one of two."""
-        self._ever |= {use.name for use in self._since[before].uses}
+        if before not in self._silent:
+            self._ever |= {use.name for use in self._since[before].uses}
         if now in self._silent and self._since[now] is not self._since[before]:
             self._other, self._written = self._written, self._written.copy()
         elif now in self._silent:
