@@ -233,6 +233,17 @@ def test_what_gives_a_deploy_up_while_the_journal_gets_it_takes_the_program_back
     assert one.driver.table.programs == (FIRST,) and one.last(c.StartIngest).step == Step(1, 0)
 
 
+def test_a_program_that_is_being_taken_back_is_not_told_in_force() -> None:
+    one = top()
+    one.obey(begun_but_not_journaled(one))
+    one.done.clear()
+    effects = one.driver.step(c.Withdraw(2, "no"))
+    assert [type(x) for x in effects] == [c.Journal]
+    assert not one.driver.step(c.Deploy(2, (1, 0), b"")), "the journal may be without it"
+    one.obey(effects)
+    assert deployed(one) == [c.Deployed(2, "no")]
+
+
 def test_a_deploy_that_the_journal_gets_is_not_replaced() -> None:
     """The other one was compared with a program that will be over."""
     one = top()
