@@ -17,6 +17,7 @@ import multiprocessing
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import fields
 
 from ferry.contract.errors import Bug
@@ -37,6 +38,10 @@ MODELLED = (
     "takes_owed", "waits_out", "derives_chunks", "derives_late_deltas", "sends_altered_first",
 )  # fmt: skip
 """Guards of the driver's process and of the store, which are simulated here: not rules of the protocol, but removed alike."""
+
+
+RARE = {"derives_late_deltas": 21_800}
+"""Seeds at which to begin the search for rules whose removal does harm in very few worlds."""
 
 
 def one(seed: int, off: tuple[str, ...] = (), verbose: bool = False) -> tuple[int, int, str, str]:
@@ -73,7 +78,7 @@ def _job(args: tuple[int, tuple[str, ...]]) -> tuple[int, int, str, str]:
 
 
 def search(
-    seeds: range, off: tuple[str, ...], processes: int, keep_on: bool = False
+    seeds: Sequence[int], off: tuple[str, ...], processes: int, keep_on: bool = False
 ) -> list[tuple[int, int, str, str]]:
     """Failures among these seeds: the first, or all of them."""
     found = []
@@ -122,7 +127,8 @@ def each_rule(seeds: range, processes: int) -> int:
     missing = 0
     for off in groups:
         began = time.monotonic()
-        found = search(seeds, off, processes)
+        begin = min(RARE.get(off[0], seeds.start), seeds.stop)
+        found = search((*range(begin, seeds.stop), *range(seeds.start, begin)), off, processes)
         took = time.monotonic() - began
         if found:
             print(
