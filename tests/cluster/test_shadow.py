@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ferry_operator.local.deploys import LocalDeploys
 from tests.cluster import deploys, runner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
@@ -72,3 +73,36 @@ def test_a_rollback_to_a_kept_program_equals_never_having_deployed(tmp_path: Pat
                 assert row["n"] == row["seq"] // deploys.KEYS + 1, (epoch, row)
             else:
                 assert row["seq"] % 2 == 0, (epoch, row)
+
+
+def test_a_checkpoint_with_two_programs_is_restored_with_the_written_program(tmp_path: Path) -> None:
+    """Windows are open at the checkpoint, and belong to the operator that goes on."""
+    same, job = deploys.program(tmp_path, "same", 1, deploys.WINDOWS), deploys.job(tmp_path, more=deploys.WINDOWS)
+    stored = [f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.every=1s"]
+    began = list[int]()
+
+    def suspended(running: runner.Running) -> None:
+        running.await_epoch(5)
+        url = LocalDeploys(running.directory or tmp_path)
+        _, request = url.compared(same, lambda arguments: arguments, 60.0)
+        number = url.deploy({**request, "shadow": 100_000})
+        running.await_that(
+            lambda: any(p["number"] == number and p["state"] == "shadow" for p in url.programs()), "shadow", 60
+        )
+        began.extend(p["since"] for p in url.programs() if p["number"] == number)
+        running.await_epoch(began[0] + 10)
+        code, text = deploys.ferry(running, "suspend", "numbers")
+        assert code == 0, text
+
+    def goes_on(running: runner.Running) -> None:
+        running.await_epoch(began[0] + 80)
+        runner.stop(running)
+
+    first = runner.run(job, tmp_path, sets=stored, meanwhile=suspended)
+    assert first.code == 0, first.story()
+    second = runner.run(job, tmp_path, sets=[*stored, "restoreFrom=latest"], meanwhile=goes_on)
+    assert second.code == 0 and deploys.wrong(second.output, {0: 1}) == [], second.story()
+    windows = [
+        (r["k"], r["window_start"]) for t in deploys.read(second.output / "windows").values() for r in t.to_pylist()
+    ]
+    assert len(set(windows)) == len(windows) > 0, "a window fired twice"
