@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -33,7 +34,9 @@ def instances(parent: psutil.Process) -> list[psutil.Process]:
 
 def until_two(parent: psutil.Process, besides: list[psutil.Process]) -> list[psutil.Process]:
     for _ in range(600):
-        found = [p for p in instances(parent) if p not in besides and p.memory_info().shared > 0]
+        found = []
+        with suppress(psutil.NoSuchProcess):  # One that ends meanwhile is looked for again.
+            found = [p for p in instances(parent) if p not in besides and p.memory_info().shared > 0]
         if len(found) == 2:
             return found
         time.sleep(0.1)
