@@ -320,7 +320,7 @@ class Play:
         return {epoch: self.numbers[self._of(number, False)] for number, epoch in there}
 
     def lacks_windows(self, result: runner.Result) -> bool:
-        """Whether the restore was refused, because an operator still fires its windows and the program has none of it."""
+        """Whether the restore was refused because the program lacks an operator with open windows."""
         assert self.restored is not None
         named = re.search(r"has open windows of (.*), and this pipeline does not", result.story(25))
         last = self.since[max(self.since)]

@@ -1,4 +1,4 @@
-"""What all systems of `bench/reprogram.py` share: acts, what a case has measured, and the silence around an act."""
+"""Acts, the measured values of a case, and the silence around an act: for all systems of `bench/reprogram.py`."""
 
 from __future__ import annotations
 

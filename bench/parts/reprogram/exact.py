@@ -102,7 +102,7 @@ def told_by(state: pa.Table, wanted: Sequence[Span]) -> list[Span]:
 
 
 def _names(keys: int) -> pa.Array:
-    """What keys begin with, in order of their numbers."""
+    """The first characters of each key, by its number."""
     pieces = [np.arange(n, min(n + PIECE, keys)) for n in range(0, keys, PIECE)]
     return pa.concat_arrays([_heads(bigstate.texts(piece)) for piece in pieces])
 
@@ -112,7 +112,7 @@ def _heads(texts: Any) -> Any:
 
 
 def _by_key(key: Any, values: Any, keys: int) -> Any:
-    """By number; what has another key than all of them is behind them."""
+    """Sums of the values by number of the key; the last sum is for unknown keys."""
     made = np.zeros(keys + 1, np.int64)
     np.add.at(made, key, np.asarray(values.fill_null(0)))
     return made

@@ -30,10 +30,10 @@ KILLS = (
     ("worker", "checking"), ("driver", "checking"), ("worker", "loading"), ("driver", "loading"),
     ("worker", END), ("driver", END),
 )  # fmt: skip
-"""What is killed in each act, in turns, and in which phase of the deploy."""
+"""The process that is killed in each act, in turns, and the phase of the deploy."""
 NAME = "reprogram"
 LOST = "deploy it again"
-"""What `ferry deploy` says of a driver that died before it had noted the deploy."""
+"""A part of the message of `ferry deploy` when the driver died before it had journaled the program."""
 
 REFUSED = 2
 """Exit code of a program that cannot be deployed, or run."""
@@ -146,7 +146,7 @@ class Lives:
         return self._changed(program, asked, since)
 
     def _killed(self, program: str, number: int) -> Act:
-        """Kill a process in a phase of the deploy; a phase that nobody has seen is that of its end."""
+        """Kill a process in a phase of the deploy. A phase may be too short to be seen: then kill at the end of the deploy."""
         what, wanted = KILLS[number % len(KILLS)]
         programs_of, seen = LocalDeploys(self.run.directory), list[str]()
 

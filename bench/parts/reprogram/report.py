@@ -1,4 +1,4 @@
-"""What `bench/reprogram.py` shows: the extra silence of each act, and latency before, during and after the acts."""
+"""The table and the plot of `bench/reprogram.py`: extra silence of each act; latency before, during and after the acts."""
 
 from __future__ import annotations
 

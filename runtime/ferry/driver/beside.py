@@ -154,7 +154,7 @@ def new_alone(record: ProgramRecord, number: int, operators: Sequence[Operator])
         retires=tuple(Retired(n, record.beside.program) for n in gone),
         drops=derived,
         settles=record.number,
-        **_ALONE,
+        **ALONE,
         base=record.number,
         deployed_at=time.time(),
     )
@@ -167,13 +167,13 @@ def old_alone(record: ProgramRecord, number: int, before: ProgramRecord) -> Prog
         number=number,
         drops=tuple(new for new, _ in record.altered),
         settles=before.settles or before.number,
-        **_ALONE,
+        **ALONE,
         base=record.number,
         deployed_at=time.time(),
     )
 
 
-_ALONE: dict[str, Any] = {
+ALONE: dict[str, Any] = {
     "since": None,
     "at": 0,
     "at_time": None,
@@ -182,4 +182,4 @@ _ALONE: dict[str, Any] = {
     "silent": (),
     "compared": {},
 }
-"""Of a program that goes on with one half."""
+"""Of a program that goes on with a part of the program before it: nothing has to be derived, awaited or compared."""

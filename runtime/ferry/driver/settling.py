@@ -15,7 +15,7 @@ from ferry.contract.catalogue import ProgramRecord
 from ferry.contract.errors import Refusal
 from ferry.contract.notes import EpochNotes
 from ferry.contract.results import result_of
-from ferry.driver.beside import comparison_in, new_alone, old_alone
+from ferry.driver.beside import ALONE, comparison_in, new_alone, old_alone
 from ferry.driver.life import Life
 from ferry.driver.program import Program
 from ferry.driver.retiring import ends
@@ -41,12 +41,12 @@ class Settling:
         """The program with this number, if one has to follow the one in force. `notes`: of an epoch that is over."""
         if (comparison := comparison_in(program.plan)) is not None:
             comparison.ended()
-        if not record.retires and record.beside is None:
+        if (not record.retires and record.beside is None) or time.monotonic() < self._again_at:
             return None
         following = (
             self._half(record, program, number) if record.beside is not None else self._rest(record, program, notes)
         )
-        if following is None or time.monotonic() < self._again_at:
+        if following is None:
             return None
         self._again_at = time.monotonic() + SETTLE_SECONDS
         return replace(following, number=number)
@@ -72,12 +72,9 @@ class Settling:
             operators=record.operators[:count],
             descriptors=record.descriptors[:count],
             retires=(),
-            altered=(),
             settles=record.settles or record.number,
+            **ALONE,
             base=record.number,
-            since=None,
-            at=0,
-            at_time=None,
             deployed_at=time.time(),
         )
 
