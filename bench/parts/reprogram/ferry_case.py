@@ -146,7 +146,7 @@ class Lives:
         return self._changed(program, asked, since)
 
     def _killed(self, program: str, number: int) -> Act:
-        """Kill a process in a phase of the deploy. A phase may be too short to be seen: then kill at the end of the deploy."""
+        """Kill a process in a phase of the deploy. If the phase was too short to be seen, kill at its end."""
         what, wanted = KILLS[number % len(KILLS)]
         programs_of, seen = LocalDeploys(self.run.directory), list[str]()
 
