@@ -66,7 +66,12 @@ def deploy(
         str, typer.Option(metavar="TIME", help="Not before this watermark: 2026-11-22T10:00Z, or ms.")
     ] = "",
     shadow: Annotated[
-        int, typer.Option(min=0, metavar="EPOCHS", help="Run it beside the present one, and compare the rows.")
+        int,
+        typer.Option(
+            min=0,
+            metavar="EPOCHS",
+            help="Run it beside the present one, and compare the rows of these epochs with rows.",
+        ),
     ] = 0,
     keep: Annotated[
         str, typer.Option(metavar="TIME", help="Keep the present one up to date, for an exact rollback, such as 10m.")

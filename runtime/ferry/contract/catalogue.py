@@ -38,7 +38,7 @@ class Beside(NamedTuple):
     program: int
     """the number of the program before, whose operators are the last ones"""
     shadow: int
-    """epochs for which the rows of both are compared while only the program before writes; 0: it is kept"""
+    """epochs with rows in which both are compared while only the program before writes; 0: it is kept"""
     keep: float
     """seconds for which the program before goes on, so that a rollback finds its state up to date"""
 

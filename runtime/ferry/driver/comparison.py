@@ -53,7 +53,7 @@ class Comparison:
     """The differences between two programs, since this driver began to compare them."""
 
     def __init__(self, lasts: int, uncompared: tuple[str, ...] = ()) -> None:
-        """`lasts`: epochs; `uncompared`: sinks that only one of the programs has."""
+        """`lasts`: epochs with rows; `uncompared`: sinks that only one of the programs has."""
         self.uncompared = uncompared
         self._lasts = lasts
         self.epochs = 0
@@ -78,8 +78,10 @@ class Comparison:
         if self.is_over:
             self._epoch = {}
             return
-        self.epochs += 1
         epoch, self._epoch = self._epoch, {}
+        if not any(len(rows) for rows, _ in epoch.values()):
+            return  # It says nothing: windows of 10 s fire in few epochs.
+        self.epochs += 1
         parts = [self._left]
         for (sink, other), (rows, _) in epoch.items():
             self.rows += 0 if other else len(rows)

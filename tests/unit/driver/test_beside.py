@@ -115,7 +115,7 @@ def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: 
         of: Any = SimpleNamespace(plan=plan)
         decided = settling.Settling(life)
         for epoch in range(2):
-            rows = ROWS.empty_table() if epoch else replace_rows()
+            rows = replace_rows()
             comparison = comparison_in(plan)
             assert comparison is not None
             comparison.add(0, "x", False, rows)
@@ -124,8 +124,8 @@ def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: 
             assert (following is None) == (epoch == 0)
         assert following is not None and following.operators == ((0, 1) if differs else (2, 3))
     assert told == [
-        "program 2: 0 of 1 rows of 2 epochs differ; program 3 goes on alone",
-        "program 2: of 1 rows of 2 epochs, 1 are missing, and 0 are more; program 1 goes on alone",
+        "program 2: 0 of 2 rows of 2 epochs differ; program 3 goes on alone",
+        "program 2: of 2 rows of 2 epochs, 2 are missing, and 0 are more; program 1 goes on alone",
     ]
     kept = replace(program, beside=Beside(1, 0, 60.0), deployed_at=1000.0)
     plan, _ = with_both(kept, now, lambda number: before)
@@ -154,6 +154,10 @@ def test_an_equal_shadow_that_cannot_go_on_alone_is_dropped(tmp_path: Path) -> N
     catalogue = Catalogue((), (replace(before.record, since=0), replace(program, since=4), refused))
     metrics = SimpleNamespace(note=lambda kind, words: None)
     life: Any = SimpleNamespace(announcer=SimpleNamespace(catalogue=catalogue), metrics=metrics)
+    comparison = comparison_in(plan)
+    assert comparison is not None
+    for other in (False, True):
+        comparison.add(0, "x", other, replace_rows())
     following = settling.Settling(life).following(program, of, EpochNotes(), 4)
     assert following is not None and following.operators == (0, 1)
 

@@ -57,3 +57,14 @@ def test_two_sinks_of_the_same_words_are_two() -> None:
         write(comparison, other, 1, sink=2)
     comparison.ended()
     assert (comparison.missing, comparison.more) == (1, 1)
+
+
+def test_epochs_without_rows_are_no_verdict() -> None:
+    comparison = Comparison(1)
+    for _ in range(3):
+        write(comparison, False)
+        comparison.ended()
+    assert not comparison.is_over and comparison.epochs == 0
+    write(comparison, False, 1)
+    comparison.ended()
+    assert comparison.is_over and comparison.missing == 1
