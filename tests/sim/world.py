@@ -64,6 +64,8 @@ class World(Restores):
         """By number: the first epoch of each program that is, or was, in force."""
         self.wanted = 1
         """The newest program that is to be deployed."""
+        self.derived = set[int]()
+        """Altered operators of all deploys."""
         self.programs = Dice(f"loads/{seed}")
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
@@ -474,6 +476,10 @@ class World(Restores):
         ran = {n for n, result in enumerate(driver.core.commits.results) if result != NO_RESULT}
         ran |= {n for program in driver.core.table.programs for n in program.operators}
         altered = data.derivations(self.graphs[self.wanted], ran)
+        # Another id has the name of an operator whose state was derived for a program that was taken back.
+        if {*ids} & (self.derived - ran - {after for after, _ in altered}):
+            return
+        self.derived |= {after for after, _ in altered}
         driver.take(dcore.Deploy(self.wanted, ids, b"", at, altered, newest))
 
     def deployed(self, driver: Driver, effect: dcore.Deployed) -> None:

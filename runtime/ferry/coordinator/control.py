@@ -10,28 +10,29 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol
 
 import prometheus_client as prom
 from fastapi import Body, FastAPI, HTTPException, Response
 from fastapi.responses import JSONResponse
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field, StringConstraints
 
 from ferry.contract import limits
-from ferry.contract.catalogue import DeployRequest
+from ferry.contract.catalogue import PROBATION_SECONDS, SLOWER, DeployRequest
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.errors import FerryError, Refusal, SpecRefused
+from ferry.contract.errors import FerryError, Refusal, SpecRefused, Unreachable
 from ferry.contract.plans import TIME_MAX, TIME_MIN, Plan
 from ferry.contract.program_text import TEXT_BYTES_MAX, packed
+from ferry.contract.programs import Programs
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.settings import RunSettings
 from ferry.contract.status import CheckpointStatus, ProgramStatus
 from ferry.contract.tickets import derived
-from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
+from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics, ProgramCounts
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.move_metrics import Load, StateCollector
 from ferry.coordinator.status import status_of
@@ -65,8 +66,14 @@ class DeployCommands(Protocol):
     def request(self, request: DeployRequest) -> int:
         """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
 
-    def rollback(self, number: int | None, at: int = 0) -> int:
-        """Deploy an earlier program again; returns its new number. Raises Refusal."""
+    def rollback(self, number: int | None, at: int = 0, withdraw: int | None = None) -> int:
+        """Deploy an earlier program again, or only give up a deploy; returns its new number. Raises Refusal."""
+
+    def rewind(self, identity: str = "", leaves: int | None = None) -> int:
+        """Go back to a state before the program in force; returns the number of its program. Raises Refusal.
+
+        `leaves`: the program to leave; a job that has left it already stays where it is.
+        """
 
 
 class DeployBody(BaseModel):
@@ -85,6 +92,10 @@ class DeployBody(BaseModel):
     """seconds"""
     at_time: Annotated[int, Field(ge=TIME_MIN, le=TIME_MAX)] | None = None
     """event time, in milliseconds since 1970"""
+    probation: Annotated[float, Field(ge=0, le=30 * 86400)] = PROBATION_SECONDS
+    """seconds"""
+    slower: Annotated[float, Field(ge=0, le=1_000_000)] = SLOWER
+    rewind: bool = False
 
 
 class RollbackBody(BaseModel):
@@ -92,6 +103,12 @@ class RollbackBody(BaseModel):
 
     to: Annotated[int, Field(ge=1)] | None = None
     at: Annotated[int, Field(ge=0)] = 0
+    withdraw: Annotated[int, Field(ge=1)] | None = None
+    """Only give up the deploy of this program."""
+    rewind: bool = False
+    """Go back to the state before the program in force, too."""
+    leaves: Annotated[int, Field(ge=1)] | None = None
+    """Of a rewind: the program to leave."""
 
 
 class DurableCheckpointBody(BaseModel):
@@ -210,15 +227,21 @@ def app(
             raise HTTPException(422, str(error)) from None
         except Refusal as error:
             raise HTTPException(409, str(error)) from None
+        except Unreachable as later:
+            raise HTTPException(423, str(later)) from None
 
     @served.post("/rollback", status_code=202)
     def rollback(body: RollbackBody) -> dict[str, int]:
         if deploys is None:
             raise HTTPException(409, "the driver has not begun yet")
         try:
-            return {"number": deploys.rollback(body.to, body.at)}
+            if body.rewind:
+                return {"number": deploys.rewind(leaves=body.leaves)}
+            return {"number": deploys.rollback(body.to, body.at, body.withdraw)}
         except Refusal as error:
             raise HTTPException(409, str(error)) from None
+        except Unreachable as later:
+            raise HTTPException(423, str(later)) from None
 
     @served.get("/metrics")
     def metrics_text() -> Response:
@@ -280,21 +303,58 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
     registry.register(StateCollector(lambda: machine.table, loads))
     registry.register(metrics.latency)
     registry.register(LagCollector(metrics))
+    registry.register(ProgramCollector(lambda: machine.table.programs, lambda: metrics.programs))
     return registry
 
 
 class LagCollector(Collector):
-    """Backlog of the sources that know it."""
+    """Backlog of the sources that know it, and violations of expectations."""
 
     def __init__(self, metrics: DriverMetrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge a source."""
+        """A gauge of each source, a counter of each expectation."""
         family = GaugeMetricFamily("ferry_source_lag_records", "Records that wait to be read", labels=["source"])
         for source, many in self._metrics.lags.items():
             family.add_metric([source], many)
         yield family
+        violations = CounterMetricFamily(
+            "ferry_expectation_violations", "Rows that violate an expectation", labels=["expectation"]
+        )
+        for name, many in sorted(self._metrics.violations.items()):
+            violations.add_metric([name], many)
+        yield violations
+
+
+class ProgramCollector(Collector):
+    """First epochs and counters, by program."""
+
+    def __init__(self, programs: Callable[[], Programs], counts: Callable[[], Mapping[int, ProgramCounts]]) -> None:
+        self._programs = programs
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """A gauge for the program of the last committed epoch, and of the next one; counters of the newest programs."""
+        text = "First epoch of a program in force"
+        family = GaugeMetricFamily("ferry_program_first_epoch", text, labels=["program"])
+        for program in self._programs():
+            family.add_metric([str(program.number)], program.since)
+        yield family
+        counters: list[tuple[str, str, Callable[[ProgramCounts], float]]] = [
+            ("ferry_program_epochs", "Finished epochs of a program", lambda counts: counts.epochs),
+            ("ferry_program_epoch_seconds", "Time of all its epochs together", lambda counts: counts.seconds),
+            ("ferry_program_records", "Records in its epochs", lambda counts: counts.rows),
+            ("ferry_program_fired_rows", "Rows of its operators", lambda counts: counts.fired),
+            ("ferry_program_late_records", "Late records in its epochs", lambda counts: counts.late),
+            ("ferry_program_malformed_records", "Records set aside in its epochs", lambda counts: counts.malformed),
+        ]
+        known = self._counts()
+        for name, text, read in counters:
+            counter = CounterMetricFamily(name, text, labels=["program"])
+            for number, counts in known.items():
+                counter.add_metric([str(number)], read(counts))
+            yield counter
 
 
 def replicas_missing(machine: Coordinator) -> int:

@@ -9,7 +9,7 @@ import math
 import statistics
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -55,6 +55,31 @@ class EpochRecord:
         self.end, self.ended = self.begin + seconds, ended
 
 
+PROGRAMS = 4
+"""Newest programs whose epochs are counted apart."""
+
+
+@dataclass(slots=True)
+class ProgramCounts:
+    """The epochs of one program under this driver."""
+
+    epochs: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+    fired: int = 0
+    late: int = 0
+    malformed: int = 0
+
+    def add(self, record: EpochRecord) -> None:
+        """Count an epoch of it."""
+        self.epochs += 1
+        self.seconds += record.end - record.begin
+        self.rows += record.rows
+        self.fired += record.fired
+        self.late += record.late
+        self.malformed += record.malformed
+
+
 class DriverMetrics:
     """Counters of one driver."""
 
@@ -77,7 +102,11 @@ class DriverMetrics:
         self.latency = RecordLatency(directory)
         self.lags: dict[str, int] = {}
         """Records that wait to be read, by source; of sources that know their backlog."""
+        self.violations: Counter[str] = Counter()
+        """Rows that violate an expectation, by its name."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
+        self.programs: dict[int, ProgramCounts] = {}
+        """By number, of the newest programs."""
         self._lock = threading.Lock()
 
     def resume(self, epoch: int, notes: EpochNotes, late: int, again: bool) -> None:
@@ -91,9 +120,12 @@ class DriverMetrics:
             self.rows, self.malformed = notes.rows - rows, notes.malformed - malformed
             self.late = notes.late + (-earlier if again else late)
 
-    def finish_epoch(self, record: EpochRecord, generation: int, watermark: int) -> None:
-        """Count an epoch whose rows are in the sink."""
+    def finish_epoch(self, record: EpochRecord, generation: int, watermark: int, program: int = 1) -> None:
+        """Count an epoch, of this program, whose rows are in the sink."""
         with self._lock:
+            programs = self.programs | {program: self.programs.get(program, ProgramCounts())}
+            programs[program].add(record)
+            self.programs = {number: programs[number] for number in sorted(programs)[-PROGRAMS:]}
             self.epoch = record.epoch
             self.rows += record.rows
             self.late += record.late

@@ -17,10 +17,11 @@ from ferry.contract import messages as m
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.plans import Plan
+from ferry.contract.programs import ProgramVersion
 from ferry.contract.settings import RunSettings
 from ferry.contract.tickets import derived
-from ferry.coordinator.control import LagCollector, app, serve
-from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.control import LagCollector, ProgramCollector, app, serve
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Loop
 from ferry_operator.local.driver import LocalDriver
 
@@ -139,3 +140,24 @@ def test_what_waits_in_sources_that_know_it_is_a_metric() -> None:
     assert b'{source="clicks"}' not in prom.generate_latest(registry)
     metrics.lags |= {"clicks": 7}
     assert b'ferry_source_lag_records{source="clicks"} 7.0' in prom.generate_latest(registry)
+
+
+def test_a_program_in_force_is_a_metric_of_its_own(tmp_path: Path) -> None:
+    programs, registry, metrics = (
+        [ProgramVersion(1, 0, (0,))],
+        prom.CollectorRegistry(),
+        DriverMetrics("job", str(tmp_path)),
+    )
+    registry.register(ProgramCollector(lambda: tuple(programs), lambda: metrics.programs))
+    assert b'ferry_program_first_epoch{program="1"} 0.0' in prom.generate_latest(registry)
+    programs.append(ProgramVersion(2, 20, (0,)))
+    assert b'ferry_program_first_epoch{program="2"} 20.0' in prom.generate_latest(registry)
+    for epoch in range(7):
+        metrics.finish_epoch(EpochRecord(epoch, 1.0, 1.5, 40, 30, 2, 1), 1, 0, program=2 + epoch // 2)
+    shown = prom.generate_latest(registry).decode()
+    for line in ("epochs", "epoch_seconds", "records", "fired_rows", "late_records", "malformed_records"):
+        assert f'ferry_program_{line}_total{{program="2"}}' in shown
+    assert 'ferry_program_epoch_seconds_total{program="2"} 1.0' in shown
+    assert 'ferry_program_fired_rows_total{program="5"} 30.0' in shown
+    metrics.finish_epoch(EpochRecord(9, 1.0, 1.5, 40, 30, 2, 1), 1, 0, program=6)
+    assert 'epochs_total{program="2"}' not in prom.generate_latest(registry).decode(), "only the newest programs"

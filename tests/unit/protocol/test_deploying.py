@@ -301,3 +301,14 @@ def test_a_copy_without_a_snapshot_is_whole_before_a_switch(waits: bool) -> None
         epoch(one, 3, operators=1)
     number = one.driver.commits.following.epoch
     epoch(one, number, operators=2)
+
+
+def test_a_job_that_goes_back_halts_when_the_journal_has_the_table() -> None:
+    one = top()
+    one.tell(c.Rewind("it goes back"))
+    one.driver.journaling.writing = one.driver.table
+    one.wait(2_000)
+    assert not any(isinstance(x, c.Halt) for x in one.done)
+    one.driver.journaling.writing = None
+    one.wait(1_000)
+    assert one.last(c.Halt) == c.Halt("rewind", "it goes back")

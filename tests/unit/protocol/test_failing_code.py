@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step
+from ferry.contract.programs import ProgramVersion
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
 from tests.unit.protocol.table_top import A, B, Top
@@ -86,3 +89,29 @@ def test_a_new_table_begins_the_next_attempt_at_once(lost: bool) -> None:
     else:
         top.wait(1_000)
     assert top.last(c.Emit).step == Step(1, 0)
+
+
+def test_a_step_whose_rows_are_not_written_becomes_void_at_its_first_failure() -> None:
+    """No time passes; another driver or table repeats the void step; the written operators go on."""
+    top = Failing([(A, B), (B, A)], (A, B))
+    top.driver.journaling.table = replace(top.driver.table, programs=(ProgramVersion(1, 0, (1, 0), (), (1,)),))
+    top.epoch(0)
+    top.ingested(A)
+    top.tell(c.EpochEnded(0))
+    top.fails = 2
+    top.ingest(1)
+    again = top.last(c.StartIngest)
+    assert (again.step, again.failed) == (Step(1, 0), LINE)
+    top.tell(m.CodeFailed(A, Step(1, 0), Attempt(1, 3), LINE, True))
+    assert top.last(c.StartIngest) == again, "another instance has failed in the same attempt"
+    assert top.driver.phase is c.Phase.INGEST and not top.driver.attempts.code.reason, "a final failure halts nothing"
+    top.tell(c.Ingested(again.step, again.run, (), 77, b"failed", is_void=True))
+    prepare = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Prepare))
+    assert prepare.is_void and prepare.winners == ()
+    later = top.last(c.StartIngest)
+    assert (later.step, later.failed, later.meta) == (Step(1, 1), "", b"failed")
+    assert later.rows[0].low == later.rows[0].high == 0, "its watermark stays"
+    top.fails = 1
+    top.ingested(A)
+    assert top.driver.attempts.code.reason == LINE, "rows of this one are written: it is tried again"
+    assert not any(isinstance(x, c.Halt) for x in top.done)

@@ -94,6 +94,22 @@ def test_pairs_that_are_found_one_after_the_other_are_worked_around_together() -
     assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
+def test_a_pair_is_not_tried_again_before_all_pairs_of_the_step_are_known() -> None:
+    """The pause of a pair is shorter than an attempt here. Only D reaches B and C, and only if B leads."""
+    d = InstanceId("3.0")
+    top = Top([(A, B), (C,)], (A, B, C, d), c.CoordinatorSettings(retry_ms=1000))
+    top.epoch(0)
+    top.apart = apart((A, C), (B, C), (A, d))
+    top.ingest(1, helper=A)
+    for _ in range(60):
+        top.wait(15_000)
+        assert "Halt" not in top.kinds()
+        if top.driver.phase is c.Phase.INGEST:
+            top.ingested(top.last(c.StartIngest).helpers[0])
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
+    assert top.driver.table.groups[0].leader == B
+
+
 def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
     top = Top([(A,), (B,)], (A, B), c.CoordinatorSettings(apart_ms=300_000))
     top.epoch(0)
@@ -118,7 +134,7 @@ def test_pairs_that_take_turns_do_not_keep_a_job_waiting_for_ever() -> None:
     top.epoch(0)
     top.apart = apart((A, B), (A, C))
     top.ingest(1)
-    for _ in range(30):
+    for _ in range(60):
         if top.driver.phase is c.Phase.INGEST:
             top.wait(1_000_000)
             top.ingested(top.last(c.StartIngest).helpers[0])

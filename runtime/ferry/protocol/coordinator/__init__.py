@@ -31,6 +31,7 @@ from ferry.protocol.coordinator.io import (
     Published,
     ReadFailed,
     Ready,
+    Rewind,
     StartIngest,
     TakeCheckpoint,
     Withdraw,
@@ -70,5 +71,6 @@ __all__ = [
     "StartIngest",
     "TakeCheckpoint",
     "Tick",
+    "Rewind",
     "Withdraw",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.programs import operator_id, program_at
 from ferry.contract.results import StepResult, with_result
 from ferry.protocol.coordinator.blame import Blame, blame
 from ferry.protocol.coordinator.commits import Commits
@@ -60,19 +61,26 @@ class Attempts:
         self.acks: dict[Chain, tuple[int, int]] = {}
         """Chains that have logged the attempt under way: late records, and fired rows."""
         self.code = FailingCode(driver)
+        self.failed = ""
+        """Why the step under way, of an operator whose rows are not written, is to be void."""
         self._waiting: dict[InstanceId, m.Waiting] = {}
         """Progress of the instances with the attempt under way, when it takes long."""
 
     # ---- the ingest
-    def ingest(self, step: Step) -> None:
-        """Begin the step, or begin it again."""
+    def ingest(self, step: Step, failed: str = "") -> None:
+        """Begin the step, or begin it again; `failed`: see `StartIngest`."""
         driver, commits = self._driver, self._commits
         driver.enter(Phase.INGEST)
+        self.failed = failed or (self.failed if step == driver.step and self._is_silent(step) else "")
         driver.step = step
         self.ingested, self.trying = None, False
         self.run += 1
         rows = commits.rows() if step.operator else ()
-        driver.do(StartIngest(step, self.run, self._reachability.helpers(), rows, commits.meta))
+        driver.do(StartIngest(step, self.run, self._reachability.helpers(), rows, commits.meta, self.failed))
+
+    def _is_silent(self, step: Step) -> bool:
+        programs = self._journaling.table.programs
+        return operator_id(programs, step) in program_at(programs, step.epoch).silent
 
     def is_ingesting(self, step: Step, run: int) -> bool:
         """Whether this is the ingest under way."""
@@ -104,11 +112,13 @@ class Attempts:
         self.trying, self.acks, self._waiting = True, {}, {}
         driver.enter(Phase.PREPARE)
         low = commits.result_before(driver.step).high
-        self.watermarks = low, max(low, self.ingested.high)
+        is_void = self.ingested.is_void
+        self.watermarks = low, low if is_void else max(low, self.ingested.high)
         if not driver.rules.watermark_commit:
             result = StepResult(self.attempt, *self.watermarks)
             commits.results = with_result(commits.results, commits.operator_of(driver.step), result)
-        prepare = m.Prepare(driver.step, self.attempt, view.version, self.ingested.winners, *self.watermarks)
+        marks = (low + 1, low) if is_void else self.watermarks
+        prepare = m.Prepare(driver.step, self.attempt, view.version, self.ingested.winners, *marks)
         for i in sorted({**view.led, **self.helping}):
             driver.send(i, prepare)
 
@@ -163,6 +173,12 @@ class Attempts:
         one."""
         if event.step == self._driver.step and self._driver.phase in (Phase.INGEST, Phase.PREPARE):
             self.code.failed(event, self.is_now(event.step, event.attempt))
+
+    def fails_silently(self, event: m.CodeFailed) -> bool:
+        """Whether code of the step under way failed, and its operator's rows are not written: no try is to follow."""
+        if event.step != self._driver.step or self._driver.phase not in (Phase.INGEST, Phase.PREPARE):
+            return False
+        return self._is_silent(event.step)
 
     def code_may_try_again(self) -> None:
         """Time has passed: abandon the attempt once the next one may begin."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
@@ -101,13 +101,18 @@ def _leaders(
     helpers: Sequence[InstanceId],
     alive: Mapping[InstanceId, object],
     apart: Callable[[InstanceId, InstanceId], bool],
-) -> list[InstanceId]:
-    """Leaders that one helper can reach, with as few changes as possible; else the present leaders."""
-    present = [group.leader for group in groups]
-    candidates: list[tuple[int, list[InstanceId]]] = []
+) -> Sequence[InstanceId]:
+    """Leaders that one helper can reach, or the present leaders if no helper reaches a leader of each group.
+
+    Leaders that cannot reach each other come last, fewest changes first: a helper leads too in most jobs, so two
+    leaders that are apart leave fewer helpers when the next pair of instances is cut.
+    """
+    present = tuple(group.leader for group in groups)
+    candidates: dict[tuple[InstanceId, ...], tuple[int, int]] = {}
     for helper in helpers:
         chosen = [next((i for i in g.in_sync if i in alive and not apart(helper, i)), None) for g in groups]
-        whole = [i for i in chosen if i is not None]
+        whole = tuple(i for i in chosen if i is not None)
         if len(whole) == len(groups):
-            candidates.append((sum(a != b for a, b in zip(whole, present, strict=True)), whole))
-    return min(candidates, default=(0, present))[1]
+            among = sum(apart(a, b) for a, b in combinations(sorted(set(whole)), 2))
+            candidates[whole] = among, sum(a != b for a, b in zip(whole, present, strict=True))
+    return min(candidates, key=lambda whole: (candidates[whole], whole), default=present)

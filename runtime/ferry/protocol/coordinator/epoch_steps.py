@@ -61,9 +61,9 @@ class EpochSteps:
         """The program of the epoch was taken back. No copy comes in sync now: its first Prepare was sent."""
         self._ingest(self._commits.following)
 
-    def _ingest(self, step: Step) -> None:
+    def _ingest(self, step: Step, failed: str = "") -> None:
         self._commits.end()
-        self._attempts.ingest(step)
+        self._attempts.ingest(step, failed)
 
     def ingested(self, event: io.Ingested) -> None:
         """The ingest job of a step has ended."""
@@ -75,11 +75,11 @@ class EpochSteps:
         if self._attempts.is_ingesting(event.step, event.run):
             self.again("the ingest job failed")
 
-    def again(self, why: str) -> None:
-        """Run the ingest of the step under way again."""
+    def again(self, why: str, failed: str = "") -> None:
+        """Run the ingest of the step under way again; `failed`: see `StartIngest`."""
         assert self.driver.step is not None
         self.driver.note("ingest-again", why)
-        self._ingest(self.driver.step)
+        self._ingest(self.driver.step, failed)
 
     def prepare(self) -> None:
         """Begin an attempt under the present table."""

@@ -7,7 +7,7 @@ from typing import Final
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, Fragment, InstanceId, Step
 from ferry.contract.plans import Plan
-from ferry.contract.programs import ProgramVersion
+from ferry.contract.programs import WITHDRAWN, ProgramVersion
 from ferry.contract.records import record
 from ferry.contract.results import Results
 from ferry.contract.routing import Table, Version
@@ -138,6 +138,8 @@ class Ingested:
     winners: tuple[tuple[InstanceId, tuple[Fragment, ...]], ...]
     high: int
     meta: bytes
+    is_void: bool = False
+    """The step changes nothing: code of a program whose rows are not written has failed."""
 
 
 @record
@@ -211,7 +213,14 @@ class Withdraw:
     """Give up this deploy. A program in force is taken back as long as no step of it is decided; answered with Deployed."""
 
     number: int
-    reason: str = "it was withdrawn"
+    reason: str = WITHDRAWN
+
+
+@record
+class Rewind:
+    """Halt, because the next driver is to begin with an earlier checkpoint."""
+
+    reason: str
 
 
 Event = (
@@ -233,6 +242,7 @@ Event = (
     | Published
     | Deploy
     | Withdraw
+    | Rewind
 )
 
 
@@ -277,6 +287,8 @@ class StartIngest:
     """By operator."""
     meta: bytes
     """The notes of the last committed step (per-input maxima and the like)."""
+    failed: str = ""
+    """Why code of the step, whose rows are not written, failed in an instance: the step is to be void."""
 
 
 @record
@@ -325,8 +337,8 @@ class Halt:
     """The job cannot go on."""
 
     kind: str
-    """superseded | unavailable | unrestorable | lost-epoch | refused | user-code | away | failed | bug; a restart may
-    resolve the last three"""
+    """rewind | superseded | unavailable | unrestorable | lost-epoch | refused | user-code | away | failed | bug; a restart
+    may resolve the last three"""
     reason: str
 
     @property

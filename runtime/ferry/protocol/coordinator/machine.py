@@ -75,6 +75,8 @@ class Coordinator:
         self.deploying = Deploying(driver, journaling, members, commits)
         self.steps = EpochSteps(driver, commits, self.attempts, self.moves, self.checkpoints)
         self.story = Story()
+        self.rewinds = ""
+        """Why the driver is to halt, once no table is on its way to the journal."""
 
     # ---- read access for other parts
     @property
@@ -273,7 +275,12 @@ class Coordinator:
             self.steps.begin()
 
     def _on_code_failed(self, event: m.CodeFailed) -> None:
-        """A program whose first step fails twice is taken back: the job goes on with the program before it."""
+        """A program whose first step fails twice is taken back: the job goes on with the program before it. A step whose
+        rows are not written becomes void at its first failure: it must not hold up the rows that are written."""
+        if self.attempts.fails_silently(event):
+            if not self.attempts.failed:  # Other instances report the same attempt: the step is void by then.
+                self.steps.again(event.reason, event.reason)
+            return
         newest = self.table.programs[-1]
         first = event.step == self.driver.step == Step(newest.since, 0)
         if first and self.attempts.code.fails_again(event) and self.deploying.may_take_back(newest.number):
@@ -296,6 +303,8 @@ class Coordinator:
         self.deploying.tick()
         if self.journaling.writing is not None:
             return
+        if self.rewinds:
+            return driver.halt("rewind", self.rewinds)
         self.attempts.code_may_try_again()
         if self.attempts.is_overdue():
             self._attempt_failed()
@@ -351,6 +360,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Unrestorable: lambda self, event: self.takeover.could_not_load(event),
     io.Deploy: lambda self, event: self.deploying.deploy(event),
     io.Withdraw: lambda self, event: self.deploying.withdraw(event),
+    io.Rewind: lambda self, event: setattr(self, "rewinds", event.reason),
     m.ProgramLoaded: lambda self, event: self.deploying.loaded(event),
     m.Answer: Coordinator._on_answer,
     m.Leaving: lambda self, event: self.members.left(event.instance),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ferry.contract.names import InstanceId
 from ferry.protocol.backoff import Backoff
@@ -55,8 +56,12 @@ class Reachability:
         return f"{', '.join(f'{h} and {i}' for h, i in deaf[:4])} cannot reach each other" if deaf else ""
 
     def keep_apart(self, pairs: Iterable[Pair]) -> None:
-        """An attempt has failed because of these pairs."""
+        """An attempt has failed because of these pairs. Pairs of earlier attempts of the step stay apart with them.
+
+        Otherwise the pause of a pair ends before the last pair is known, and no attempt works around all of them.
+        """
         settings = self._driver.settings
+        pairs = list(pairs)
         for a, b in pairs:
             if not self.are_apart(a, b):
                 before = self.apart.get((a, b))
@@ -64,6 +69,10 @@ class Reachability:
                 self.apart[(a, b)] = backoff
                 text = f"{a} and {b} cannot reach each other: kept apart for {backoff.wait / 1000:g} s"
                 self._driver.note("apart", text)
+        if pairs:
+            until = max(self.apart[each].until for each in pairs)
+            for each in self._failing_pairs & self.apart.keys():
+                self.apart[each] = replace(self.apart[each], until=max(self.apart[each].until, until))
 
     def fails_for_long(self, pairs: Iterable[Pair]) -> bool:
         """An attempt fails because of these pairs. Returns whether it is time to stop the job."""
