@@ -18,7 +18,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.columns import empty, narrowed, records_by_vnode, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.process.shapes import process_of
 from ferry.process.users import calls_users
@@ -95,7 +95,7 @@ class AttemptData:
         """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
         prepare = effect.prepare
         state, descriptor = self._running(prepare.step)
-        users = calls_users(descriptor)
+        users = calls_users(descriptor) and not prepare.is_void
         work = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
         try:
             with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), work, users)):
@@ -120,7 +120,10 @@ class AttemptData:
             self.tally.received(records_by_vnode(part, self._virtual_nodes))
         times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
         led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
-        delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
+        if prepare.is_void:
+            delta, late = empty(state_schema(descriptor)), 0
+        else:
+            delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
         offsets = split_by_vnode(delta, self._virtual_nodes)
         self.tally.computed(offsets)
         self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
@@ -128,7 +131,8 @@ class AttemptData:
         for i, (chain, vnodes) in enumerate(effect.chains):
             self._signs.turns()
             mine = np.array(vnodes, dtype=np.int64)
-            fired = state.will_fire(take_vnodes(delta, offsets, mine), times, mine)
+            share = take_vnodes(delta, offsets, mine)
+            fired = 0 if prepare.is_void else state.will_fire(share, times, mine)
             chains.append((chain, vnodes, late if i == 0 else 0, fired))
         return core.Computed(prepare.step, prepare.attempt, tuple(chains))
 

@@ -288,6 +288,12 @@ class Data:
 
     def _apply(self, commit_id: CommitId) -> None:
         operator = self._operator(commit_id.step)
+        process, silent = self.states[operator], program_at(self._record.saved.programs, commit_id.step.epoch).silent
+        if isinstance(process, ProcessState) and process.broken:
+            if operator in silent and not any(batch.num_rows for _, _, batch in self._log.entries(commit_id)):
+                return self.attempt.forget_commit(commit_id)  # A void step: this state goes, and no other one with it.
+            self._record.give_up(process.broken)
+            raise BeginsAnew(f"{self.me}: its state cannot be derived, and is copied again: {process.broken}")
         with self._lock:
             for source, _, batch in self._log.entries(commit_id):
                 self._alive()

@@ -7,7 +7,6 @@ leave the same epoch without sending, so that the usual duration stays current. 
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 
 QUIET_EVERY = 16
@@ -16,10 +15,10 @@ QUIET_EVERY = 16
 QUIET_SECONDS = 0.25
 """Longest pause for such an epoch."""
 
-FACTOR, SLACK_SECONDS = 2.0, 0.02
-"""An epoch may take this many times its usual duration, plus this, before less is sent."""
+FACTOR, SLACK_SECONDS = 1.5, 0.01
+"""An epoch may take this many times its usual duration, the shortest of late, plus this, before less is sent."""
 
-LEAST_SHARE, FIRST_SHARE = 0.2, 0.5
+LEAST_SHARE, FIRST_SHARE = 0.1, 0.3
 """Minimum and initial share of loop time for snapshots."""
 
 LESS, MORE = 0.7, 0.05
@@ -57,7 +56,7 @@ class DelayControl:
         if not sent:
             self._usual.append(took)
         elif self._usual:
-            late = took > FACTOR * statistics.median(self._usual) + SLACK_SECONDS
+            late = took > FACTOR * min(self._usual) + SLACK_SECONDS
             self.share = max(self.share * LESS, LEAST_SHARE) if late else min(self.share + MORE, 1.0)
 
     def may_send(self, now: float) -> bool:

@@ -165,6 +165,10 @@ def test_an_instance_outlives_the_code_of_the_user(tmp_path: Path, n: int, final
     assert (failed.attempt, failed.final) == (Attempt(1, 1), final) and signs.computing is None
     assert not made.logged()
     assert isinstance(compute(2, 7), core.Computed)
+    made.states[0].apply_absent = made.states[0].will_fire = made.states[0].delta = None  # type: ignore[assignment]
+    void = m.Prepare(STEP, Attempt(1, 3), Version(1, 1), (), 1, 0)
+    computed = made.perform(core.Compute(void, (), (((ME,), ALL),)))
+    assert computed == core.Computed(STEP, Attempt(1, 3), (((ME,), ALL, 0, 0),)), "a void step runs nothing"
 
 
 def test_a_program_that_is_missing_is_a_failure_of_this_instance(tmp_path: Path) -> None:
