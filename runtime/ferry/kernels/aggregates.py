@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ferry.contract import limits
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ValueType
 from ferry.contract.texts import require_name
 from ferry.kernels import kept, values
@@ -38,6 +39,9 @@ ORDERED = (*ADDED, "booleans", "dates", "times", "timestamps", "strings", "bytes
 
 COLUMNS_MAX = 31
 """State columns of an operator: the flags are one word with two bits per column."""
+
+KEPT = limits.WATERMARK_END
+"""In place of the newest event time of a key: it is kept until it has another record."""
 
 STATE_BYTES_MAX = 1024
 """Bytes of one group: a million new groups in an epoch, the default bound of its records, fit into one message each

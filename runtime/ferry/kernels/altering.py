@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.kernels.aggregates import flagged, places, state_columns, value_columns
+from ferry.kernels.aggregates import KEPT, flagged, places, state_columns, value_columns
 from ferry.kernels.grouping import OVERFLOWED, Ints
 from ferry.kernels.kept import StateColumn
 from ferry.kernels.schemas import state_schema
@@ -59,10 +59,23 @@ def _aggregates(rows: pa.RecordBatch, before: OperatorDescriptor, after: Operato
         for to, of in zip(range(*place.state.indices(OVERFLOWED)), range(*same.state.indices(OVERFLOWED)), strict=True):
             flags |= (were >> of & 1) << to | (were >> OVERFLOWED + of & 1) << OVERFLOWED + to
     # The newest event time and the epoch of the last change stand between values and flags.
-    count = len(value_columns(before))
-    columns += state[count : len(state_columns(before)) - flagged(before)]
+    rest = state[len(value_columns(before)) : len(state_columns(before)) - flagged(before)]
+    if after.ttl_ms is not None:
+        columns.append(_newest(None if before.ttl_ms is None else rest.pop(0), rows.num_rows, before, after.ttl_ms))
+    columns += rest
     columns += [pa.array(flags)] * flagged(after)
     return pa.RecordBatch.from_arrays([*rows.columns[:FIXED], *columns], schema=state_schema(after))
+
+
+def _newest(newest: pa.Array | None, rows: int, before: OperatorDescriptor, ttl_ms: int) -> pa.Array:
+    """The newest event times of keys under another time to live: such that a key is forgotten at the earlier of both times.
+
+    So a key that is forgotten before the switch stays forgotten, whether its row is still there or not.
+    """
+    if newest is None or before.ttl_ms is None:
+        return pa.array(np.full(rows, KEPT))
+    times = newest.to_numpy()
+    return pa.array(np.where(times == KEPT, KEPT, times + min(0, before.ttl_ms - ttl_ms)))
 
 
 def _neutral(column: StateColumn, rows: int) -> pa.Array:

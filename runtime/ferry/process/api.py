@@ -75,6 +75,33 @@ class Process(ABC):
     def process(self, work: Work) -> None:
         """Handle the rows of an epoch and the timers that are due: change state, set timers, emit rows."""
 
+    def upgrade(self, table: str, rows: pa.RecordBatch) -> Mapping[str, Values]:
+        """Rows of this class's tables, from rows of a table of the program before, for a deploy while the job runs.
+
+        Without it a deploy with other tables is refused. It is called again and again, with some rows of all keys, also
+        with rows that change meanwhile, and once without rows: the result must follow from the given rows alone.
+
+        Parameters:
+            table: a table of the class before, whose declaration is not in this class.
+            rows: the key's columns, `entry` if the table has entries, and its values.
+        Returns: by name of a table with another declaration: a row for each of `rows`, in the same order and under the same
+            key and entry. Tables that get no rows begin empty, and a table may get rows of a single table only. {}: the
+            rows are dropped.
+        Example:
+            >>> import dataclasses, pyarrow as pa
+            >>> @dataclasses.dataclass
+            ... class Mean(ferry.Process):
+            ...     tables = {"mean": ferry.StateTable(pa.schema([("total", pa.float64()), ("n", pa.int64())]))}
+            ...     output = pa.schema([("mean", pa.float64())])
+            ...     def process(self, work):
+            ...         pass
+            ...     def upgrade(self, table, rows):
+            ...         return {"mean": {"total": rows["cents"].cast(pa.float64()), "n": rows["n"]}}
+            >>> Mean().upgrade("sum", pa.record_batch({"shop": ["a"], "cents": [30], "n": [2]}))["mean"]["total"].to_pylist()
+            [30.0]
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class SideRows:

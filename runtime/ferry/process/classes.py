@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
 from typing import Any
@@ -16,7 +15,9 @@ def class_of(name: str) -> Any:
     """The class with this name in this process. Raises SpecRefused."""
     module, _, qualified = name.partition(":")
     try:
-        value: Any = sys.modules.get(module) or importlib.import_module(module)
+        value: Any = importlib.import_module(
+            module
+        )  # Waits for another thread that imports it: no look at sys.modules.
         for part in qualified.split("."):
             value = getattr(value, part)
     except (ImportError, AttributeError) as error:

@@ -22,6 +22,7 @@ from ferry.process.api import Process
 from ferry.process.classes import class_of, name_of
 from ferry.process.condensing import parts_of
 from ferry.process.declared import opened
+from ferry.process.stateful_processor import HostedProcessor
 from ferry.process.tables import ENTRY_TYPES, StateTable
 
 
@@ -56,6 +57,7 @@ def shape_of(
         tables=tables,
         order=order,
         parts=_parts(process),
+        upgrades=_upgrades(process),
     )
     made_again = opened(_made(name, shape), key, inputs)
     if _shown(made_again) != _shown(process):
@@ -99,6 +101,12 @@ def _named(name: str) -> Iterator[None]:
 def _parts(process: Process) -> str | None:
     parts = parts_of(process)
     return None if parts is None else to_text(parts)
+
+
+def _upgrades(process: Process) -> bool:
+    if isinstance(process, HostedProcessor):
+        return hasattr(class_of(process.made_of), "upgrade")
+    return type(process).upgrade is not Process.upgrade
 
 
 def _shown(process: Process) -> Any:

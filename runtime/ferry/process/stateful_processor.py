@@ -8,7 +8,7 @@ base class.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,20 @@ from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.grouping import Ints
 from ferry.kernels.retyped import in_microseconds, retyped
 from ferry.kernels.schemas import from_text, to_text
-from ferry.process.api import Process, Work
+from ferry.process.api import Process, Values, Work, array_of
 from ferry.process.classes import arguments_of, class_of, name_of
 from ferry.process.ddl import schema_of
-from ferry.process.state_variables import Cursor, KeyedRows, Kind, ListState, MapState, ValueState, Variable
+from ferry.process.state_variables import (
+    ENTRIES,
+    KEY,
+    Cursor,
+    KeyedRows,
+    Kind,
+    ListState,
+    MapState,
+    ValueState,
+    Variable,
+)
 from ferry.process.timers import Timers
 from ferry.process.users import users_code
 
@@ -229,6 +239,25 @@ class HostedProcessor(Process):
         processor.close()
         self.tables = {variable.table: variable.state for variable in handle.variables.values()}
         self._begins = len(inputs) > 1
+
+    def upgrade(self, table: str, rows: pa.RecordBatch) -> Mapping[str, Values]:
+        """As of a process; tables have names and columns of its variables. Raises SpecRefused for other keys of a map."""
+        answers: Mapping[str, Values] = self._made().upgrade(table, rows)
+        maps = {name: one.values for name, one in self.tables.items() if one.entry == ENTRIES["map"]}
+        for target, answer in answers.items() if isinstance(answers, Mapping) else ():
+            names = answer.schema.names if isinstance(answer, pa.RecordBatch | pa.Table) else answer
+            for column in maps.get(target, pa.schema([])):
+                if column.name.startswith(KEY) and (
+                    column not in [*rows.schema]
+                    or (
+                        column.name in names
+                        and not array_of(answer[column.name], column.type).equals(rows[column.name])
+                    )
+                ):
+                    raise SpecRefused(
+                        f"upgrade({table!r}): {column.name!r} of {target!r} differs: a map keeps its keys"
+                    )
+        return answers
 
     def process(self, work: Work) -> None:
         """For every key: its initial state, if any, and its rows; then its timers. Raises UserCodeFailed."""

@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.programs import Programs
 from ferry.kernels.altering import Derive, deriving
 from ferry.store.process import ProcessState
 from ferry.store.state import State
+from ferry.store.upgrading import Upgrade
 
 CHUNK_BYTES = limits.CHUNK_BYTES // 4
 """A piece of the state before: deriving it must not delay an epoch."""
@@ -37,6 +39,21 @@ class _Derivation:
     """The first epoch of its program; None: no table has it yet"""
     again: bool = False
     """A chunk came meanwhile. Its rows may be older than rows that the scan has not reached, so the scan is repeated."""
+    failure: str = ""
+    """Why the user's code cannot derive the state."""
+
+
+def derive_of(before: OperatorDescriptor, after: OperatorDescriptor) -> Derive:
+    """The function that derives rows, which may be the user's."""
+    if before.process is not None and after.process is not None and before.process.tables != after.process.tables:
+        return Upgrade(before, after)
+    return deriving(before, after)
+
+
+def check_derive(before: OperatorDescriptor, after: OperatorDescriptor) -> None:
+    """Try the function without rows. Raises UserCodeFailed, SpecRefused."""
+    if isinstance(derive := derive_of(before, after), Upgrade):
+        derive.check()
 
 
 class Altering:
@@ -57,7 +74,7 @@ class Altering:
         self._programs = programs
         # Chunks of the state before may still come: of a restore that a crash has interrupted.
         self._of = {
-            after: _Derivation(before, deriving(descriptors[before], descriptors[after]), None, program.since)
+            after: _Derivation(before, derive_of(descriptors[before], descriptors[after]), None, program.since)
             for program in programs
             for after, before in program.altered
             if not program.beside
@@ -71,9 +88,12 @@ class Altering:
         self._of = {after: derivation for after, derivation in self._of.items() if derivation.since is not None}
         with self._lock:
             for after, before in wanted:
-                self._states[after].drop(self._every)  # of a life that ended meanwhile
-                self._states[after].release(-1, self._states[before].expired)
-                derive = deriving(self._descriptors[before], self._descriptors[after])
+                state = self._states[after]
+                state.drop(self._every)  # of a life that ended meanwhile
+                if isinstance(state, ProcessState):
+                    state.give_up("")
+                state.release(-1, self._states[before].expired)
+                derive = derive_of(self._descriptors[before], self._descriptors[after])
                 self._of[after] = _Derivation(before, derive, self._scan(before))
 
     def _scan(self, number: int) -> Iterator[pa.RecordBatch]:
@@ -89,6 +109,22 @@ class Altering:
         """The operators that no table has yet: their state is copied to no other place."""
         return {after for after, derivation in self._of.items() if derivation.since is None}
 
+    @property
+    def failure(self) -> str:
+        """Why the user's code cannot derive a state that no table has yet; empty: it can."""
+        return next((one.failure for one in self._of.values() if one.failure and one.since is None), "")
+
+    def _derived(self, after: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Derived rows. If the user's code fails, none from then on, and the state cannot be used."""
+        derivation, state = self._of[after], self._states[after]
+        try:
+            return rows.slice(0, 0) if derivation.failure else derivation.derive(rows)
+        except (UserCodeFailed, Refusal) as error:
+            assert isinstance(state, ProcessState), after
+            derivation.failure, derivation.left = str(error), None
+            state.give_up(derivation.failure)
+            return rows.slice(0, 0)
+
     def step(self) -> bool:
         """Derive a piece; False after the last piece."""
         for after, derivation in self._of.items():
@@ -96,7 +132,7 @@ class Altering:
                 with self._lock:
                     piece = next(derivation.left, None)
                     if piece is not None:
-                        self._states[after].apply_absent(derivation.derive(piece))
+                        self._states[after].apply_absent(self._derived(after, piece))
                     elif derivation.again:
                         derivation.left, derivation.again = self._scan(derivation.before), False
                     else:
@@ -117,7 +153,7 @@ class Altering:
         late = list[tuple[int, pa.RecordBatch]]()
         for after, derivation in self._of.items():
             if derivation.before == operator and (derivation.since is None or epoch < derivation.since):
-                rows = derivation.derive(delta)
+                rows = self._derived(after, delta)
                 self._states[after].apply(rows, epoch, source)
                 late += [(after, rows)] * (derivation.since is not None)
         return late
@@ -132,8 +168,9 @@ class Altering:
             ):
                 derivation.again = True
             elif derivation.before == operator:
-                self._states[after].apply_absent(derivation.derive(chunk))
-                self.loaded(after, derivation.derive(chunk))
+                rows = self._derived(after, chunk)
+                self._states[after].apply_absent(rows)
+                self.loaded(after, rows)
 
     def release(self, epoch: int, watermarks: Sequence[int], copying: bool) -> None:
         """An epoch is final; watermarks by id. `copying`: copies may still need an obsolete state."""

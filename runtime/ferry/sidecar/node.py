@@ -266,7 +266,7 @@ class Node:
             self._tell_loaded(self._programs.loaded(event))
             return
         if isinstance(event, m.Install):
-            self._programs.require(event.table.programs)
+            self._programs.require(event.table.programs, event.table.restoring)
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
         if isinstance(event, m.Ask) and event.generation > self._machine.saved.generation:

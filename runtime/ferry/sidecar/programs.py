@@ -17,11 +17,12 @@ from pathlib import Path
 from ferry.contract import messages as m
 from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import SpecRefused, Unreachable, UserCodeFailed
 from ferry.contract.names import InstanceId
 from ferry.contract.programs import Programs
 from ferry.contract.settings import RunSettings
 from ferry.registry import JobRegistry
+from ferry.sidecar.altering import check_derive
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.rehearsal import rehearse_operator
 from ferry.system import program_texts, user_module
@@ -88,7 +89,7 @@ class ProgramLoader:
         self._data = data
         self._put = put
         self._deriving: int | None = None
-        """The program whose altered operators are being derived."""
+        """The program whose altered operators were derived last."""
         self._outcomes: dict[int, str | None] = {}
         """By number of a program: why it cannot be loaded; empty: it is loaded; None: not yet."""
 
@@ -111,7 +112,9 @@ class ProgramLoader:
             shapes = {replace(one, name="", index=0): one for one in program.descriptors}
             for number, descriptor in enumerate(shapes.values()):
                 rehearse_operator(descriptor, self._directory / f"rehearsal-{request.number}-{number}")
-        except SpecRefused as refused:
+            for after, before in program.altered:
+                check_derive(catalogue.operators[before], catalogue.operators[after])
+        except (SpecRefused, UserCodeFailed) as refused:
             error = str(refused)
         except BaseException as failed:
             log.warning("program %d cannot be loaded", request.number, exc_info=True)
@@ -137,14 +140,16 @@ class ProgramLoader:
         return self._data.altering.step()
 
     def derived(self) -> m.ProgramLoaded | None:
-        """The answer to the driver, after the last piece."""
-        if (number := self._deriving) is None:
+        """The answer to the driver, after the last piece; and again if the user's code fails later, before the switch."""
+        number, error = self._deriving, self._data.altering.failure
+        if number is None or self._outcomes[number] == error or self._outcomes[number]:
             return None
-        self._deriving, self._outcomes[number] = None, ""
-        return m.ProgramLoaded(self._me, number, "")
+        self._outcomes[number] = error
+        return m.ProgramLoaded(self._me, number, error)
 
-    def require(self, programs: Programs) -> None:
+    def require(self, programs: Programs, restoring: bool = False) -> None:
         """Know the programs of a table, also if the driver that deployed one died before this instance had loaded it.
+        `restoring`: a checkpoint brings the state of two programs that run side by side.
 
         Raises BeginsAnew when the registry cannot tell.
         """
@@ -156,7 +161,7 @@ class ProgramLoader:
         newest = programs[-1]
         if newest.number not in self._data.programs:
             raise BeginsAnew(f"{self._me}: program {newest.number} is in force, and its operators are not known here")
-        if self._data.altering.missing(newest.altered):
+        if not (restoring and newest.beside) and self._data.altering.missing(newest.altered):
             self._data.altering.begin(newest.altered)
             while self._data.altering.step():
                 self._alive()

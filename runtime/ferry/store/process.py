@@ -51,6 +51,9 @@ class ProcessState:
         self.virtual_nodes = virtual_nodes
         self.expired = limits.WATERMARK_NONE
         self._entries = EntryStore(directory, virtual_nodes)
+        self._given_up = directory / "given-up"
+        self.broken = self._given_up.read_text() if self._given_up.exists() else ""
+        """Why it cannot be used; empty: it can."""
         self.descriptor = descriptor
         self._take(descriptor, load)
 
@@ -59,6 +62,11 @@ class ProcessState:
         self._fragments = schemas.fragment_schema(descriptor)
         self._numbers = {name: number for number, (name, _, _) in enumerate(descriptor.shape.tables)}
         self.__dict__.pop("_process", None)
+
+    def give_up(self, why: str) -> None:
+        """Never use this state: it is not whole, also for a process that is started again. '' takes it back."""
+        self.broken = why
+        self._given_up.write_text(why)
 
     def run_as(self, descriptor: OperatorDescriptor, load: Callable[[], Process]) -> None:
         """Use the process of another program from now on. It has the same tables."""
@@ -90,6 +98,8 @@ class ProcessState:
 
         Raises UserCodeFailed, with the operator's name; then no state has changed, and a retry is possible.
         """
+        if self.broken:
+            raise UserCodeFailed(self.broken)
         led = np.arange(self.virtual_nodes) if vnodes is None else np.asarray(vnodes, np.int64)
         rows = self.combine(parts)
         due = [

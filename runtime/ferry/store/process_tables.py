@@ -63,14 +63,7 @@ class TouchedKeys:
 
     def columns(self) -> pa.RecordBatch:
         """The key's columns."""
-        schema = pa.schema([(name, type_of(kind)) for name, kind in self.descriptor.key])
-        if not self.descriptor.int_key:
-            arrays = decode_rows(*columns.binary(self.keys), [kind for _, kind in self.descriptor.key])
-            return pa.RecordBatch.from_arrays(arrays, schema=schema)
-        # A null is stored as another integer, under a hash that differs from this integer's hash.
-        null = hash_ints(columns.integers(self.keys)) != self.hashes
-        key = pa.array(columns.integers(self.keys), mask=null)
-        return pa.RecordBatch.from_arrays([key], schema=schema)
+        return _columns_of(self.descriptor, self.hashes, self.keys)
 
     def prefixes(self, table: int, numbers: Ints) -> list[bytes]:
         """Place prefixes of these keys' entries in the table."""
@@ -116,12 +109,31 @@ class TouchedKeys:
 
 
 def _of_timers(descriptor: OperatorDescriptor, due: Due) -> _Stored:
-    """Keys of timers: a key that is cut in the place stands in full before the value."""
-    hashes, _, _ = places.parsed(*places.texts([key + b"\0" for key in due.keys]))
+    return _of_places(descriptor, due.keys, due.values)
+
+
+def _of_places(descriptor: OperatorDescriptor, begins: list[bytes], values: list[bytes]) -> _Stored:
+    """Keys from places up to the key. A key that is cut there stands in full before the value."""
+    hashes, _, _ = places.parsed(*places.texts([begin + b"\0" for begin in begins]))
     if descriptor.int_key:
-        return _Stored(hashes, pa.array(np.frombuffer(b"".join(k[10:] for k in due.keys), "<i8").astype(np.int64)))
-    keys = [k[10:] if len(k) < 10 + CUT_BYTES else split_whole(v)[0] for k, v in zip(due.keys, due.values, strict=True)]
+        return _Stored(hashes, pa.array(np.frombuffer(b"".join(b[10:] for b in begins), "<i8").astype(np.int64)))
+    keys = [b[10:] if len(b) < 10 + CUT_BYTES else split_whole(v)[0] for b, v in zip(begins, values, strict=True)]
     return _Stored(hashes, pa.array(keys, pa.binary()))
+
+
+def key_columns(descriptor: OperatorDescriptor, begins: list[bytes], values: list[bytes]) -> pa.RecordBatch:
+    """The key's columns of stored rows, from the beginnings of their places up to the key, and from their values."""
+    return _columns_of(descriptor, *_of_places(descriptor, begins, values))
+
+
+def _columns_of(descriptor: OperatorDescriptor, hashes: Hashes, keys: pa.Array) -> pa.RecordBatch:
+    schema = pa.schema([(name, type_of(kind)) for name, kind in descriptor.key])
+    if not descriptor.int_key:
+        arrays = decode_rows(*columns.binary(keys), [kind for _, kind in descriptor.key])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # A null is stored as another integer, under a hash that differs from this integer's hash.
+    null = hash_ints(columns.integers(keys)) != hashes
+    return pa.RecordBatch.from_arrays([pa.array(columns.integers(keys), mask=null)], schema=schema)
 
 
 def _numbered(hashes: Hashes, keys: pa.Array) -> tuple[Ints, Ints]:
@@ -152,7 +164,7 @@ def _codes(keys: pa.Array) -> pa.Array:
 def changed(keys: TouchedKeys, number: int, table: StateTable, changes: TableChanges) -> pa.RecordBatch:
     """Changes of a table as rows of CHANGES."""
     put, removed_key, removed_entry = changes
-    values = encode_rows(put.values.columns, [_kind(field) for field in table.values])
+    values = encode_rows(put.values.columns, [kind_name(field) for field in table.values])
     return pa.concat_batches(
         [
             keys.changes(PUT, number, put.key, put.entry, values),
@@ -173,24 +185,31 @@ def decoded(
     for i in long:
         assert rests is not None
         rests[i], values[i] = split_whole(values[i])
-    arrays = decode_rows(*places.texts(values), [_kind(field) for field in table.values])
-    cast = [array.cast(field.type) for array, field in zip(arrays, table.values, strict=True)]
-    found = Entries(numbers, _entry(table, rests), pa.RecordBatch.from_arrays(cast, schema=table.values))
+    found = Entries(numbers, None if rests is None else entry_column(table, rests), row_columns(table, values))
     if not long:
         return found
     assert rests is not None
     return found.at(np.array(sorted(range(len(rests)), key=lambda i: (numbers[i], rests[i])), np.int64))
 
 
-def _entry(table: StateTable, rests: list[bytes] | None) -> pa.Array | None:
-    if table.entry is None or rests is None:
+def row_columns(table: StateTable, values: list[bytes]) -> pa.RecordBatch:
+    """Stored values as rows of the table."""
+    arrays = decode_rows(*places.texts(values), [kind_name(field) for field in table.values])
+    cast = [array.cast(field.type) for array, field in zip(arrays, table.values, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=table.values)
+
+
+def entry_column(table: StateTable, rests: list[bytes]) -> pa.Array | None:
+    """Entries, from the ends of their places; None: the table has none."""
+    if table.entry is None:
         return None
     if pa.types.is_integer(table.entry):
         return pa.array(places.ints_of(rests))
     return pa.array(rests, pa.binary()).cast(table.entry)
 
 
-def _kind(field: pa.Field) -> str:
+def kind_name(field: pa.Field) -> str:
+    """The kind of a column's values (`kernels.kinds`)."""
     kind = kind_of(field.type)
     assert kind is not None, field
     return kind

@@ -26,7 +26,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import RowsGone
 from ferry.kernels import columns
-from ferry.kernels.aggregates import value_columns, words_of
+from ferry.kernels.aggregates import KEPT, value_columns, words_of
 from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, Bytes, Ints
 from ferry.store.aggregate import FIRED_BYTES_MAX, FIRED_ROWS_MAX, AggregateState
 from ferry.store.expiry import require_not_expired
@@ -94,12 +94,17 @@ class UnboundedAggregateState(AggregateState):
     ) -> tuple[pa.RecordBatch, int]:
         """After-images of these partials, of this epoch. No record is late."""
         delta, late = super().delta(parts, times, vnodes)
+        at = self._epoch_column - 1
+        if self._forgets and (kept := columns.integers(delta.column(at)) == KEPT).any():
+            # Such a key is older than the time to live, which counts from this record on.
+            own = columns.integers(self.combine(parts).column(at))
+            newest = np.where(kept, own, columns.integers(delta.column(at)))
+            delta = delta.set_column(at, delta.schema.field(at), pa.array(newest))
         if self._emits_changes:
             epochs = pa.array(np.full(delta.num_rows, times.epoch))
             delta = delta.set_column(self._epoch_column, delta.schema.field(self._epoch_column), epochs)
         elif self._forgets and self._ends(times):
             # Records of the last epoch are fired, however old they are.
-            at = self._epoch_column - 1
             newest = pc.max_element_wise(delta.column(at), self._forgotten_until(times.low) + 1)
             delta = delta.set_column(at, delta.schema.field(at), newest)
         return delta, late

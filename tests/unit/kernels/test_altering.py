@@ -104,3 +104,53 @@ def test_a_join_gains_null_columns_and_loses_others() -> None:
         "r_a": None,
         "r_b": None,
     }
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 6), st.integers(-12, 4)), max_size=12)
+"""Key, and event time from the greatest one so far on."""
+NEVER = float("inf")
+TTLS = st.sampled_from([None, 3, 10, 40])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(RECORDS, max_size=8), st.integers(0, 8), TTLS, TTLS.filter(bool), st.booleans())
+def test_a_key_is_forgotten_at_the_earlier_of_both_times_until_its_next_record(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[list[tuple[int, int]]],
+    switch: int,
+    old: int | None,
+    new: int,
+    forgets: bool,
+) -> None:
+    """Whether the rows of forgotten keys are still there or not."""
+    folder, low = tmp_path_factory.mktemp("lives"), 0
+    before, after = (of(["n"], window=GLOBAL, emit="changes", ttl_ms=ttl) for ttl in (old, new))
+    state, ttl = open_state(before, 4, folder / "before", 1 << 24), old
+    ends, counts = dict[int, float](), dict[int, int]()
+    for epoch, records in enumerate(epochs):
+        if epoch == switch:
+            derived = open_state(after, 4, folder / "after", 1 << 24)
+            for piece in state.snapshot(np.arange(4)):
+                derived.apply_absent(deriving(before, after)(piece))
+            derived.release(epoch - 1, low)
+            state, ttl = derived, new
+            ends = {key: end if old is None else end + min(0, new - old) for key, end in ends.items()}
+        counts = {key: n for key, n in counts.items() if ends[key] > low}
+        ends = {key: end for key, end in ends.items() if key in counts}
+        for key, at in records:
+            end, known = NEVER if ttl is None else low + at + ttl, ends.get(key, NEVER)
+            ends[key] = end if known == NEVER else max(known, end)
+            counts[key] = counts.get(key, 0) + 1
+        times = EpochTimes(low, max([low, *(low + at for _, at in records)]), epoch)
+        fragmenter = Fragmenter(state.descriptor)  # type: ignore[attr-defined]
+        fragmenter.add(
+            pa.record_batch({"k": [k for k, _ in records], "t": [low + at for _, at in records]}), ["k"], "t"
+        )
+        delta, _ = state.delta([state.combine(fragmenter.drain())], times)
+        for _ in range(2):
+            state.apply(delta, epoch, "")
+        fired = {row["k"]: row["n"] for batch in state.fired(times, np.arange(4)) for row in batch.to_pylist()}
+        assert fired == {key: counts[key] for key, _ in records}
+        low = times.high
+        if forgets:
+            state.release(epoch, low)
