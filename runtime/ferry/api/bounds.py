@@ -88,4 +88,4 @@ def with_bounds(fired: StreamT, kind: pa.DataType) -> StreamT:
     step = WindowBounds(operators[-1].descriptor.name, kind)
     schema = step.schema(fired.input.schema)
     operators[-1] = replace(operators[-1], gives=schema)
-    return replace(fired, input=replace(fired.input, steps=(MapBatches(step),), schema=schema))
+    return replace(fired, input=replace(fired.input, steps=(*fired.input.steps, MapBatches(step)), schema=schema))

@@ -50,8 +50,18 @@ def inputs_of(stream: BaseStream) -> tuple[Input, ...]:
 
 
 def changed(stream: StreamT, change: Callable[[Input], Input]) -> StreamT:
-    """The stream with each of its inputs changed."""
+    """The stream with each of its inputs changed. Raises SpecRefused behind `expect`."""
+    refuse_expected(stream)
     return replace(stream, input=change(stream.input), more=tuple(map(change, stream.more)))
+
+
+def refuse_expected(stream: BaseStream) -> None:
+    """Refuse a step behind an expectation, which checks the rows of a sink."""
+    if expected := [expectation for source in inputs_of(stream) for expectation in source.expectations]:
+        raise SpecRefused(
+            f"expect({expected[-1].name!r}) on {origin_of(stream)} ({expected[-1].where}): only .sink(...) or another "
+            ".expect(...) may follow it; call it last"
+        )
 
 
 def origin_of(stream: BaseStream, origin: str | int | None = None) -> str:

@@ -6,7 +6,7 @@ name. A pipeline of sources and sinks alone gets one operator without state, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ferry.api.pipeline import Input, Operator, Output
@@ -57,9 +57,15 @@ def offsets_only() -> Operator:
     return Operator(OperatorDescriptor(OFFSETS, 0, "aggregate", NO_RECORDS, Window(1, 1), (none,)), ())
 
 
-def first_readers(sources: Iterable[str], operators: Sequence[Operator]) -> dict[str, int]:
-    """By source: the index of the operator that counts its records, its first reader; 0 without a reader."""
+def first_readers(
+    sources: Iterable[str], operators: Sequence[Operator], silent: Collection[int] = ()
+) -> dict[str, int]:
+    """By source: the index of the operator that counts its records, its first reader; 0 without a reader.
+
+    A reader in `silent` counts only if no other one does: its step may be left out.
+    """
+    order = sorted(range(len(operators)), key=lambda i: i in silent)
     return {
-        name: next((i for i, reader in enumerate(operators) if any(side.origin == name for side in reader.inputs)), 0)
+        name: next((i for i in order if any(side.origin == name for side in operators[i].inputs)), order[0])
         for name in sources
     }

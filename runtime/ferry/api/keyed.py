@@ -28,11 +28,12 @@ from ferry.api.declare import (
 from ferry.api.distinct import distinct
 from ferry.api.joins import bounds_of, join_of, kept
 from ferry.api.processes import EACH_TIME, shared
+from ferry.api.spans import span_of, within
 from ferry.api.windowed import RowStream, SessionStream, WindowedStream
 from ferry.api.windows import EachRecord, LastRows, SessionGap
 from ferry.connectors.sink import Sink
 from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, Window
-from ferry.contract.durations import Duration, milliseconds
+from ferry.contract.durations import Duration, Time, milliseconds
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.aggregates import gathers, reads_times
@@ -62,7 +63,13 @@ class KeyedStream(Keyed[StreamT]):
         return f"{self.stream!r} by {', '.join(self.stream.input.key)}"
 
     @overload
-    def window(self, window: Window, bounds: pa.DataType | None = None) -> WindowedStream[StreamT]: ...
+    def window(
+        self,
+        window: Window,
+        bounds: pa.DataType | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> WindowedStream[StreamT]: ...
 
     @overload
     def window(self, window: SessionGap, bounds: pa.DataType | None = None) -> SessionStream[StreamT]: ...
@@ -71,7 +78,11 @@ class KeyedStream(Keyed[StreamT]):
     def window(self, window: LastRows) -> RowStream[StreamT]: ...
 
     def window(
-        self, window: Window | SessionGap | LastRows, bounds: pa.DataType | None = None
+        self,
+        window: Window | SessionGap | LastRows,
+        bounds: pa.DataType | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
     ) -> WindowedStream[StreamT] | SessionStream[StreamT] | RowStream[StreamT]:
         """Assign records to windows of event time, or to windows of rows.
 
@@ -81,8 +92,14 @@ class KeyedStream(Keyed[StreamT]):
                 timestamp, such as `pyarrow.timestamp("us", "UTC")`. None: the type of this stream's event time, with its
                 zone and unit; seconds become milliseconds, nanoseconds become microseconds. The type does not change the
                 operator's state.
+            since: only windows that begin at this event time or later: a text such as "2026-12-01T00:00Z", a datetime with a
+                zone, or milliseconds since 1970. It must be the start of a window. Earlier records still move the watermark.
+                None: all windows.
+            until: only windows that begin before this event time, as `since`. With both, the windows of one operator follow
+                the windows of another one, such as longer ones (guide "Change a job").
         Returns: a windowed stream, for `.aggregate(...)`, `.join(...)` and `.top_n(...)`.
-        Raises: SpecRefused, if `window` is not a window, the stream has no event time, or `bounds` is of another type.
+        Raises: SpecRefused, if `window` is not a window, the stream has no event time, `bounds` is of another type, or
+            `since` or `until` is no start of a window; or for one of them with a session or a window of rows.
         Example:
             >>> minutes = bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
             >>> import pyarrow as pa
@@ -96,6 +113,8 @@ class KeyedStream(Keyed[StreamT]):
                 f"window: {window!r} is not a window; use tumbling(size), sliding(size, slide), session(gap) or rows(size)"
             )
         require_time(self.stream, "window")
+        if not isinstance(window, Window) and (since is not None or until is not None):
+            raise SpecRefused(f"window: since= and until= are for tumbling and sliding windows, not for {window!r}")
         match window:
             case SessionGap():
                 return SessionStream(self, window, bounds_type(self.stream, bounds))
@@ -106,7 +125,8 @@ class KeyedStream(Keyed[StreamT]):
                     )
                 return RowStream(self, window)
             case _:
-                return WindowedStream(self, window, bounds_type(self.stream, bounds))
+                span = span_of(window, since, until)
+                return WindowedStream(within(self, span), window, bounds_type(self.stream, bounds), span)
 
     def aggregate(
         self,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ferry.contract.descriptors import KeyType, OperatorDescriptor, Window
+from ferry.contract.descriptors import KeyType, OperatorDescriptor, Span, Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.kinds import key_kind_of
 
@@ -37,6 +37,17 @@ class MapBatches:
     """A step inside the ingest task: record batch in, record batch (or table) out."""
 
     function: Batches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expectation:
+    """A condition that each row before a sink must meet."""
+
+    name: str
+    where: str
+    """File and line of the declaration."""
+    condition: Callable[[pa.RecordBatch], Any]
+    """Gives a boolean for each row."""
 
 
 @dataclass(slots=True)
@@ -70,10 +81,12 @@ class Input:
     """Column with the name of each record's flow. None: the source names its flows, or is a single flow."""
     side: int = 0
     """The side of the operator that reads this input: 1 for the right side of a join."""
-    closed: bool = False
-    """Whether only event times are read, because the operator is being retired."""
+    span: Span | None = None
+    """Event times of the records that reach the operator; NEVER: the operator is being retired. None: all times."""
     initial: bool = False
     """Whether the operator's state begins from this input. It is read before all other inputs and has no event times."""
+    expectations: tuple[Expectation, ...] = ()
+    """Of the rows that a sink gets."""
 
     @property
     def timed(self) -> bool:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ferry.api.declare import BaseStream, changed, inputs_of, keyed_by, origin_of, require_column
+from ferry.api.declare import BaseStream, changed, inputs_of, keyed_by, origin_of, refuse_expected, require_column
+from ferry.api.expectations import Holds, expected
 from ferry.api.expressions import Filter, Select
 from ferry.api.keyed import KeyedStream
 from ferry.api.pipeline import Batches, Frames, MapBatches, Output, Transform, refuse_same
@@ -50,6 +52,8 @@ class Stream(BaseStream):
             >>> seen = ids[0].union(ids[1]).event_time("ts").key_by("id")
         """
         schema = self.input.schema
+        for stream in (self, *others):
+            refuse_expected(stream)
         for other in others:
             theirs = other.input.schema
             if [(field.name, field.type) for field in theirs] != [(field.name, field.type) for field in schema]:
@@ -266,6 +270,29 @@ class Stream(BaseStream):
             ['seq', 'ts', 'auction', 'bidder', 'price']
         """
         return self.key_by(*columns).distinct(within=within, name=name, order=order, late=late)
+
+    def expect(self, name: str, condition: pc.Expression | Holds) -> Stream:
+        """Declare a condition that each row of a sink must meet. The rows stay as they are.
+
+        A violation is counted in the metric `ferry_expectation_violations` and told in the status. During the probation of a
+        deployed program (`ferry deploy --probation`), the job goes back to the program before.
+
+        Parameters:
+            name: the expectation in words, such as "cents are positive".
+            condition: an Arrow expression (`pyarrow.compute.field`), or a function of a RecordBatch that returns one boolean
+                per row. A null counts as false. It is called once with an empty batch.
+        Returns: a stream of the same rows, for `.sink(...)` or another `.expect(...)`.
+        Raises: SpecRefused, if the condition does not fit the columns, or the stream is a union.
+        Example:
+            >>> import pyarrow.compute as pc
+            >>> counts = per_auction.aggregate("counts", num=ferry.count())
+            >>> output = counts.expect("counts are positive", pc.field("num") > 0).sink(ferry.parquet("counts"))
+        """
+        if self.more:
+            raise SpecRefused(f"expect on {origin_of(self)}, a union: give each of its streams a sink of its own")
+        place = f"expect on {origin_of(self)}"
+        expectations = *self.input.expectations, expected(name, condition, self.input.schema, place, here())
+        return replace(self, input=replace(self.input, expectations=expectations))
 
     def sink(self, sink: Sink) -> Output:
         """Write the rows to a sink: the end of a pipeline, behind an operator or a source. A stream may have several sinks.

@@ -12,10 +12,11 @@ from ferry.api.aggregations import AggregateInput, aggregate_descriptor, chosen_
 from ferry.api.bounds import MILLISECONDS, with_bounds
 from ferry.api.declare import Keyed, StreamT, declare, declare_process, key_of, other_of, require_time, with_late
 from ferry.api.joins import join_of, kept, window_join_of
+from ferry.api.spans import windows_within, within
 from ferry.api.top import top_rows
 from ferry.api.windows import LastRows, SessionGap
 from ferry.connectors.sink import Sink
-from ferry.contract.descriptors import Aggregate, Window
+from ferry.contract.descriptors import Aggregate, Span, Window
 from ferry.kernels.declared import needs_process
 from ferry.process.aggregator import Aggregator
 from ferry.process.row_windows import RowWindows
@@ -37,9 +38,15 @@ class WindowedStream(Generic[StreamT]):
     window: Window
     bounds: pa.DataType = MILLISECONDS
     """Type of window_start and window_end."""
+    span: Span | None = None
+    """Event times of its windows."""
 
     def __repr__(self) -> str:
         return f"{self.keyed!r} in {self.window}"
+
+    def _fired(self, rows: StreamT, late: Sequence[Sink | None] | None) -> StreamT:
+        timely = windows_within(with_late(rows, self.window, late), self.window, self.span)
+        return with_bounds(timely, self.bounds)
 
     def aggregate(
         self,
@@ -74,7 +81,7 @@ class WindowedStream(Generic[StreamT]):
             read = AggregateInput(keyed.stream.input.schema, key_of(keyed, name))
             place = len(keyed.stream.build.operators)
             fired = declare(keyed, aggregate_descriptor(name, place, read, window, aggregates))
-        return with_bounds(with_late(fired, window, (late,)), self.bounds)
+        return self._fired(fired, (late,))
 
     def join(
         self,
@@ -106,13 +113,12 @@ class WindowedStream(Generic[StreamT]):
             >>> new.join("new_sellers", sellers, left={"person": "id"}, right={"auction": "id"}).columns
             ['window_start', 'window_end', 'person', 'auction']
         """
-        keyed, other = self.keyed, other_of(f"join {name!r}", other)
+        keyed, other = self.keyed, within(other_of(f"join {name!r}", other), self.span)
         require_time(other.stream, "window")
         if how != "inner":
             outer = WindowJoin(self.window.size_ms, self.window.slide_ms, kept(left), kept(right), how)
-            return with_bounds(with_late(join_of(keyed, name, other, outer), self.window, late), self.bounds)
-        fired = window_join_of(keyed, name, other, self.window, left, right)
-        return with_bounds(with_late(fired, self.window, late), self.bounds)
+            return self._fired(join_of(keyed, name, other, outer), late)
+        return self._fired(window_join_of(keyed, name, other, self.window, left, right), late)
 
     def top_n(
         self,
@@ -145,8 +151,7 @@ class WindowedStream(Generic[StreamT]):
             ['auction', 'window_start', 'window_end', 'rank', 'bidder', 'price']
         """
         chosen = None if columns is None else kept(columns)
-        fired = top_rows(self.keyed, self.window, name, n, by, chosen, descending, rank)
-        return with_bounds(with_late(fired, self.window, (late,)), self.bounds)
+        return self._fired(top_rows(self.keyed, self.window, name, n, by, chosen, descending, rank), (late,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,11 @@ class MarkedSink(Sink):
             with self._again():
                 return self._put(table, replace(there, epoch=epoch, generation=generation), there)
 
+    @property
+    def takes_back(self) -> bool:
+        """Only the table knows: another writer may have changed it meanwhile."""
+        return False
+
     def truncate_after(self, epoch: int) -> None:
         """Remove the rows of later epochs, if the system can. Raises SpecRefused."""
         if self._name_before and (other := self._marked_if_there(self._name_before)) and other.epoch > epoch:

@@ -75,6 +75,11 @@ class Sink(ABC):
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish the rows of an epoch. Must be idempotent by epoch."""
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether `truncate_after` removes rows of any sink of this kind: then a job may go back without a stop."""
+        return type(self).truncate_after is not Sink.truncate_after
+
     def truncate_after(self, epoch: int) -> None:
         """Remove the rows of all later epochs, whose numbers are used again.
 

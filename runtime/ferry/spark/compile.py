@@ -58,6 +58,15 @@ class CompiledPipeline:
     late: tuple[LateOutput, ...] = ()
     created: Mapping[str, str] = field(default_factory=dict)
     """The column with the creation time of a record, by source."""
+    silent: frozenset[int] = frozenset()
+    """Operators whose rows are not written: of a program that runs beside the one in force."""
+    failed: str = ""
+    """Why their program cannot be built: their steps are void."""
+
+    def is_leading(self, operator: Operator) -> bool:
+        """Whether the operator gets ticks and ends though it reads no source: the first one, and the first written one."""
+        written = next((one for one in self.operators if one.descriptor.index not in self.silent), operator)
+        return operator.descriptor.index in (0, written.descriptor.index)
 
     @property
     def first(self) -> list[str]:
@@ -206,6 +215,7 @@ def _refuse_unsendable(plan: CompiledPipeline) -> None:
     for function in (step.function for i in (*inputs, *late) for step in i.steps):
         if isinstance(function, UserBatches):
             own[f"{function_name(function.function)} in {function.where}"] = function.function
+    own |= {f"expect({e.name!r})": e.condition for output in plan.outputs for e in output.input.expectations}
     for name, value in own.items():
         if is_ferrys(value):
             continue

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 
 from ferry.api.bounds import WindowBounds
 from ferry.api.pipeline import Input, MapBatches, Operator, Transform
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.api.spans import TIME_MAX, WindowsWithin
+from ferry.contract.descriptors import NEVER, OperatorDescriptor
 from ferry.contract.user_code import function_name
 from ferry.kernels.schemas import fired_schema
 from ferry.process.users import is_users_class
@@ -68,6 +69,7 @@ def _operator(operator: Operator, names: dict[int, str]) -> dict[str, Any]:
         "kind": shape.kind,
         "key": [name for name, _ in shape.key],
         "window": _window(shape),
+        **_span(operator.inputs),
         "ttl_ms": shape.ttl_ms,
         "emit": shape.emit,
         "reads": _reads(operator.inputs, names),
@@ -112,11 +114,20 @@ def _window(shape: OperatorDescriptor) -> dict[str, int] | None:
     return {"size_ms": shape.window.size_ms, "slide_ms": shape.window.slide_ms} if shape.windowed else None
 
 
+def _span(inputs: Iterable[Input]) -> dict[str, int]:
+    """The event times, in milliseconds since 1970, that `since=` and `until=` of its window name."""
+    span = next((side.span for side in inputs if side.span is not None and side.span != NEVER), None)
+    times = {} if span is None else {"since": span.low, "until": span.until}
+    return {name: at for name, at in times.items() if abs(at) < TIME_MAX}
+
+
 def _reads(inputs: Iterable[Input], names: dict[int, str]) -> list[dict[str, Any]]:
     return [
         {
             "from": side.origin if isinstance(side.origin, str) else names[side.origin],
-            "steps": [_step(step) for step in side.steps if not isinstance(step.function, WindowBounds)],
+            "steps": [
+                _step(step) for step in side.steps if not isinstance(step.function, WindowBounds | WindowsWithin)
+            ],
             "time": side.time,
             "delay_ms": side.delay_ms if side.time is not None else None,
         }

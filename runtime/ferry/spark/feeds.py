@@ -47,7 +47,7 @@ Rows = dict[int, list[dict[str, Any]]]
 def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed, ...]]:
     """The feeds of tasks, by the source or operator that they read."""
     feeds: dict[str, list[Feed]] = {}
-    readers = first_readers(plan.sources, plan.operators)
+    readers = first_readers(plan.sources, plan.operators, plan.silent)
     uncounted = [name for name, reader in readers.items() if reader == operator.descriptor.index]
     for number, source in enumerate(operator.inputs):
         name = name_of(source)
@@ -79,7 +79,7 @@ def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed
                 source.initial,
                 source.flow,
                 created,
-                source.closed,
+                source.span,
             )
         )
         if counted:
@@ -176,7 +176,8 @@ def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run:
 
 def counting(work: IngestWork, plan: CompiledPipeline, operator: Operator) -> IngestWork:
     """Work of tasks that only set records aside for an operator, from the sources that no earlier operator reads."""
-    mine = [n for n, first in first_readers(plan.sources, plan.operators).items() if first == operator.descriptor.index]
+    readers = first_readers(plan.sources, plan.operators, plan.silent)
+    mine = [name for name, first in readers.items() if first == operator.descriptor.index]
     return replace(work, feeds={n: (replace(_counts_only(n, plan.sources[n], None), columns=None),) for n in mine})
 
 
@@ -204,13 +205,13 @@ def through_spark(operator: Operator, plan: CompiledPipeline, work: IngestWork) 
     if any(in_spark(source) for source in operator.inputs):
         return True
     foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
-    return foreign and (operator.descriptor.index == 0 or bool(_read(work, plan)))
+    return foreign and (plan.is_leading(operator) or bool(_read(work, plan)))
 
 
 def shares_of(batch: Batch, operator: Operator, plan: CompiledPipeline, work: IngestWork, rows: Rows) -> list[Shares]:
     """The shares of an epoch's tasks, for an operator whose records do not pass through Spark."""
     read = _read(work, plan)
-    mine = _shares(batch, {*read, *_CONTROL}) if read or operator.descriptor.index == 0 else []
+    mine = _shares(batch, {*read, *_CONTROL}) if read or plan.is_leading(operator) else []
     return [*mine, *([share] for share in _shown(rows))]
 
 

@@ -75,7 +75,7 @@ def late_of(descriptor: OperatorDescriptor, source: Input, output: LateOutput, l
         fragmenter = Fragmenter(descriptor, source.side)
         for piece in (piece for batch in batches for piece in in_pieces(batch)):
             records, time = timed(piece, source.time, descriptor)
-            keyed = fragmenter.read(records, list(source.key), time)
+            keyed = fragmenter.read(records, list(source.key), time, source.span)
             fragmenter.malformed()
             if keyed is None:
                 continue

@@ -16,6 +16,7 @@ import json
 import linecache
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -127,7 +128,7 @@ class ProgramCopy:
 
     def name_of(self, module: str | None, file: str | None) -> str:
         """The name of a module of the program; for the pipeline's file a name with its stem."""
-        return f"{PREFIX}{Path(file or '').stem}_{self._folder.name}" if module is None else f"{self.package}.{module}"
+        return _file_module(file or "", self._folder.name) if module is None else f"{self.package}.{module}"
 
     def spec(self, module: str | None, name: str) -> ModuleSpec | None:
         """The spec of a module by its full name, whose imports of the program's modules are of this program.
@@ -142,9 +143,14 @@ class ProgramCopy:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules of programs by their full name, in the folders of all copies of the run."""
+    """Finds modules of programs by their full name, in the folders of all copies of the run.
+
+    Python's own import keeps a thread out of a module that another thread imports.
+    """
 
     def __init__(self) -> None:
+        self.files: dict[str, tuple[str, bytes]] = {}
+        """By module name: path and text of a pipeline's file that has no copy."""
         self.tops: dict[Path, bool] = {}
         self.archives: Callable[[], Path | None] = lambda: None
         self._copies: dict[str, ProgramCopy] = {}
@@ -152,6 +158,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if (file := self.files.get(fullname)) is not None:
+            return _spec(fullname, *file)
         package, _, module = fullname.partition(".")
         if package.startswith(PREFIX) and (copied := self._copy(package[-DIGITS:])) is not None:
             return copied.spec(None, fullname)
@@ -182,6 +190,9 @@ def find_archives(folder: Callable[[], Path | None]) -> None:
     """From now on this process can import the programs whose archives are in `folder()`."""
     _finder().archives = folder
 
+
+NO_NAME = r'[.\s:"\\]'
+"""Characters of a file's name that its module cannot have."""
 
 PARSES = 20
 """Tries to parse a module while other threads parse."""
@@ -252,6 +263,11 @@ class _Text(SourceLoader):
         return code
 
 
+def _file_module(file: str, digest: str) -> str:
+    """Name of the module of a pipeline's file. It has no dot: to Python a package stands before a dot."""
+    return f"{PREFIX}{re.sub(NO_NAME, '_', Path(file).stem)}_{digest}"
+
+
 def _spec(
     name: str, path: str, text: bytes, package: bool = False, imports: _Imports | None = None
 ) -> ModuleSpec | None:
@@ -280,16 +296,17 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
             name = copied.name_of(module, file)
             if module is not None:
                 return importlib.import_module(name if copied.spec(module, name) is not None else module)
-            if (spec := copied.spec(None, name)) is not None:
-                return _made(name, spec)
+            if copied.spec(None, name) is not None:
+                return importlib.import_module(name)
         if module is not None:
             return importlib.import_module(module)
         assert file is not None
         if not Path(file).is_file():
             raise SpecRefused(f"spec.pipeline.file: no file {file}")
         text = Path(file).read_bytes()
-        name = f"{PREFIX}{Path(file).stem}_{hashlib.sha256(text).hexdigest()[:DIGITS]}"
-        return _made(name, _spec(name, file, text))
+        name = _file_module(file, hashlib.sha256(text).hexdigest()[:DIGITS])
+        _finder().files[name] = (file, text)
+        return importlib.import_module(name)
     except SpecRefused:
         raise
     except SyntaxError as error:
@@ -301,17 +318,3 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
         ) from error
     except BaseException as error:
         raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error
-
-
-def _made(name: str, spec: ModuleSpec | None) -> ModuleType:
-    if name in sys.modules:
-        return sys.modules[name]
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

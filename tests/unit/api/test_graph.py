@@ -85,6 +85,7 @@ def test_what_nobody_reads_is_refused_by_name(graph: Graph, text: str) -> None:
 def test_records_of_a_source_are_counted_once() -> None:
     operators = judged(lambda a, b: [counted(a, "x"), joined(a, b), b]).operators
     assert first_readers(("a", "b", "c"), operators) == {"a": 0, "b": 1, "c": 0}
+    assert first_readers(("a", "b", "c"), operators, {0}) == {"a": 1, "b": 1, "c": 1}, "its step may be left out"
 
 
 def test_a_pipeline_without_operators_has_one_that_keeps_nothing() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import ferry
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.described import described
+from ferry_operator.local.graph import lines
 from tests.unit.process.test_distinct import streams
 from tests.unit.streams import Latest
 
@@ -43,3 +44,24 @@ def test_words_that_are_processes_say_what_they_compute_in_which_windows() -> No
         ("own", ["Latest"], None),
     ]  # fmt: skip
     assert found[1]["reads"][0]["time"] == "at"
+
+
+def test_the_span_of_an_operators_windows_is_told() -> None:
+    keyed = streams(id=pa.int64(), at=pa.timestamp("us"))["orders"].event_time("at").key_by("id")
+    sliding = ferry.sliding("10m", "5m")
+    first, then = (
+        keyed.window(sliding, **{name: "1970-01-01T00:10Z"}).aggregate(name, n=ferry.count())  # type: ignore[arg-type]
+        for name in ("until", "since")
+    )
+    found = told(first, then)
+    assert [(one["name"], one.get("since"), one.get("until")) for one in found] == [
+        ("until", None, 600_000),
+        ("since", 600_000, None),
+    ]
+    assert " until 1970-01-01T00:10:00+00:00, each once" in next(
+        text for label, text in lines(plan_of(found)) if "until" in label
+    )
+
+
+def plan_of(operators: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"sources": [], "operators": operators, "outputs": [], "planned": ""}

@@ -32,6 +32,11 @@ class ForeachEpoch(Sink):
         """Call the user's function."""
         self.function(epoch, generation, rows)
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the user has a function for it."""
+        return self.truncate is not None
+
     def truncate_after(self, epoch: int) -> None:
         """Call the user's function `truncate`. Raises SpecRefused without one."""
         if self.truncate is None:

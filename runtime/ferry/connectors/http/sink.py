@@ -101,6 +101,11 @@ class HttpSink(Sink):
     def keep_after(self, epoch: int) -> None:
         """Do nothing: sent rows stay. Different rows of the same epoch number have different keys."""
 
+    @property
+    def takes_back(self) -> bool:
+        """Never: sent rows stay."""
+        return False
+
     def truncate_after(self, epoch: int) -> None:
         """Raise SpecRefused: sent rows cannot be taken back."""
         raise SpecRefused(

@@ -91,6 +91,11 @@ class KafkaSink(Sink):
                     log.info("%s: retried in smaller batches", refused)
                     self._way += 1
 
+    @property
+    def takes_back(self) -> bool:
+        """Never: records stay."""
+        return False
+
     def truncate_after(self, epoch: int) -> None:
         """Raise SpecRefused if later epochs are published, because records cannot be taken back."""
         marker = marker_of(self._place, self.topic, self._name)

@@ -11,8 +11,7 @@ from typing import Protocol, assert_never
 
 import pyarrow as pa
 
-from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.descriptors import OperatorDescriptor, Span
 from ferry.spark.tasks.join_rows import JoinRows
 from ferry.spark.tasks.partial_aggregates import GROUPS_MAX, PartialAggregates
 from ferry.spark.tasks.process_rows import Condense, ProcessRows
@@ -67,24 +66,28 @@ class Fragmenter:
         self._reader = RecordReader(descriptor, descriptor.columns(side), self._contribution.numbers)
 
     def add(
-        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int = EVENT_TIME_MAX
+        self,
+        batch: pa.RecordBatch,
+        key_columns: list[str],
+        time_column: str | None,
+        latest: int = EVENT_TIME_MAX,
+        span: Span | None = None,
     ) -> int:
         """Add records; event time is int64 milliseconds or a timestamp, at most `latest`. Only windows need an event time.
 
-        Returns the greatest event time of the added records, WATERMARK_NONE without records. Raises SpecRefused for columns
-        of wrong types.
+        Returns the greatest event time of the records, also of records outside of `span`, which are not added;
+        WATERMARK_NONE without records. Raises SpecRefused for columns of wrong types.
         """
-        records = self.read(batch, key_columns, time_column, latest)
-        if records is None:
-            return WATERMARK_NONE
-        self._contribution.add(records)
-        return records.greatest
+        records, greatest = self._reader.read(batch, key_columns, time_column, latest, span)
+        if records is not None:
+            self._contribution.add(records)
+        return greatest
 
     def read(
-        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int = EVENT_TIME_MAX
+        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, span: Span | None = None
     ) -> KeyedRecords | None:
         """The records that `add` would add, without adding them; None: no records."""
-        return self._reader.read(batch, key_columns, time_column, latest)
+        return self._reader.read(batch, key_columns, time_column, EVENT_TIME_MAX, span)[0]
 
     def take_full(self) -> list[pa.RecordBatch]:
         """Take the complete output batches. Call it after every `add`, because they stay in memory until then."""

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from ferry.api.pipeline import Batches
 from ferry.connectors.formats.json_text import json_text, plain_text
 from ferry.connectors.splits import Flow, Malformed, Splits
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.descriptors import NEVER, OperatorDescriptor, Span
 from ferry.contract.errors import Fault, Final, SpecRefused, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
@@ -87,8 +87,8 @@ class Feed:
     """Column with the flow of a record."""
     created: str | None = None
     """Column with the creation time of a record, in the feed that counts it."""
-    closed: bool = False
-    """The operator is being retired: records move its watermark, and do not reach it."""
+    span: Span | None = None
+    """Event times of the records that reach the operator; None: all times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +271,12 @@ class IngestTask:
         records, time = (records, None) if feed.initial else timed(records, feed.time, self.work.descriptor)
         fragmenter = self.fragmenters[feed.side]
         latest = EVENT_TIME_MAX if feed.ahead_ms is None else int(clock.time() * 1000) + feed.ahead_ms
-        if feed.closed:
-            kept = fragmenter.read(records, list(feed.key), time, latest)
-            greatest = WATERMARK_NONE if kept is None else kept.greatest
-        else:
-            greatest = fragmenter.add(records, list(feed.key), time, latest)
+        greatest = fragmenter.add(records, list(feed.key), time, latest, feed.span)
         if greatest > WATERMARK_NONE:
             mine = self.maxima.setdefault(feed.number, {})
             mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
-        for refused, reason in () if feed.closed else fragmenter.malformed():
+        for refused, reason in fragmenter.malformed() if feed.span != NEVER else ():
             why = f"{name}: {cuts.place(feed.splits, self._part)}{reason}"
             self._given(0, refused.num_rows, why)
             self._set_aside(refused.num_rows, json_text(refused), why)

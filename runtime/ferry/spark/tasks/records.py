@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract import limits
-from ferry.contract.descriptors import KeyType, OperatorDescriptor
+from ferry.contract.descriptors import NEVER, KeyType, OperatorDescriptor, Span
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import columns, keys, panes
 from ferry.kernels.grouping import Bytes, Hashes, Ints
@@ -40,8 +40,6 @@ class KeyedRecords:
     offsets: Ints
     """int64[n + 1] into `data`"""
     data: Bytes
-    greatest: int
-    """the greatest event time of the batch that was read"""
     nulls: Flags | None
     """the records with a null in their key; None: no record"""
 
@@ -56,7 +54,6 @@ class KeyedRecords:
             self.keys[begin:end],
             self.offsets[begin : end + 1],
             self.data,
-            self.greatest,
             None if self.nulls is None else self.nulls[begin:end],
         )
 
@@ -72,9 +69,17 @@ class RecordReader:
         self._malformed: list[tuple[pa.RecordBatch, str]] = []
 
     def read(
-        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int
-    ) -> KeyedRecords | None:
-        """The well-formed records; None: no such record. Raises SpecRefused for columns of wrong types."""
+        self,
+        batch: pa.RecordBatch,
+        key_columns: list[str],
+        time_column: str | None,
+        latest: int,
+        span: Span | None = None,
+    ) -> tuple[KeyedRecords | None, int]:
+        """The well-formed records in `span`, None without such a record; and the greatest event time, also out of `span`.
+
+        Raises SpecRefused for columns of wrong types.
+        """
         time_columns = [] if time_column is None else [time_column]
         self._check(batch, [*key_columns, *time_columns, *self._wanted])
         if len(key_columns) != len(self.descriptor.key):
@@ -90,21 +95,29 @@ class RecordReader:
         for bad, reason in _bad(times, latest):
             batch, good = self._without(batch, bad, f"event time {time_column!r} {reason}"), pa.array(~bad)
             elements, times = [e.filter(good) for e in elements], times.filter(good)
-        return self._keyed(batch, elements, times, time_column is not None) if batch.num_rows else None
+        greatest = limits.WATERMARK_NONE
+        if batch.num_rows and span is not None and (time_column is not None or span == NEVER):
+            greatest = pc.max(times).as_py() if time_column is not None else greatest
+            within = pc.and_(pc.greater_equal(times, span.low), pc.less(times, span.high))
+            batch, times = batch.filter(within), times.filter(within)
+            elements = [element.filter(within) for element in elements]
+        if not batch.num_rows:
+            return None, greatest
+        slices, newest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
+        if time_column is not None:
+            greatest = max(greatest, int(newest))
+        return self._keyed(batch, elements, times, slices), greatest
 
     def malformed(self) -> list[tuple[pa.RecordBatch, str]]:
         """Records refused since the last call, with reasons: a null event time, one out of bounds, a too large integer."""
         refused, self._malformed = self._malformed, []
         return refused
 
-    def _keyed(self, batch: pa.RecordBatch, elements: list[pa.Array], times: pa.Array, timed: bool) -> KeyedRecords:
-        slices, greatest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
+    def _keyed(self, batch: pa.RecordBatch, elements: list[pa.Array], times: pa.Array, slices: Ints) -> KeyedRecords:
         if not self.descriptor.windowed:
             slices[:] = 0  # times before 1970 have negative slices
         stored = keys.stored(self.descriptor, elements)
-        return KeyedRecords(
-            batch, times, slices, *stored, int(greatest) if timed else limits.WATERMARK_NONE, _nulls(elements)
-        )
+        return KeyedRecords(batch, times, slices, *stored, _nulls(elements))
 
     def _without(self, batch: pa.RecordBatch, bad: Flags | None, reason: str) -> pa.RecordBatch:
         """Set bad records aside as malformed; returns the other records."""
