@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.lenient import known
 from ferry.contract.program_text import identity
-from ferry.contract.programs import ProgramVersion
+from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
 
 TEXTS_MAX = 512 << 10
 """Bytes of all packed texts; texts of older programs are forgotten, and these programs cannot be deployed by number."""
+
+TRIES_MAX = 3
+"""Drivers that begin with a program on probation, one after the other; the next one begins with the program before."""
+
+PROBATION_SECONDS, SLOWER = 30.0, 0.0
+"""Defaults of the probation: its time, and how many times longer than before an epoch may last; 0: any time, because a busy
+machine is not the program's fault."""
 
 
 class Retired(NamedTuple):
@@ -91,11 +98,37 @@ class ProgramRecord:
     """Ids whose state goes once it is in force: of the other half of the program before it."""
     compared: dict[str, Any] = field(default_factory=dict)
     """Of a shadow: how the rows of both programs differed."""
+    probation: float = 0.0
+    """Seconds in which the job may go back from it automatically; 0: it has no probation, or has passed it."""
+    slower: float = 0.0
+    """How many times longer than before its epochs may last meanwhile; 0: as long as they want."""
+    tries: int = 0
+    """Drivers that have begun with it; 0: it has passed."""
+    back_from: int = 0
+    """The program from which the job went back automatically, to this one; 0: the user deployed it."""
+    because: str = ""
+    """Why."""
+    rewound: bool = False
+    """The user has had the job go back to a state before it: it is not deployed again, and no rollback leads to it."""
+    begins: tuple[int, ...] = ()
+    """Ids of its operators that no program had before."""
+    failed: str = ""
+    """Why its half that was not written ended before its time: its code failed."""
 
     @property
     def is_shadow(self) -> bool:
         """Whether the rows of the program before it are written."""
         return self.beside is not None and self.beside.shadow > 0
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether a user gave up its deploy: nothing is wrong with the program."""
+        return self.refused in (WITHDRAWN, ROLLED_BACK)
+
+    @property
+    def is_refused_follower(self) -> bool:
+        """Whether no user deployed it: the driver could not go on, or back, with it."""
+        return bool(self.refused) and (self.settles is not None or self.back_from > 0)
 
     def since_in(self, now: ProgramVersion) -> int | None:
         """Its first epoch. The table knows it a moment before the journal does, if the program is `now`, in force."""
@@ -115,6 +148,9 @@ class ProgramRecord:
             "deployedAt": self.deployed_at,
             "refused": self.refused,
             "compared": self.compared,
+            "probation": self.probation,
+            "settles": self.settles,
+            "failed": self.failed,
             "beside": None if self.beside is None else self.beside._asdict(),
         }
 
@@ -156,6 +192,12 @@ class DeployRequest:
     """See `Beside`."""
     at_time: int | None = None
     """See `ProgramRecord`."""
+    probation: float = PROBATION_SECONDS
+    """See `ProgramRecord`."""
+    slower: float = SLOWER
+    """See `ProgramRecord`."""
+    rewind: bool = False
+    """Go back to the newest checkpoint before the program in force, which has to be of this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +209,11 @@ class Catalogue:
     programs: tuple[ProgramRecord, ...]
     """Ordered by number."""
     void: tuple[int, ...] = ()
-    """Ids without a state, which are never used again: altered operators of a refused deploy, and dropped ones."""
+    """Ids without a state, which are never used again: of new and altered operators of a refused deploy, or of a program
+    that was rolled back with `--rewind`, and dropped ones.
+
+    So such a program takes no name: the next one may have another operator of that name.
+    """
 
     @property
     def ids(self) -> dict[str, int]:
@@ -177,38 +223,62 @@ class Catalogue:
     def before(self, number: int) -> list[ProgramRecord]:
         """The programs that were in force before the program in force, which has this number: to these a job can go back.
 
-        Without programs that only went on without retired operators, without shadows, and without the program that this
-        one goes on with.
+        Without programs that only went on without retired operators, shadows that did not go on alone, programs from which
+        the job went back automatically or by `--rewind`, and the program that this one goes on with.
         """
         now = self.program(number)
         settled = number if now is None or now.settles is None else now.settles
+        left = {p.back_from for p in self.programs} | {p.number for p in self.programs if p.rewound}
         before = [p for p in self.programs if p.since is not None and p.settles is None and p.number < settled]
-        return [p for p in before if not p.is_shadow]
+        alone = {p.settles for p in self.programs if p.since is not None}
+        return [p for p in before if (not p.is_shadow or p.number in alone) and p.number not in left]
+
+    def shadow_before(self, record: ProgramRecord) -> ProgramRecord | None:
+        """The shadow whose comparison decided that this program goes on; None: there was none."""
+        shadow = self.program(record.base)
+        return shadow if shadow is not None and shadow.is_shadow and shadow.compared else None
+
+    def back_from(self, number: int) -> str:
+        """Why the job went back from this program automatically; empty: it has not."""
+        return next((p.because for p in self.programs if p.back_from == number and not p.refused), "")
 
     def program(self, number: int) -> ProgramRecord | None:
         """The program with this number, unless it is forgotten."""
         return next((program for program in self.programs if program.number == number), None)
 
+    def deployed_as(self, number: int) -> list[ProgramRecord]:
+        """The program with this number, after the program that it goes on with."""
+        now = self.program(number)
+        return [one for one in self.programs if now is not None and one.number in (number, now.settles)]
+
     @property
     def wanted(self) -> ProgramRecord | None:
-        """The newest program, unless its deploy was refused."""
-        newest = self.programs[-1]
-        return newest if not newest.refused else None
+        """The newest program whose deploy was not refused, unless the job went back to a state before it."""
+        newest = next((one for one in reversed(self.programs) if not one.refused), None)
+        return None if newest is None or newest.rewound else newest
 
     def with_program(self, program: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> Catalogue:
         """With this program in place of the one with its number, and with these operators."""
+        known = self.program(program.number)
+        begun = {*(known.begins if known is not None else ()), *range(len(self.operators), len(operators))}
+        program = replace(program, begins=tuple(number for number in program.operators if number in begun))
         others = [one for one in self.programs if one.number != program.number]
         programs = sorted((*others, program), key=lambda one: one.number)
         refused = [one for one in programs if one.refused][-RECORDS_MAX:]
         deployed = [one for one in programs if not one.refused]
+        valid = [
+            one for one in deployed if not one.rewound
+        ]  # After a rewind the program in force is not the newest one.
         needed = {retired.program for one in deployed[-2:] for retired in one.retires}
         needed |= {one.beside.program for one in deployed[-2:] if one.beside is not None}
+        needed |= {one.number for one in valid[-2:]}
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
-        if program.refused:
-            void = {*self.void, *(after for after, _ in program.altered)} - {*program.drops}
+        if program.refused or program.rewound:
+            void = {*self.void, *program.begins} - {*program.drops}
         else:
             void = {*self.void, *(program.drops if program.since is not None else ())}
+            void -= {*(program.begins if known is not None and known.rewound else ())}
         return Catalogue(
             tuple(operators) or self.operators,
             tuple(sorted(kept, key=lambda one: one.number)),
@@ -225,7 +295,7 @@ class Catalogue:
             for p in self.programs
         ]
         return json.dumps(
-            {"operators": [asdict(one) for one in self.operators], "programs": programs, "void": self.void}
+            {"operators": [one.to_wire() for one in self.operators], "programs": programs, "void": self.void}
         )
 
     @staticmethod
@@ -244,6 +314,7 @@ class Catalogue:
                     "beside": Beside(*document["beside"]) if document.get("beside") else None,
                     "silent": tuple(document.get("silent", ())),
                     "drops": tuple(document.get("drops", ())),
+                    "begins": tuple(document.get("begins", ())),
                     "altered": tuple((after, before) for after, before in document.get("altered", ())),
                     "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
                 }

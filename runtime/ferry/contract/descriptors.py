@@ -60,6 +60,19 @@ class Window:
         return slice_start // self.slide_ms * self.slide_ms + self.size_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Event times [low, high) of the records that reach an operator. All other records only move its watermark."""
+
+    low: int
+    high: int
+    until: int
+    """No window begins at this time or later. Behind it, `high` still leaves the windows that began before complete."""
+
+
+NEVER = Span(0, 0, 0)
+"""No record reaches the operator."""
+
 GLOBAL = Window(limits.WATERMARK_END, limits.WATERMARK_END)
 """All of time, for operators without a window: its one slice is 0, and it ends when a finite input does."""
 
@@ -107,6 +120,8 @@ class ProcessShape:
     """column by which records of a key are taken; None: event time"""
     parts: str | None = None
     """schema of the parts to which tasks condense the records of its one input; None: tasks send records"""
+    upgrades: bool = False
+    """Whether its class derives rows from rows of other tables."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -196,7 +211,10 @@ class OperatorDescriptor:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain maps and lists."""
-        return asdict(self)
+        document = asdict(self)
+        if self.process is not None and not self.process.upgrades:
+            del document["process"]["upgrades"]  # Release 0.1.0 does not know it.
+        return document
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> OperatorDescriptor:

@@ -42,6 +42,8 @@ def changes_of(before: OperatorDescriptor, now: OperatorDescriptor) -> list[str]
 def _wire(one: OperatorDescriptor) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(without_text(json.dumps(one.to_wire())))
     document.pop("index")
+    if document["process"]:
+        document["process"].pop("upgrades", None)
     return document
 
 
@@ -56,7 +58,8 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if old["emit"] != new["emit"]:
         yield f"it emitted {old['emit']} rows, and emits {new['emit']} ones"
     if old["ttl_ms"] != new["ttl_ms"]:
-        yield f"keys were kept for {_milliseconds(old['ttl_ms'])}, and are for {_milliseconds(new['ttl_ms'])}"
+        instead = ": give a longer ttl= instead" if new["ttl_ms"] is None else ""
+        yield f"keys were kept for {milliseconds(old['ttl_ms'])}, and are for {milliseconds(new['ttl_ms'])}{instead}"
     yield from _of_each("aggregate", *({a["name"]: _aggregate(a) for a in one["aggregates"]} for one in (old, new)))
     for side in ("left", "right"):
         if old[side] != new[side]:
@@ -136,5 +139,10 @@ def _window(one: Mapping[str, int]) -> str:
     return f"{size} ms" + (f", every {slide} ms" if slide != size else "")
 
 
-def _milliseconds(ms: int | None) -> str:
+def milliseconds(ms: int | None) -> str:
+    """A time to live in words.
+
+    >>> milliseconds(5), milliseconds(None)
+    ('5 ms', 'ever')
+    """
     return "ever" if ms is None else f"{ms} ms"

@@ -1,9 +1,9 @@
-"""Durations as users write them: "500ms", "10 seconds", a timedelta."""
+"""Durations and times as users write them: "500ms", "10 seconds", a timedelta; "2026-12-01T00:00Z", a datetime."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ferry.contract.errors import SpecRefused
 
@@ -41,3 +41,28 @@ def milliseconds(value: Duration, subject: str) -> int:
     if value_ms < 0:
         raise SpecRefused(f"{subject}: {value} is negative")
     return round(value_ms)
+
+
+Time = str | datetime | int
+"""Text of a date and a time with a zone, such as "2026-12-01T00:00Z", a datetime with a zone, or milliseconds since 1970."""
+
+
+def event_time(value: Time, subject: str) -> int:
+    """A time in milliseconds since 1970. Raises SpecRefused, naming `subject`, for a time without a zone or another value.
+
+    Example:
+        >>> event_time("2026-12-01T00:00Z", "until"), event_time("1764547200000", "until")
+        (1796083200000, 1764547200000)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return int(value)
+    try:
+        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise SpecRefused(f"{subject} {value}: a time is 2026-11-22T10:00Z, or milliseconds since 1970") from None
+    if when.tzinfo is None:
+        whole = f"{value}T00:00" if re.fullmatch(r"[\d-]+", str(value)) else value
+        raise SpecRefused(f"{subject} {value}: add the time zone: {whole}Z, {whole}+02:00")
+    return round(when.timestamp() * 1000)

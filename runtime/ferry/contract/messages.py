@@ -102,6 +102,11 @@ class Prepare:
     high: int
     """Watermark after the step: windows with low < end <= high fire."""
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the step changes nothing and runs no code, because code of its program has failed: low > high."""
+        return self.low > self.high
+
 
 @record
 class BriefPrepare:

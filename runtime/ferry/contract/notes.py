@@ -108,6 +108,8 @@ class EpochNotes:
     origins: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By id of the operator: what its inputs read, a source or `@` and the id of an operator. Another program may have other
     inputs: flows of an input that is not read any more must not hold the watermark back."""
+    failed: tuple[int, str] | None = None
+    """A program, and why its half that is not written has failed: all further steps of that half are void."""
 
     def next_epoch(self, late: int, spark: str) -> EpochNotes:
         """Notes of the next epoch, before it has read anything. `late`: late records of the last step of this epoch."""
@@ -160,6 +162,10 @@ class EpochNotes:
         """The notes, with these records left out."""
         return replace(self, aside=aside)
 
+    def failure(self, program: int) -> str:
+        """Why the half of this program that is not written has failed; empty: it has not."""
+        return self.failed[1] if self.failed is not None and self.failed[0] == program else ""
+
     def newest(self, operators: Sequence[int]) -> dict[int, int]:
         """By position: the greatest event time that sources have brought for an operator. `operators`: ids by position."""
         newest: dict[int, int] = {}
@@ -174,7 +180,7 @@ class EpochNotes:
         """JSON, as it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}
         doc = {**asdict(self), "maxima": maxima}
-        for name in ("ages", "aside", "origins"):
+        for name in ("ages", "aside", "origins", "failed"):
             if not doc[name]:
                 del doc[name]  # as in releases without these fields
         return json.dumps(doc, separators=(",", ":")).encode()
@@ -189,6 +195,7 @@ class EpochNotes:
             for operator, sides in doc.get("maxima", {}).items()
         }
         doc["aside"] = tuple((source, split, number) for source, split, number in doc.get("aside", ()))
+        doc["failed"] = (doc["failed"][0], doc["failed"][1]) if doc.get("failed") else None
         doc["origins"] = {operator: tuple(read) for operator, read in _by_number(doc.get("origins", {})).items()}
         return EpochNotes(**{**doc, "letters": tuple(doc.get("letters", ())), "ages": _by_number(doc.get("ages", {}))})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.differences import changes_of
+from ferry.contract.differences import changes_of, milliseconds
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import FERRYS
 
@@ -58,7 +58,7 @@ def program_diff(catalogue: Catalogue, in_force: Sequence[int], wanted: Sequence
                 operators.append(replace(descriptor, index=number))
                 fates.append(OperatorFate(descriptor.name, ALTERED, f"keeps its state; {words}"))
             else:
-                refused += [f"operator {descriptor.name!r}: {words}" for words in changes]
+                refused += [f"operator {descriptor.name!r}: {words}{_hint(descriptor, words)}" for words in changes]
         elif number in in_force:
             fates.append(OperatorFate(descriptor.name, KEPT, "keeps its state"))
         else:
@@ -81,6 +81,16 @@ def program_diff(catalogue: Catalogue, in_force: Sequence[int], wanted: Sequence
     return ProgramDiff(tuple(operators), tuple(ids), tuple(fates), tuple(altered))
 
 
+def _hint(now: OperatorDescriptor, words: str) -> str:
+    """What to do about another window, or about other tables of a user's class."""
+    process = now.process
+    if words.startswith("the window was"):
+        return " (an operator of another name may follow at a time: since= and until= of .window)"
+    if process is None or process.upgrades or not words.startswith("table "):
+        return ""
+    return "" if all(name.startswith(FERRYS) for name in process.classes) else " (its class has no upgrade())"
+
+
 def _with_code_of(now: OperatorDescriptor, before: OperatorDescriptor) -> OperatorDescriptor:
     """The operator as it was, but for the user's code: a process keeps its state if its tables are the same."""
     old, new = before.process, now.process
@@ -90,11 +100,17 @@ def _with_code_of(now: OperatorDescriptor, before: OperatorDescriptor) -> Operat
 
 
 def _altered(before: OperatorDescriptor, now: OperatorDescriptor) -> str:
-    """The columns that an operator gains and loses, in words; empty: its state cannot be derived."""
-    same = replace(now, index=before.index, aggregates=before.aggregates, left=before.left, right=before.right)
+    """What is altered: columns, tables, and how long keys are kept. Empty: the state cannot be derived."""
+    if before.process is not None and now.process is not None and now.process.upgrades:
+        tables = _with_code_of(now, replace(before, process=replace(before.process, tables=now.process.tables)))
+        return "upgrade() of its class derives the rows of other tables" if not changes_of(tables, now) else ""
+    ttl = before.ttl_ms if now.ttl_ms is not None else None
+    same = replace(
+        now, index=before.index, aggregates=before.aggregates, left=before.left, right=before.right, ttl_ms=ttl
+    )
     if same != before or now.kind == "process":
         return ""
-    words: list[str] = []
+    words = _lives(before.ttl_ms, now.ttl_ms)
     if now.kind == "aggregate":
         old, new = ({one.name: replace(one, name="") for one in each.aggregates} for each in (before, now))
         fresh = {name: one.function for name, one in new.items() if one not in old.values()}
@@ -112,6 +128,14 @@ def _altered(before: OperatorDescriptor, now: OperatorDescriptor) -> str:
         words += _gains((name for name in is_now if name not in was), "is null in the records before the switch")
         words += _loses(name for name in was if name not in is_now)
     return "; ".join(words) or "its columns have other places"
+
+
+def _lives(before: int | None, now: int | None) -> list[str]:
+    """How long keys are kept, if that is another time."""
+    if before == now:
+        return []
+    there = "is kept until its next record" if before is None else "is forgotten at the earlier of both times"
+    return [f"keeps keys for {now} ms, not {milliseconds(before)}; a key without a record since the switch {there}"]
 
 
 def _gains(names: Iterable[str], words: str) -> list[str]:

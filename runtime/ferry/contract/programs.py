@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from ferry.contract.names import Step
 
+WITHDRAWN = "it was withdrawn"
+ROLLED_BACK = "it was rolled back before its first epoch was committed"
+"""Reasons why a program is not in force that a user has given, not the program."""
+
 
 class ProgramVersion(NamedTuple):
     """A program, in force from epoch `since` until the version after it is in force."""

@@ -97,7 +97,8 @@ class ProgramStatus:
 
     number: int
     state: str
-    """in force, first epoch, shadow, kept, refused, over; or a phase of its deploy"""
+    """in force, first epoch, shadow, kept, refused, over; or a phase of its deploy. A shadow that was dropped is refused, a
+    deploy that was withdrawn is over."""
     since: int | None = None
     """its first epoch; None: it is not in force, and never was"""
     identity: str = ""
@@ -110,6 +111,8 @@ class ProgramStatus:
     """word of the request; with another word a refused program is tried again"""
     again: int | None = None
     """number of an equal program that was in force before"""
+    compared: str = ""
+    """of a shadow, how far it is compared, and of a program that was one, how its rows differed, in words; else empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,8 @@ class Status:
     """None: the job has no location for durable checkpoints. A late one is among the notices: CHECKPOINT_DELAYED."""
 
     programs: tuple[ProgramStatus, ...] = ()
-    """The program in force, and the newest one if it is another one; empty: the driver cannot deploy, or not yet."""
+    """The program in force, whose rows are written; then the program beside it, and the newest one or the last answer.
+    Empty: the driver cannot deploy, or not yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps."""

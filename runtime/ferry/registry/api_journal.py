@@ -21,7 +21,7 @@ import httpx
 
 from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unreachable
-from ferry.contract.journals import PATH, PLURAL, packed, unpacked
+from ferry.contract.journals import PATH, PLURAL, packed, read, unpacked, written
 from ferry.contract.routing import Table, Version
 from ferry.registry.journal import GONE, RedisJournal, taken_over
 
@@ -79,11 +79,11 @@ class ApiJournal:
 
     def catalogue(self) -> Catalogue | None:
         text = self._found()["spec"].get("operators")
-        return Catalogue.load(text) if text else self._before.catalogue()
+        return read(text) if text else self._before.catalogue()
 
     def record(self, catalogue: Catalogue, generation: int) -> None:
         for _ in range(CONFLICTS_MAX):
-            current, now = self._found(), catalogue.dump()
+            current, now = self._found(), written(catalogue)
             if "table" in current["spec"] and int(current["spec"]["generation"]) > generation:
                 raise taken_over(int(current["spec"]["generation"]))
             if current["spec"].get("operators") == now:

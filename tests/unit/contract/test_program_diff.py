@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ferry.api.graph import offsets_only
+from ferry.contract import journals
 from ferry.contract.catalogue import RECORDS_MAX, Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Side, Window
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Refusal, SpecRefused
 from ferry.contract.program_diff import OperatorFate, program_diff
 
 SALES = OperatorDescriptor("sales", 0, "aggregate", (("shop", "string"),), Window(10, 10), (Aggregate("n", "count"),))
@@ -70,6 +71,25 @@ def test_an_altered_operator_gets_another_id_and_its_name_names_the_last_one() -
     assert again.altered == ((3, 0),), "an id of a refused deploy is never used again"
 
 
+def test_a_program_that_is_refused_takes_no_name() -> None:
+    """Its corrected successor may have another operator of that name; an operator that ran once keeps its name."""
+    first = first_catalogue([SALES])
+    wanted = [SALES, replace(MORE, window=Window(99, 99))]
+    diff = program_diff(first, (0,), wanted)
+    record = ProgramRecord(2, diff.ids, tuple(wanted))
+    journaled = first.with_program(record, diff.operators)
+    tried = journaled.with_program(replace(journaled.program(2) or record, tries=2))
+    refused = tried.with_program(replace(tried.program(2) or record, refused="a sink is away"))
+    assert Catalogue.load(refused.dump()) == refused and refused.ids == {"sales": 0}
+    again = program_diff(refused, (0,), [SALES, MORE])
+    assert again.ids == (0, 2) and fates(again.fates) == {"sales": "kept", "more": "added"}
+    in_force = tried.with_program(replace(tried.program(2) or record, since=7))
+    follower = in_force.with_program(ProgramRecord(3, diff.ids, tuple(wanted), settles=2, refused="later"))
+    assert follower.ids == {"sales": 0, "more": 1}
+    with pytest.raises(SpecRefused, match="operator 'more': the window was 99 ms"):
+        program_diff(follower, diff.ids, [SALES, MORE])
+
+
 def test_after_a_restore_an_operator_in_force_is_the_origin_and_not_its_last_id() -> None:
     """The checkpoint is older than the last id: its state is lost, so it must be derived again."""
     wider = replace(SALES, aggregates=(*SALES.aggregates, Aggregate("m", "max", "x")))
@@ -97,9 +117,25 @@ def test_a_join_is_altered_by_columns_and_refused_by_types() -> None:
         program_diff(first_catalogue([join]), (0,), [replace(join, left=Side((("a", "a", "string"),)))])
 
 
+def test_keys_may_be_kept_for_another_time_but_not_for_ever() -> None:
+    """A key that is forgotten may still have its row on one member only, so it must not come back."""
+    of = {ttl: replace(SALES, ttl_ms=ttl) for ttl in (None, 5, 9)}
+    told = {
+        (old, new): program_diff(first_catalogue([of[old]]), (0,), [of[new]]).fates[0].words
+        for old, new in ((None, 5), (5, 9), (9, 5))
+    }
+    there = "a key without a record since the switch is"
+    assert told[None, 5] == f"keeps its state; keeps keys for 5 ms, not ever; {there} kept until its next record"
+    assert (
+        told[9, 5] == f"keeps its state; keeps keys for 5 ms, not 9 ms; {there} forgotten at the earlier of both times"
+    )
+    with pytest.raises(SpecRefused, match="keys were kept for 5 ms, and are for ever"):
+        program_diff(first_catalogue([of[5]]), (0,), [of[None]])
+
+
 def test_all_refusals_are_named_at_once() -> None:
     with pytest.raises(SpecRefused, match=r"operator 'sales': .*; operator 'more': "):
-        program_diff(first_catalogue([SALES, MORE]), (0, 1), [replace(one, ttl_ms=5) for one in (SALES, MORE)])
+        program_diff(first_catalogue([SALES, MORE]), (0, 1), [replace(one, emit="changes") for one in (SALES, MORE)])
 
 
 def test_a_process_of_the_user_keeps_its_state_as_long_as_its_tables_are_the_same() -> None:
@@ -114,6 +150,26 @@ def test_a_process_of_the_user_keeps_its_state_as_long_as_its_tables_are_the_sam
         )
     with pytest.raises(SpecRefused, match="the key was"):
         program_diff(first_catalogue([SCORE]), (0,), [replace(SCORE, key=(("other", "int"),))])
+
+
+def test_a_process_with_upgrade_may_have_other_tables_and_nothing_else() -> None:
+    other = replace(
+        SHAPE, made_of="ferry_program_ba9876543210:Score", tables=(("scores", "t", "int64"),), upgrades=True, output="x"
+    )
+    diff = program_diff(first_catalogue([SCORE]), (0,), [replace(SCORE, process=other)])
+    assert (diff.ids, diff.altered) == ((1,), ((1, 0),))
+    assert diff.fates[0].words == "keeps its state; upgrade() of its class derives the rows of other tables"
+    assert program_diff(
+        first_catalogue([SCORE]), (0,), [replace(SCORE, process=replace(SHAPE, upgrades=True))]
+    ).ids == (0,)
+    with pytest.raises(SpecRefused, match="the key was"):
+        program_diff(first_catalogue([SCORE]), (0,), [replace(SCORE, process=other, key=(("other", "int"),))])
+    hosted = replace(SHAPE, made_of="ferry.process.stateful_processor:HostedProcessor", upgrades=True)
+    before = replace(SCORE, process=replace(hosted, upgrades=False))
+    new = replace(SCORE, process=replace(hosted, tables=(("scores", "t", None),)))
+    assert program_diff(first_catalogue([before]), (0,), [new]).altered == ((1, 0),)
+    with pytest.raises(SpecRefused, match="limit was 3, and is 4"):
+        program_diff(first_catalogue([before]), (0,), [replace(new, process=replace(hosted, arguments='{"limit": 4}'))])
 
 
 def test_a_process_of_ferry_keeps_its_state_only_with_its_arguments() -> None:
@@ -133,7 +189,30 @@ def test_the_catalogue_goes_through_its_text() -> None:
     second = ProgramRecord(2, (1,), (SCORE,), refused="no memory", deployed_at=1.5, started_with="x")
     more = catalogue.with_program(second, (*catalogue.operators, replace(MORE, index=2)))
     assert Catalogue.load(more.dump()) == more and len(more.operators) == 3
-    assert more.wanted is None and catalogue.wanted is not None and catalogue.wanted.number == 1
+    assert more.wanted is not None and more.wanted.number == 1
+
+
+def test_a_program_that_was_rolled_back_with_its_state_takes_no_name() -> None:
+    first = first_catalogue([SALES])
+    diff = program_diff(first, (0,), [SALES, MORE])
+    second = first.with_program(ProgramRecord(2, diff.ids, (SALES, MORE), since=9), diff.operators)
+    gone = second.with_program(replace(second.programs[1], rewound=True))
+    assert gone.void == (1,) and Catalogue.load(gone.dump()) == gone
+    other = replace(MORE, window=Window(20, 20))
+    assert program_diff(gone, (0,), [SALES, other]).ids == (0, 2), "an operator of that name is new"
+    assert gone.with_program(replace(gone.programs[1], rewound=False)).void == (), "nothing has gone back after all"
+
+
+def test_a_long_catalogue_is_packed() -> None:
+    catalogue = first_catalogue([SALES])
+    assert journals.written(catalogue) == catalogue.dump()
+    for number in range(2, 12):
+        arguments = {"text": "x" * 50_000}
+        catalogue = catalogue.with_program(ProgramRecord(number, (0,), (SALES,), since=number, arguments=arguments))
+    text = journals.written(catalogue)
+    assert len(text) < len(catalogue.dump()) / 10 and journals.read(text) == catalogue
+    with pytest.raises(Refusal, match="no catalogue"):
+        journals.read(text[:-20])
 
 
 def test_old_programs_are_forgotten_and_operators_never() -> None:
