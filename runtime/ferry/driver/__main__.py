@@ -1,4 +1,4 @@
-"""`python -m ferry.driver RUN_JSON`: run the job until it ends.
+"""`python -m ferry.driver RUN_JSON [--follows]`: run the job until it ends.
 
 It ends with an `ExitCode`. After a crash the supervisor or Kubernetes starts another driver, after a back-off. When a job
 restarts from a checkpoint, the next driver is the same process with the same Spark: it starts in a third of the time.
@@ -13,12 +13,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ferry import environment
 from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
-from ferry.contract.settings import RunSettings
+from ferry.contract.settings import JOURNAL, RunSettings
 from ferry.contract.user_code import line_of_thread
 from ferry.driver import exits, session
 from ferry.driver.errors import BeginsAgain, Halted
@@ -35,10 +37,13 @@ FINAL_HALTS = ("superseded", "unavailable", "unrestorable", "refused", "lost-epo
 STEADY_SECONDS = 10.0
 """A driver that reuses Spark hands Spark on to the next driver only if it lived this long."""
 
+FOLLOWS = "--follows"
+"""Argument of a driver that was begun by the driver before, in the same process."""
+
 
 def main() -> int:
     """Read the settings and run."""
-    settings, env = RunSettings.read(sys.argv[1]), environment.read()
+    settings, env = settings_from(sys.argv), environment.read()
     steady_at = time.monotonic() + (STEADY_SECONDS if env.spark_kept else 0)
     session.begin(settings, env)
     logs.begin(f"%(asctime)s {settings.run} driver %(levelname)s %(message)s")
@@ -67,13 +72,19 @@ def main() -> int:
     return code
 
 
+def settings_from(words: Sequence[str]) -> RunSettings:
+    """Of these arguments. A driver that follows goes by the journal: a checkpoint may have brought back another program."""
+    settings = RunSettings.read(words[1])
+    return replace(settings, begins_with=JOURNAL) if FOLLOWS in words else settings
+
+
 def follow(why: FerryError) -> None:
     """Replace this process by the next driver, which keeps nothing but Spark."""
     print(f"{why}: at once", file=sys.stderr)
     session.keep()
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, sys.orig_argv)
+    os.execv(sys.executable, [*(word for word in sys.orig_argv if word != FOLLOWS), FOLLOWS])
 
 
 def code_of(error: FerryError) -> ExitCode:

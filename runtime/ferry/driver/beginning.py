@@ -5,6 +5,7 @@ a catalogue, no table                   a restore began, and its driver died: th
 settings as at the deploy of program N  program N, as the journal has it
 settings.begins_with: journal           program N, as the journal has it; the operator deploys the program of the spec
 other settings: the user edited them    their program, in place of program N: its operators must be the same
+TRIES_MAX drivers have died of N        the program before N, if the table still has it: `Deploys.start` takes N back
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.differences import WHAT_TO_DO, differences
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import sealed
+from ferry.contract.programs import ProgramVersion
 from ferry.contract.routing import Table
 from ferry.contract.settings import JOURNAL, SETTINGS, RunSettings
 from ferry.driver.announcer import Announcer
 from ferry.driver.errors import BeginsAgain
+from ferry.driver.probation import exhausted
 from ferry.system import program_texts
 
 
 def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramRecord:
     """The program to begin with; its descriptors are in the journal."""
     module, file, folder = settings.pipeline
-    newest = table.programs[-1] if table is not None and table.programs else None
+    newest = _newest(catalogue, table, settings)
     number = newest.number if newest is not None else catalogue.programs[-1].number if catalogue is not None else 1
     if text := settings.pipeline_text:
         folder = program_texts.written(settings.path, file or "", text)
@@ -61,7 +64,19 @@ def beginning(catalogue: Catalogue | None, table: Table | None, settings: RunSet
         return mine
     if settings.begins_with == JOURNAL:
         return known
-    return known if number > 1 and known.started_with == settings.started_with else mine
+    return known if known.started_with == settings.started_with else mine
+
+
+def _newest(catalogue: Catalogue | None, table: Table | None, settings: RunSettings) -> ProgramVersion | None:
+    """The newest program of the table; the one before it if no driver tries it again, and the user has not edited it."""
+    if table is None or not table.programs:
+        return None
+    newest = table.programs[-1]
+    known = catalogue.program(newest.number) if catalogue is not None else None
+    if known is None or not exhausted(known.tries) or len(table.programs) == 1 or settings.begins_with == SETTINGS:
+        return newest
+    edited = settings.begins_with != JOURNAL and known.started_with != settings.started_with
+    return newest if edited else table.programs[-2]
 
 
 def begun_with(before: Catalogue | None, record: ProgramRecord, descriptors: Sequence[OperatorDescriptor]) -> Catalogue:

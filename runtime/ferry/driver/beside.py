@@ -69,12 +69,15 @@ def with_both(
 ) -> tuple[CompiledPipeline, Signatures]:
     """The plan of both programs. `text(number)`: another program of the job."""
     assert record.beside is not None
-    old, count = text(record.beside.program), len(now.plan.operators)
+    old, count = _before(record, text), len(now.plan.operators)
     operators = (*now.plan.operators, *(_moved_operator(one, count) for one in old.plan.operators))
     sources = {**old.plan.sources, **now.plan.sources}
     created = {**old.plan.created, **now.plan.created}
     if not record.beside.shadow:
-        plan = replace(now.plan, sources=sources, operators=operators, created=created)
+        kept = frozenset(range(count, len(operators)))
+        plan = replace(
+            now.plan, sources=sources, operators=operators, created=created, silent=kept, failed=old.plan.failed
+        )
         return plan, replace(now.signatures, sources={**old.signatures.sources, **now.signatures.sources})
     written = [replace(one, input=_moved(one.input, count)) for one in old.plan.outputs]
     late = tuple(_moved_late(one, count) for one in old.plan.late)
@@ -89,7 +92,7 @@ def with_both(
         else:
             left.remove(same)
             pairs.append((output, same[1]))
-    if not pairs:
+    if not pairs and not now.plan.failed:
         raise SpecRefused(f"no sink of it is a sink of program {old.record.number}: a shadow would compare nothing")
     alone += [shown(one.sink) for one in (*old.plan.late, *now.plan.late)]
     comparison = Comparison(record.beside.shadow, (*alone, *(shown(output.sink) for _, output in left)))
@@ -105,9 +108,36 @@ def with_both(
         outputs=(*written, *compared),
         late=late,
         created=created,
+        silent=frozenset(range(count)),
+        failed=now.plan.failed,
     )
     sinks = (*old.signatures.sinks[:outputs], *("compared",) * len(compared), *old.signatures.sinks[outputs:])
     return plan, Signatures({**old.signatures.sources, **now.signatures.sources}, sinks)
+
+
+def shadow_or_void(record: ProgramRecord, build: Callable[[], BuiltProgram]) -> BuiltProgram:
+    """A program that is in force already. A shadow that cannot be built any more has operators whose steps are void."""
+    try:
+        return build()
+    except SpecRefused as error:
+        if not record.is_shadow:
+            raise
+        return _void(record, record.descriptors[: len(record.silent)], error)
+
+
+def _before(record: ProgramRecord, text: Callable[[int], BuiltProgram]) -> BuiltProgram:
+    assert record.beside is not None
+    try:
+        return text(record.beside.program)
+    except SpecRefused as error:
+        if record.is_shadow or record.since is None:
+            raise
+        return _void(record, record.descriptors[-len(record.silent) :], error)
+
+
+def _void(record: ProgramRecord, descriptors: Sequence[OperatorDescriptor], error: SpecRefused) -> BuiltProgram:
+    operators = tuple(Operator(replace(one, index=index), ()) for index, one in enumerate(descriptors))
+    return BuiltProgram(record, CompiledPipeline({}, operators, (), failed=str(error)), Signatures({}, ()))
 
 
 def _moved(side: Input, by: int) -> Input:
@@ -167,6 +197,8 @@ def old_alone(record: ProgramRecord, number: int, before: ProgramRecord) -> Prog
         number=number,
         drops=tuple(new for new, _ in record.altered),
         settles=before.settles or before.number,
+        back_from=0,
+        because="",
         **ALONE,
         base=record.number,
         deployed_at=time.time(),
@@ -181,5 +213,7 @@ ALONE: dict[str, Any] = {
     "beside": None,
     "silent": (),
     "compared": {},
+    "failed": "",
+    "rewound": False,
 }
 """Of a program that goes on with a part of the program before it: nothing has to be derived, awaited or compared."""

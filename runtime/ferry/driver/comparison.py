@@ -8,6 +8,7 @@ a window in different epochs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from ferry.connectors.sink import Sink
+from ferry.contract.errors import FerryError, Refusal, UserCodeFailed
+from ferry.contract.user_code import words_of as last_words
+from ferry.driver.failures import is_passing, user_error
 from ferry.kernels.row_texts import digests, texts
 
 EXAMPLES_MAX = 10
@@ -55,6 +59,8 @@ class Comparison:
     def __init__(self, lasts: int, uncompared: tuple[str, ...] = ()) -> None:
         """`lasts`: epochs with rows; `uncompared`: sinks that only one of the programs has."""
         self.uncompared = uncompared
+        self.failed = ""
+        """Why the rows cannot be compared any more: code before a sink failed."""
         self._lasts = lasts
         self.epochs = 0
         self.rows = 0
@@ -134,12 +140,40 @@ class Comparison:
             "uncompared": list(self.uncompared),
         }
 
+    def progress(self) -> str:
+        """How far it is, in words that change a few times only."""
+        share = 10 * (10 * min(self.epochs, self._lasts) // self._lasts)
+        return f"{share} % of its epochs are compared, and {'rows differ' if self._left.num_rows else 'no row differs'}"
+
     def words(self) -> str:
         """The result, in words."""
-        counted = f"{self.rows:,} rows of {self.epochs:,} epochs"
-        if not self.missing and not self.more:
-            return f"0 of {counted} differ"
-        return f"of {counted}, {self.missing:,} are missing, and {self.more:,} are more"
+        return words_of(self.listed())
+
+
+def has_failed(sink: Sink) -> bool:
+    """Whether a sink only compared rows, and does not any more."""
+    return isinstance(sink, Compared) and bool(sink.comparison.failed)
+
+
+@contextmanager
+def harmless(sink: Sink, by_tasks: bool) -> Iterator[None]:
+    """Around a write: rows that only would be compared must not stop the job. `by_tasks`: their failures may pass."""
+    try:
+        yield
+    except Exception as error:
+        ends = isinstance(error, FerryError) and not isinstance(error, Refusal | UserCodeFailed)
+        if not isinstance(sink, Compared) or ends or (by_tasks and is_passing(error)):
+            raise
+        users = user_error(error, sink.name)
+        sink.comparison.failed = str(users) if users is not None else f"{sink.name}: {last_words(error)}"
+
+
+def words_of(listed: dict[str, Any]) -> str:
+    """A comparison as it is listed, in words."""
+    counted = f"{listed['rows']:,} rows of {listed['epochs']:,} epochs"
+    if not listed["missing"] and not listed["more"]:
+        return f"0 of {counted} differ"
+    return f"of {counted}, {listed['missing']:,} are missing, and {listed['more']:,} are more"
 
 
 def _digested(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

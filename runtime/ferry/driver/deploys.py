@@ -16,48 +16,48 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from ferry.connectors.splits import Splits
-from ferry.contract.catalogue import Beside, DeployRequest, ProgramRecord
+from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import FerryError, Final, Refusal, SpecRefused, Superseded, UserCodeFailed
-from ferry.contract.last_words import words_of
+from ferry.contract.errors import Refusal, SpecRefused, Superseded, Unreachable
 from ferry.contract.notes import EpochNotes
-from ferry.contract.program_diff import ProgramDiff, program_diff
-from ferry.contract.program_text import sealed
-from ferry.contract.programs import ProgramVersion, program_at
-from ferry.contract.run_directory import PROGRAMS
-from ferry.contract.settings import CONTINUOUS
-from ferry.contract.status import ProgramStatus
-from ferry.driver.beside import both, comparison_in, plan_of
+from ferry.contract.program_diff import ProgramDiff
+from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion, program_at
+from ferry.coordinator.driver_metrics import EpochRecord
+from ferry.driver import exits
+from ferry.driver import program_list as listing
+from ferry.driver.beside import both, comparison_in
+from ferry.driver.building import built, journaled
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
+from ferry.driver.expectations import VIOLATED, Violation
 from ferry.driver.life import Life, tell_windows
-from ferry.driver.program import Program, works_for
-from ferry.driver.program_check import built_apart
-from ferry.driver.program_list import ProgramList, awaits, order_of
-from ferry.driver.program_parts import same_parts
-from ferry.driver.retiring import to_retire
+from ferry.driver.opening import OpenSinks, opens
+from ferry.driver.probation import WENT_BACK, OnProbation, Passed, deployed, exhausted, passed, was_refused
+from ferry.driver.program import Program
+from ferry.driver.program_check import compared
+from ferry.driver.program_list import ProgramList
+from ferry.driver.retiring import retiring
+from ferry.driver.rewinding import require_in_force, rewind
 from ferry.driver.settling import Settling
 from ferry.protocol import coordinator as core
-from ferry.spark.feeds import why_planned
-from ferry.system import program_texts
 
 log = logging.getLogger("ferry.driver")
 
 LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
 
-OPEN_SECONDS = 30.0
-"""Time for the new sinks of a program: its first epoch waits for them, and so does the job."""
-
-OpenSinks = Callable[[Program, int, Callable[[], bool]], bool]
-
 
 class Deploys:
     """All deploys of one life of the driver, one at a time."""
+
+    _under_way: ProgramRecord | None = None
+    _phase = ""
+    _withdrawn = 0
+    """Number of a program that is not to be deployed any more."""
+    _is_started = False
+    """Before, no request is taken: it would be in the way of the program that this driver goes on with."""
 
     def __init__(self, life: Life, open_sinks: OpenSinks) -> None:
         """`open_sinks(program, committed, is_over)` opens the sinks that are new in a program; False: it was given up."""
@@ -65,23 +65,68 @@ class Deploys:
         self._open_sinks = open_sinks
         self._programs = {life.program.number: life.program}
         self._lock = threading.Lock()
-        self._under_way: ProgramRecord | None = None
-        self._phase = ""
-        self._withdrawn = 0
-        """Number of a program that is not to be deployed any more."""
-        self._outcomes: queue.SimpleQueue[core.Deployed] = queue.SimpleQueue()
+        self._writing = threading.RLock()  # from a look at the journal to its write
+        self._outcomes: queue.SimpleQueue[core.Deployed | Passed] = queue.SimpleQueue()
         self._settling = Settling(life)
+        self._probation = OnProbation(life.metrics)
         self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
+        self.catalogue = self._list.catalogue
+        self.programs = self._list.programs
+        self.brief = self._list.brief
         life.loop.on_deployed = self._outcomes.put
 
     def start(self) -> None:
         """The recovery is over: go on with a program that the previous driver had not deployed yet."""
         threading.Thread(target=self._take_outcomes, name="deployed", daemon=True).start()
-        wanted = self._life.announcer.catalogue.wanted
-        if wanted is not None and wanted.number > self._in_force.number:
-            self._begin(
-                wanted, lambda: self._load(wanted) if wanted.base in (0, self._in_force.number) else self._again(wanted)
-            )
+        require_in_force(self._life)
+        wanted, now = self._life.announcer.catalogue.wanted, self._now
+        exits.try_again_if(lambda: bool((newest := self._life.announcer.catalogue.wanted) and newest.tries))
+        later = wanted if wanted is not None and wanted.number > self._in_force.number else None
+        if later is not None:
+            self._begin(later, lambda: self._try(later))
+        self._is_started = True
+        if later is not None:
+            if later.back_from and now is not None and exhausted(now.tries):
+                self._await_switch()  # An earlier driver has died before it had gone back.
+        elif now is not None and (why := exhausted(now.tries - (self._life.program.number == now.number))):
+            self._begin_with_earlier(now, why)
+
+    def _try(self, wanted: ProgramRecord) -> None:
+        """Go on with a program that an earlier driver was to deploy."""
+        if why := exhausted(wanted.tries):
+            raise SpecRefused(why)
+        wanted = replace(wanted, tries=wanted.tries + 1)
+        (self._journal if wanted.base in (0, self._in_force.number) else self._again)(wanted)
+
+    def _begin_with_earlier(self, now: ProgramRecord, why: str) -> None:
+        """Earlier drivers have died of the program in force: the first epoch of this one is of the program before."""
+        if self._may_take_back(now.number):
+            self._life.loop.post(core.Withdraw(now.number, why))
+            return self._probation.tell_back(now, why)
+        if now.number not in self._programs:
+            self._programs[now.number] = self._built(now)
+        with suppress(Refusal):
+            self._go_back(now, why)
+        return self._await_switch()
+
+    def _await_switch(self) -> None:
+        """No epoch begins before the deploy is over, or due, or takes too long."""
+        until, deploying = time.monotonic() + LOAD_SECONDS, self._life.loop.machine.deploying
+        while self._under_way and time.monotonic() < until and not deploying.is_due(self._life.metrics.epoch + 1):
+            sleep(self._life.loop, 0.05)
+
+    def _go_back(self, record: ProgramRecord, why: str) -> None:
+        """Deploy the program before the one in force, `record`. Raises Refusal, also while another deploy is under way."""
+        left = record.settles or record.number
+        if was_refused(record, self._life.announcer.catalogue):
+            return
+        beside, over = record.beside is not None, record
+        if beside and (comparison := comparison_in(self._programs[record.number].plan)) is not None:
+            over = replace(record, compared=comparison.listed() | {"violation": why})
+        back = self._settling.back(record, self._next_number()) if beside else self._earlier(None)
+        back = replace(back, back_from=left, because=why)
+        self._begin(back, lambda: self._journal(back, over=over) if beside else self._deploy(back))
+        self._probation.tell_back(record, why)
 
     @property
     def _in_force(self) -> ProgramVersion:
@@ -92,136 +137,115 @@ class Deploys:
         return self._life.announcer.catalogue.program(self._in_force.number)
 
     # ---- requests
-    def catalogue(self) -> dict[str, Any]:
-        """All operators of the job and the ids in force: a check compares a program with them."""
-        now = self._in_force
-        written = [number for number in now.operators if number not in now.silent]
-        return {"catalogue": self._life.announcer.catalogue.dump(), "inForce": written}
-
     def request(self, request: DeployRequest) -> int:
-        """Begin a deploy; returns the number of the program. Raises Refusal while another one is under way."""
-        if (now := self._now) is not None and now.beside is not None:
-            raise Refusal(
-                f"program {now.number} runs beside program {now.beside.program} (`ferry versions`): wait for its end, or "
-                "end it by `ferry rollback`"
-            )
-        record = self._record(request)
-        self._begin(record, lambda: self._deploy(record))
+        """Begin a deploy; returns the number of the program, also if the request is repeated because its answer was lost.
+
+        Raises Refusal while another one is under way.
+        """
+        self._require_started()
+        record, other = self._record(request), self._under_way
+        same = other is not None and listing.asks_the_same(record, other)
+        return other.number if other is not None and same else self._requested(record, request.rewind)
+
+    def _requested(self, record: ProgramRecord, rewinds: bool = False) -> int:
+        listing.require_alone(self._now)
+        self._begin(record, lambda: self.rewind(record.identity) if rewinds else self._deploy(record))
         return record.number
 
-    def rollback(self, number: int | None, at: int = 0) -> int:
+    def rollback(self, number: int | None, at: int = 0, withdraw: int | None = None) -> int:
         """Deploy an earlier program again, under a new number; None: the one before the program in force.
 
-        Without a number it also gives up a deploy under way. Returns the number of the program that will be in force.
+        Without a number it also gives up a deploy under way; `withdraw`: only the deploy of this program. Returns the number
+        of the program that will be in force.
         """
-        catalogue, now = self._life.announcer.catalogue, self._in_force.number
-        record = self._now
+        self._require_started()
+        self._list.require_open(withdraw)
+        now, record = self._in_force.number, self._now
         if (under_way := self._under_way) is not None and record is not None and record.beside is not None:
             raise Refusal(f"program {record.number} ends: program {under_way.number} is being deployed")
+        if under_way is not None and under_way.back_from:
+            raise Refusal(f"the job goes back from program {under_way.back_from} already: {under_way.because}")
+        follower = under_way if under_way is not None else record if self._may_take_back(now) else None
+        if follower is not None and listing.is_follower(follower) and withdraw is None:
+            raise listing.in_the_way(follower)
         if number is None and under_way is not None:
             self._withdrawn = under_way.number
             self._life.loop.post(core.Withdraw(under_way.number))
             return int(now)
         if number is None and self._may_take_back(now):
-            there = self._life.loop.machine.table.programs[0].number
-            self._life.loop.post(core.Withdraw(now, "it was rolled back before its first epoch was committed"))
-            return int(there)
+            self._life.loop.post(core.Withdraw(now, ROLLED_BACK))
+            return int(self._life.loop.machine.table.programs[0].number)
         if record is not None and record.beside is not None and number in (None, record.beside.program):
             alone = self._settling.back(record, self._next_number())
             self._begin(alone, lambda: self._journal(alone))
             return alone.number
-        before = catalogue.before(now)
-        chosen = catalogue.program(number) if number is not None else (before[-1] if before else None)
-        if chosen is None or chosen.number == now or chosen.since is None:
-            which = (
-                "no program was in force before" if number is None else f"program {number} was never in force before"
-            )
-            numbers = ", ".join(str(one.number) for one in before) or "none"
-            raise Refusal(f"{which}; earlier programs: {numbers}")
-        if chosen.hash and not (chosen.text or Path(chosen.folder or "").is_dir()):
-            raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
-        return self.request(DeployRequest(*chosen.pipeline, chosen.arguments, at, chosen.text, chosen.attempt))
+        return self._requested(self._earlier(number, at))
 
-    def programs(self) -> list[dict[str, Any]]:
-        """All programs that are remembered, the newest first."""
-        return self._list.programs()
+    def _earlier(self, number: int | None, at: int = 0) -> ProgramRecord:
+        """An earlier program under a new number, without a probation; None: the one before. Raises Refusal."""
+        chosen = listing.earlier_of(self._life.announcer.catalogue, self._in_force.number, number)
+        request = DeployRequest(*chosen.pipeline, chosen.arguments, at, chosen.text, chosen.attempt)
+        return self._record(replace(request, probation=0.0, slower=0.0))
 
-    def brief(self) -> tuple[ProgramStatus, ...]:
-        """The program in force, and the newest one if it is another one."""
-        return self._list.brief()
+    def rewind(self, identity: str = "", leaves: int | None = None) -> int:
+        """Go back to the newest checkpoint before the program in force, for a deploy of the program with this `identity`,
+        or for none; the number of the checkpoint's program. Raises Refusal.
+
+        `leaves`: the program to leave, which an earlier driver may have left already, when a request is repeated.
+        """
+        self._require_started()
+        with self._lock:
+            other, now = self._under_way, self._in_force.number
+            if leaves is not None and now < leaves:
+                return int(now)
+            if other is not None and not identity:
+                raise (
+                    Unreachable("the job goes back to a checkpoint")
+                    if self._phase == "rewinding"
+                    else listing.in_the_way(other)
+                )
+            self._under_way, self._phase = other or self._now, "rewinding"  # No other program follows in this life.
+        try:
+            with self._writing:
+                return rewind(self._life, self._programs.get(now, self._life.program).plan, identity)
+        except BaseException:
+            self._under_way, self._phase = other, ""
+            raise
+
+    def _require_started(self) -> None:
+        if not self._is_started:
+            raise Unreachable("the driver is starting")
 
     # ---- one deploy
     def _record(self, request: DeployRequest) -> ProgramRecord:
-        now, settings = self._now, self._life.settings
-        arguments = request.arguments if request.arguments is not None else (now.arguments if now is not None else {})
-        folder = (
-            program_texts.written(settings.path, request.file or "", request.text) if request.text else request.folder
-        )
-        if folder is not None and Path(folder).parent != settings.path / PROGRAMS:
-            raise Refusal(f"{folder} is no copy of a program of this run")
-        beside = Beside(self._in_force.number, request.shadow, request.keep) if request.shadow or request.keep else None
-        return ProgramRecord(
-            self._next_number(),
-            (),
-            (),
-            module=request.module,
-            file=request.file,
-            folder=folder,
-            arguments=dict(arguments),
-            deployed_at=time.time(),
-            started_with=settings.started_with,
-            base=self._in_force.number,
-            at=request.at,
-            at_time=request.at_time,
-            text=request.text,
-            seal=sealed(request.text, settings.secret) if request.text else "",
-            attempt=request.attempt,
-            beside=beside,
-        )
+        return listing.record_of(request, self._next_number(), self._now, self._in_force.number, self._life.settings)
 
     def _next_number(self) -> int:
         return int(max(self._life.announcer.catalogue.programs[-1].number, self._in_force.number)) + 1
 
-    def _begin(self, record: ProgramRecord, run: Callable[[], None]) -> None:
+    def _begin(self, record: ProgramRecord, run: Callable[[], object]) -> None:
         with self._lock:
             if (other := self._under_way) is not None:
-                seconds = time.time() - other.deployed_at
-                raise Refusal(
-                    f"program {other.number} is being deployed since {seconds:.0f} s: wait for its end, or give it up by "
-                    "ferry rollback"
-                )
+                raise listing.in_the_way(other, record)
             self._under_way, self._phase = record, "checking"
 
         def guarded() -> None:
-            try:
-                run()
-            except SpecRefused as error:
-                self._outcomes.put(core.Deployed(record.number, str(error)))
-            except (FerryError, OSError) as error:
-                self._outcomes.put(core.Deployed(record.number, words_of(error)))
-            except BaseException as error:
-                log.exception("program %d could not be deployed", record.number)
-                self._outcomes.put(core.Deployed(record.number, f"{type(error).__name__}: {error}"))
+            if (why := listing.why_not(run, record.number)) is not None:
+                self._outcomes.put(core.Deployed(record.number, why))
 
         self._life.metrics.note("deploy", f"program {record.number}")
         threading.Thread(target=guarded, name="deploy", daemon=True).start()
 
     def _deploy(self, record: ProgramRecord) -> None:
-        descriptors, diff = self._checked(record)
-        announcer = self._life.announcer
+        (descriptors, diff), announcer = self._checked(record), self._life.announcer
         before = self._programs.get(self._in_force.number, self._life.program)
         now = announcer.catalogue.program(self._in_force.number)
         if record.beside is not None and now is not None:
             record = replace(record, operators=diff.ids, descriptors=tuple(descriptors))
             self._journal(*both(record, now, before.plan.operators, diff, len(announcer.catalogue.operators)))
             return
-        wanted = (*diff.ids, *(old for _, old in diff.altered))
-        retires = to_retire(now, before.plan.operators, wanted) if now is not None else ()
-        ids = (*diff.ids, *(one.operator for one in retires))
-        known = dict(zip(self._in_force.operators, before.plan.operators, strict=True))
-        descriptors += [replace(known[one.operator].descriptor, index=ids.index(one.operator)) for one in retires]
-        record = replace(record, operators=ids, descriptors=tuple(descriptors), retires=retires, altered=diff.altered)
-        self._journal(record, diff.operators)
+        ids = self._in_force.operators
+        self._journal(retiring(record, descriptors, diff, now, ids, before.plan.operators), diff.operators)
 
     def _again(self, wanted: ProgramRecord) -> None:
         """Compare a wanted program anew: after a restore another program is in force."""
@@ -235,9 +259,10 @@ class Deploys:
         self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = (), over: ProgramRecord | None = None
     ) -> None:
         """Journal a program as wanted, and load it. `over`: the program that it follows, with its comparison."""
-        announcer = self._life.announcer
-        catalogue = announcer.catalogue if over is None else announcer.catalogue.with_program(over)
-        announcer.record(catalogue.with_program(record, operators), self._life.loop.machine.generation)
+        announcer, record = self._life.announcer, replace(record, tries=max(record.tries, 1))
+        with self._writing:
+            catalogue = announcer.catalogue if over is None else announcer.catalogue.with_program(over)
+            announcer.record(catalogue.with_program(record, operators), self._life.loop.machine.generation)
         self._under_way = record
         self._load(record)
 
@@ -253,98 +278,46 @@ class Deploys:
             if not program.loops.load(record.number, program.works, lambda: time.monotonic() > until):
                 raise SpecRefused(f"no task of Spark has loaded the program within {LOAD_SECONDS:g} s")
         if self._withdrawn == record.number:
-            raise SpecRefused("it was withdrawn")
-        self._phase = awaits(record, self._life.metrics.epoch + 1) or self._phase
-        self._life.loop.post(order_of(record, self._life.announcer.catalogue))
+            raise SpecRefused(WITHDRAWN)
+        if lacks := self._settling.lacks(record, self._programs.get(self._in_force.number), program):
+            raise SpecRefused(lacks)
+        if waits := listing.awaits(record, self._life.metrics.epoch + 1):
+            self._phase = waits
+            if record.tries > 1:  # Drivers that end while it only waits do not count.
+                self._under_way = record = replace(record, tries=1)
+                self._record_as(record)
+        self._life.loop.post(listing.order_of(record, self._life.announcer.catalogue))
+        if lacks := self._settling.lacks(record, self._programs.get(self._in_force.number), program):
+            self._life.loop.post(core.Withdraw(record.number, lacks))  # The code has failed meanwhile.
 
     def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
-        """Build the program in a child process, and compare its operators. Raises SpecRefused."""
-        settings = self._life.settings
-        request = {
-            "pipeline": record.pipeline,
-            "arguments": [record.arguments, settings.output, settings.events],
-            "spark": True,
-            "operators": True,
-            "sources": [*self._life.program.plan.sources],
-        }
-        checked = built_apart(request, record.folder is not None)
-        if "refused" in checked:
-            raise SpecRefused(checked["refused"])
-        descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
-        now = self._life.announcer.catalogue
-        diff = program_diff(now, self._in_force.operators, descriptors)
-        if (
-            settings.epoch_mode != "micro-batch"
-            and self._life.program.mode == CONTINUOUS
-            and checked["plan"]["planned"]
-        ):
-            raise SpecRefused(
-                f"{checked['plan']['planned']}: Spark would have to plan each epoch, and the job runs continuous epochs. "
-                "Remove it, or stop the job and start it again with the new program"
-            )
-        return descriptors, diff
+        life = self._life
+        return compared(record, life.settings, life.program, life.announcer.catalogue, self._in_force.operators)
 
     def _built(self, record: ProgramRecord) -> Program:
         """The program, built in this process: the child has built it before. Raises SpecRefused."""
-        life, settings = self._life, self._life.settings
-        before = self._programs.get(self._in_force.number, self._life.program)
-        text = life.texts.build(record)
-        text = replace(text, plan=same_parts(before.plan, before.signatures, text.plan, text.signatures))
-        life.texts.keep(text)
-        catalogue = life.announcer.catalogue
-        plan, signatures = plan_of(settings, record, text, lambda number: life.texts.of(number, catalogue))
-        works = works_for(settings, life.env, plan)
-        if before.mode == CONTINUOUS and (planned := why_planned(plan, works)):
-            raise SpecRefused(planned)
-        return replace(before, plan=plan, works=works, number=record.number, signatures=signatures)
+        return built(self._life, record, self._programs.get(self._in_force.number, self._life.program))
 
     # ---- outcomes
     def version(self, number: int, epoch: int) -> Program:
         """The program of an epoch that begins now, or is repeated. Its sinks are open."""
-        if number not in self._programs:  # Deployed by another driver, after this one had read the journal.
-            catalogue, _ = self._life.announcer.journaled()
-            record = catalogue.program(number) if catalogue is not None else None
-            if record is None:
-                raise Refusal(f"the journal has no text of program {number}")
-            self._programs[number] = self._built(record)
+        if number not in self._programs:
+            self._programs[number] = self._built(journaled(self._life, number))
         program = self._programs[number]
         if program.loops is not None and not program.loops.has(number):
             program.loops.load(number, program.works, lambda: False)
-        splits = {name: source for name, source in program.plan.sources.items() if isinstance(source, Splits)}
         for reader in self._life.readers:
-            reader.follow(splits)
+            reader.follow({name: s for name, s in program.plan.sources.items() if isinstance(s, Splits)})
         tell_windows(self._life.metrics, [operator.descriptor for operator in program.plan.operators])
 
         def present() -> int:
             return program_at(self._life.loop.machine.table.programs, epoch).number
 
-        if self._opens(program, epoch, lambda: present() != number):
+        if opens(self._life, self._open_sinks, program, epoch, self._may_take_back, lambda: present() != number):
             return program
         if present() == number:
             raise Stopped("the job was stopped")
         return self.version(present(), epoch)  # It was taken back meanwhile.
-
-    def _opens(self, program: Program, epoch: int, is_over: Callable[[], bool]) -> bool:
-        """Open the sinks of a program. Sinks that refuse, or are away, take it back while no epoch of it is committed."""
-        life, until = self._life, time.monotonic() + OPEN_SECONDS
-
-        def is_late() -> bool:
-            return time.monotonic() > until and self._may_take_back(program.number)
-
-        try:
-            if self._open_sinks(program, epoch - 1, lambda: is_over() or is_late()):
-                return True
-            if is_over() or life.stop.is_set() or not is_late():
-                return False
-            why = f"{life.sink_startup.last_failure or 'a sink does not open'}, for {OPEN_SECONDS:g} s"
-        except (SpecRefused, Final, UserCodeFailed) as error:
-            if not self._may_take_back(program.number):
-                raise
-            why = str(error)
-        life.loop.post(core.Withdraw(program.number, why))
-        while not is_over():
-            sleep(life.loop, 0.02)
-        return False
 
     def _may_take_back(self, number: int) -> bool:
         return bool(self._life.loop.machine.deploying.may_take_back(number))
@@ -356,26 +329,48 @@ class Deploys:
         if (loops := self._life.program.loops) is not None:
             loops.settle(number)
 
-    def ended(self, epoch: int, notes: EpochNotes) -> None:
-        """An epoch is published: another program may have to follow."""
+    def ended(self, epoch: EpochRecord, notes: EpochNotes, violations: Sequence[Violation]) -> None:
+        """An epoch is over: another program may have to follow."""
         now = self._in_force
         record, program = self._now, self._programs.get(now.number)
-        if record is None or program is None or epoch < now.since or notes.flush:
+        if record is None or program is None or epoch.epoch < now.since:
             return
-        if (following := self._settling.following(record, program, notes, self._next_number())) is None:
+        under_way = self._under_way
+        if under_way is not None and (
+            lacks := self._settling.lacks(under_way, program, self._programs.get(under_way.number))
+        ):
+            self._life.loop.post(core.Withdraw(under_way.number, lacks))
+        failed, is_kept = self._settling.failure(record, program, notes), record.beside is not None
+        why = self._probation.ended(record, now, epoch, violations)
+        if why and not notes.flush and (record.is_shadow or not (is_kept and failed)):
+            with suppress(Refusal):  # Another deploy is under way.
+                self._go_back(record, why)
+            if is_kept:
+                return
+        elif not why and self._probation.has_passed(record):
+            self._outcomes.put(Passed(record.number))
+        following = None if notes.flush else self._settling.following(record, program, notes, self._next_number())
+        if following is None:
             return
         if (comparison := comparison_in(program.plan)) is not None:
             record = replace(record, compared=comparison.listed())
+        record = replace(record, failed=failed)
         with suppress(Refusal):  # Another deploy is under way.
             self._begin(following, lambda: self._journal(following, over=record))
 
     def _take_outcomes(self) -> None:
         while True:
-            self._take(self._outcomes.get())
+            outcome = self._outcomes.get()
+            with self._writing:
+                self._take(outcome)
 
-    def _take(self, outcome: core.Deployed) -> None:
-        """A deploy is over: journal the outcome."""
+    def _take(self, outcome: core.Deployed | Passed) -> None:
+        """A deploy is over, or a probation: journal the outcome."""
         announcer, metrics = self._life.announcer, self._life.metrics
+        if isinstance(outcome, Passed):
+            for deployed_as in announcer.catalogue.deployed_as(outcome.number):
+                self._record_as(passed(deployed_as))
+            return
         record = self._under_way
         if record is None or record.number != outcome.number:
             record = announcer.catalogue.program(outcome.number)
@@ -390,9 +385,16 @@ class Deploys:
             log.warning("program %d is refused: %s", outcome.number, outcome.refused)
             record = replace(record, refused=outcome.refused, since=None)
         else:
-            record = replace(record, since=self._in_force.since)
-        with suppress(Superseded):
-            announcer.record(announcer.catalogue.with_program(record), self._life.loop.machine.generation)
+            record = deployed(record, self._in_force.since)
+            for problem in () if record.back_from else (WENT_BACK, VIOLATED):
+                metrics.problems.caught_up(problem)
+        self._record_as(record)
         with self._lock:
             if self._under_way is not None and self._under_way.number == outcome.number:
                 self._under_way, self._phase = None, ""
+
+    def _record_as(self, record: ProgramRecord) -> None:
+        """Journal a known program, unless another driver does by now."""
+        announcer = self._life.announcer
+        with suppress(Superseded), self._writing:
+            announcer.record(announcer.catalogue.with_program(record), self._life.loop.machine.generation)

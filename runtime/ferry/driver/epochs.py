@@ -13,20 +13,21 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
 from ferry.contract import limits
-from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
+from ferry.contract.errors import Bug, Fault, Refusal, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.programs import program_at
 from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
-from ferry.contract.user_code import line_in
+from ferry.contract.user_code import USER_CODE, line_in, words_of
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.status import is_at_rest
@@ -34,6 +35,7 @@ from ferry.driver import event_time
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.coordinator_orders import next_order
 from ferry.driver.dead_letters import DeadLetters
+from ferry.driver.expectations import Violation
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
@@ -72,8 +74,8 @@ class Versions(Protocol):
     def settled(self, number: int) -> None:
         """An epoch of this program is committed."""
 
-    def ended(self, epoch: int, notes: EpochNotes) -> None:
-        """The rows of an epoch are published."""
+    def ended(self, epoch: EpochRecord, notes: EpochNotes, violations: Sequence[Violation]) -> None:
+        """An epoch is over, whose rows violate these expectations."""
 
 
 class Epochs:
@@ -172,7 +174,7 @@ class Epochs:
         self.loop.begins(epoch)
         self.loop.move_metrics.work.begins()
         self.loop.post(core.EpochBegun(epoch))
-        flush, watermark, again = False, limits.WATERMARK_NONE, True
+        flush, watermark, again, notes = False, limits.WATERMARK_NONE, True, EpochNotes()
         while True:
             order = next_order(self.loop)
             if isinstance(order, core.StartIngest | core.Emit):
@@ -190,7 +192,6 @@ class Epochs:
                 record.newest = notes.newest(program_at(self.loop.machine.table.programs, epoch).operators)
                 left = batch.without(notes.aside, self.plan.sources)
                 if self.publisher.publish(order, notes, record, left, again):
-                    self._versions.ended(epoch, notes)
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -202,9 +203,10 @@ class Epochs:
         record.lasted(self._last_end - mark, self._last_end)
         self._stage_times(record, mark)
         machine = self.loop.machine
-        self.metrics.finish_epoch(record, machine.generation, watermark)
+        self.metrics.finish_epoch(record, machine.generation, watermark, self._program.number)
         self.loop.move_metrics.epoch(record.end - record.begin, lambda: is_at_rest(machine))
         self.loop.move_metrics.work.epoch(record.rows, record.tasks, record.busy, self.metrics.lag())
+        self._versions.ended(record, notes, self.publisher.checks.violations)
         self.finished = flush
         self.idle.set()
 
@@ -235,11 +237,19 @@ class Epochs:
         self.hook(order.step.epoch, "ingest")
         if order.step.operator:
             self._checkpoint.require_same(order.step.epoch, EpochNotes.load(order.meta).spark)
-        readers = {i: True for rows in order.rows for i, _ in rows.readers}
-        with self._watch.on([*order.helpers, *readers]), self._not_slow(order):
-            receipts = self._receipts(order, batch)
+        is_silent, number = order.step.operator in self.plan.silent, self._program.number
+        failed = order.failed or EpochNotes.load(order.meta).failure(number) or self.plan.failed if is_silent else ""
+        receipts = list[Receipt]()
+        if not failed:
+            readers = {i: True for rows in order.rows for i, _ in rows.readers}
+            with self._watch.on([*order.helpers, *readers]), self._not_slow(order):
+                receipts = self._receipts_beside(order, batch) if is_silent else self._receipts(order, batch)
         errors = [r.error for r in receipts if r.error]
-        if errors:
+        failed = failed or (next(filter(None, map(line_in, errors)), "") if is_silent else "")
+        if failed:
+            notes = replace(self._begun(order.step, EpochNotes.load(order.meta)), failed=(number, failed))
+            self.loop.post(core.Ingested(order.step, order.run, (), limits.WATERMARK_NONE, notes.dump(), True))
+        elif errors:
             inputs = self.plan.operators[order.step.operator].inputs
             self._poison.failed(self._where(order), code_of(inputs, self.plan.sources))
             self._ingest_failed(order, errors[0])
@@ -254,6 +264,14 @@ class Epochs:
             record.tasks += len(receipts)
             record.busy += sum(r.busy for r in receipts)
             self._ingested(order, receipts)
+
+    def _receipts_beside(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
+        """The receipts of an operator whose rows are not written: an error that would stop the job is one of its code."""
+        try:
+            return self._receipts(order, batch)
+        except (Refusal, UserCodeFailed) as error:
+            words = line_in(str(error)) or f"{USER_CODE}{words_of(error)}, {self._where(order)}"
+            return [Receipt(error=words)]
 
     def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
         """Report when the user's code takes long; the rest of an ingest is fast."""
@@ -287,6 +305,8 @@ class Epochs:
         reading = Reading(self.spark, self.plan, operator, work, run, rows, self._loops, self._planned)
         try:
             receipts, died = reading.all(batch.without(self._poison.aside, self.plan.sources))
+            if died and order.step.operator in self.plan.silent:  # A record set aside would be missing in all programs.
+                return [Receipt(error=f"{USER_CODE}tasks die, {self._where(order)}: {self._code_in_tasks(operator)}")]
             if died:
                 code = self._code_in_tasks(operator)
                 receipts += self._poison.search(died, reading.one, self._where(order), code)
@@ -317,7 +337,7 @@ class Epochs:
 
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:
         """Report the winning fragments to the coordinator, with the notes to commit."""
-        step, late = order.step, self.loop.machine.commits.late
+        step = order.step
         fragments = [Fragment(step, self.loop.machine.generation, order.run, r.task) for r in receipts]
         winners: dict[InstanceId, list[Fragment]] = {}
         letters: dict[str, tuple[str, ...]] = {}
@@ -328,10 +348,7 @@ class Epochs:
                 letters[dead_letters_name(fragment)] = r.letters
         self.publisher.dead_letters.keep(step.epoch, letters)
         before = EpochNotes.load(order.meta)
-        if step.operator == 0:
-            begun = before.next_epoch(late, self._checkpoint.notes(step.epoch))
-        else:
-            begun = before.next_operator(late)
+        begun = self._begun(step, before)
         programs, operators = self.loop.machine.table.programs, self.plan.operators
         ids, now = program_at(programs, step.epoch).operators, self._checkpoint.planned(step.epoch)
         notes = event_time.noted(begun, operators[step.operator], ids, programs, receipts, letters, now)
@@ -342,6 +359,16 @@ class Epochs:
         self._judge_input(step, before, notes, receipts)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
+
+    def _begun(self, step: Step, before: EpochNotes) -> EpochNotes:
+        """The notes of a step before its ingest."""
+        late = self.loop.machine.commits.late
+        if step.operator:
+            return before.next_operator(late)
+        notes = before.next_epoch(late, self._checkpoint.notes(step.epoch))
+        if notes.failed is None or (self.plan.silent and notes.failure(self._program.number)):
+            return notes
+        return replace(notes, failed=None)
 
     def _judge_input(self, step: Step, before: EpochNotes, notes: EpochNotes, receipts: Sequence[Receipt]) -> None:
         """Report the place of the job's first malformed record, and an epoch whose records are mostly malformed.

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ferry.api.pipeline import Operator
 from ferry.contract import limits, watermarks
+from ferry.contract.descriptors import NEVER
+from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.programs import Programs, predecessor
 
@@ -63,6 +65,36 @@ def _highs(
                 highs.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
         of.append(highs)
     return of
+
+
+def crossed(
+    new: Sequence[Operator],
+    ids: Sequence[int],
+    origins: Mapping[int, int],
+    old: Mapping[int, Operator],
+    notes: EpochNotes,
+) -> str:
+    """Why a program comes too late for the `until` of a window; empty: it does not. `old`: operators in force, by id.
+
+    `origins`: ids before, of altered operators and of operators that run beside them.
+
+    The windows from `until` on belong to another operator, which would lack the records before the switch.
+    """
+    for operator, mine in zip(new, ids, strict=True):
+        number = origins.get(mine, mine)
+        spans = [source.span for source in old[number].inputs if source.span] if number in old else []
+        before = [span.until for span in spans if span != NEVER]
+        for side, source in enumerate(operator.inputs):
+            if source.span is None or source.span == NEVER or any(until <= source.span.until for until in before):
+                continue
+            clocks = notes.maxima.get(number, {}).get(side, {}).values()
+            newest = max((clock.greatest for clock in clocks if clock.greatest is not None), default=WATERMARK_NONE)
+            if newest >= source.span.until:
+                return (
+                    f"operator {operator.descriptor.name!r}: until={source.span.until}, and records of event times up to "
+                    f"{newest} are in its windows already (milliseconds since 1970): choose a later time"
+                )
+    return ""
 
 
 def next_silence(notes: EpochNotes, operators: Sequence[Operator], ids: Sequence[int], now: int) -> int | None:

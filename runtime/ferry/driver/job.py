@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import sys
@@ -29,6 +30,7 @@ from ferry.driver.executors import warm
 from ferry.driver.failures import user_error
 from ferry.driver.program import Program
 from ferry.driver.queries import Query, query_of
+from ferry.driver.restoring import REWIND
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.shares import Batch
@@ -38,8 +40,8 @@ from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.driver")
 
-GONE = ("unavailable", "away", "failed")
-"""Halts caused by lost state that a durable checkpoint may still hold."""
+GONE = ("unavailable", "away", "failed", REWIND)
+"""Halts caused by lost state that a durable checkpoint may still hold, and the halt of a job that goes back to one."""
 
 
 def run(settings: RunSettings) -> int:
@@ -123,8 +125,7 @@ class Job:
         )
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
-        record = mine.announcer.catalogue.program(mine.program.number)
-        newest = loop.machine.table.programs[-1]
+        record = mine.announcer.catalogue.program(newest.number)
         if record is not None and record.number > 1:
             text = f"the job goes on with program {record.number} ({record.file or record.module})"
             metrics.note("deployed", f"{text}, which is in force from epoch {newest.since} on")
@@ -146,6 +147,8 @@ class Job:
         # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.
         self._ticks = loop.machine.generation << 32
         self._deploys.start()
+        # Objects loaded until now stay. A collection of all of them takes 100 ms, and falls into an epoch.
+        gc.freeze()
         started = query(partial(self._epoch, epochs))
         log.info("%s begins", type(started).__name__)
         threading.Thread(target=self._tick, args=(epochs,), name="tick", daemon=True).start()
@@ -172,6 +175,7 @@ class Job:
         """Serve status and control. On its own thread, so that no epoch waits for the import."""
         from ferry.coordinator import control  # loads a web framework
 
+        gc.freeze()
         mine, env = self._life, self._life.env
         registry = control.collect(mine.loop, mine.metrics)
         where = env.address, env.control_port

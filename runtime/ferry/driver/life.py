@@ -29,9 +29,10 @@ from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.beginning import beginning, begun_with, require_newest
-from ferry.driver.beside import plan_of
+from ferry.driver.beside import plan_of, shadow_or_void
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.checkpoint_scheduler import CheckpointScheduler
+from ferry.driver.probation import tried
 from ferry.driver.program import Program, prepared
 from ferry.driver.restoring import Restoring
 from ferry.driver.retiring import Texts
@@ -86,15 +87,18 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     announcer = Announcer(job_registry, journal, settings.slots, env.life)
     before, table = announcer.journaled()
     record = beginning(before, table, settings)
+    if not env.standby:
+        record = tried(record, before, table, announcer)
     program_texts.require(record, settings.path, settings.secret)
-    compile.load(*record.pipeline)  # Refuses a broken text before Spark starts.
+    if not record.is_shadow:
+        compile.load(*record.pipeline)  # Refuses a broken text before Spark starts.
     spark = session.start(settings, env, announcer.starting)
     session.watch_over(spark)
     metrics = DriverMetrics(settings.job, settings.directory, settings.slow_ms)
     checkpoint = Checkpoint(settings.path / "checkpoint")
     is_begun = env.begun or checkpoint.begun()[0] >= 0
     texts, known = Texts(spark, settings), before or Catalogue((), ())
-    text = inputs.built(lambda: texts.build(record), is_begun, metrics)
+    text = inputs.built(lambda: shadow_or_void(record, lambda: texts.build(record)), is_begun, metrics)
     texts.keep(text)
     plan, signatures = inputs.built(
         lambda: plan_of(settings, record, text, lambda number: texts.of(number, known)), is_begun, metrics
@@ -105,6 +109,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
             return None
         require_newest(announcer, record, settings)
         before, table = announcer.journaled()  # Programs may have been deployed, or refused, while it was a standby.
+        record = tried(beginning(before, table, settings), before, table, announcer)
     descriptors = [operator.descriptor for operator in plan.operators]
     catalogue = begun_with(before, record, descriptors)
     if weakness := journal.weakness():

@@ -1,4 +1,7 @@
-"""Builds a program that is to be deployed in a child process, as the driver would: its errors and its time are its own."""
+"""Builds a program that is to be deployed in a child process, as the driver would: its errors and its time are its own.
+
+Its operators are compared with the operators in force.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,23 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ferry.contract.catalogue import Catalogue, ProgramRecord
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.contract.last_words import last_words
+from ferry.contract.program_diff import ProgramDiff, program_diff
+from ferry.contract.settings import CONTINUOUS, RunSettings
+from ferry.driver.program import Program
 
 CHECK_SECONDS = 60.0
 """Time for a program's `sources` and `pipeline` in the child process."""
+
+NICE = 5
+"""Niceness of the child process. On a busy processor a process of the job gets three times as much time."""
 
 
 def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
@@ -24,7 +36,8 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-        command = [sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
+        nice = ["nice", "-n", str(NICE)]  # Beside the job, whose epochs would wait for processors.
+        command = [*nice, sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
         environment = {**os.environ, **({"PYTHONSAFEPATH": "1"} if is_copy else {})}
         with errors.open("wb") as output:
             try:
@@ -43,3 +56,30 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
             raise SpecRefused(f"the process that builds the pipeline ended with code {code}: {words}")
         built: dict[str, Any] = json.loads(answer.read_text("utf-8"))
         return built
+
+
+def compared(
+    record: ProgramRecord, settings: RunSettings, program: Program, catalogue: Catalogue, in_force: Sequence[int]
+) -> tuple[list[OperatorDescriptor], ProgramDiff]:
+    """Build a program in a child process, and compare its operators. `program`: with which the driver began.
+
+    Raises SpecRefused.
+    """
+    request = {
+        "pipeline": record.pipeline,
+        "arguments": [record.arguments, settings.output, settings.events],
+        "spark": True,
+        "operators": True,
+        "sources": [*program.plan.sources],
+    }
+    checked = built_apart(request, record.folder is not None)
+    if "refused" in checked:
+        raise SpecRefused(checked["refused"])
+    descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
+    diff = program_diff(catalogue, in_force, descriptors)
+    if settings.epoch_mode != "micro-batch" and program.mode == CONTINUOUS and checked["plan"]["planned"]:
+        raise SpecRefused(
+            f"{checked['plan']['planned']}: Spark would have to plan each epoch, and the job runs continuous epochs. "
+            "Remove it, or stop the job and start it again with the new program"
+        )
+    return descriptors, diff

@@ -32,8 +32,9 @@ from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.contract.user_code import USER_CODE, function_name, place_of, shown, text_of, where
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
-from ferry.driver.comparison import Compared
+from ferry.driver.comparison import Compared, harmless, has_failed
 from ferry.driver.dead_letters import DeadLetters
+from ferry.driver.expectations import Checks
 from ferry.driver.failures import death, has_died, is_final, is_passing, refuse_final, sink_code, user_error
 from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.patience import QUIET_SECONDS, Answers, ReportedPatience, UserCodeTries
@@ -65,6 +66,8 @@ class Publisher:
 
     _again = -1
     """The epoch that may have killed an earlier driver."""
+    checks: Checks
+    """Of the present epoch."""
 
     def __init__(
         self,
@@ -148,6 +151,7 @@ class Publisher:
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
         record.fired = 0
+        self.checks = Checks()
         self._united.begin()
         for operator, rows in enumerate(order.rows):
             if operator in self._outputs and has_fired(rows):
@@ -191,8 +195,10 @@ class Publisher:
         for output in (output for source in self.plan.sources for output in self._outputs.get(source, ())):
             while True:
                 try:
-                    if (records := self._records(batch, output)) is not None:
-                        self._give(output.sink, epoch, self.loop.machine.generation, records)
+                    with harmless(output.sink, by_tasks=True):
+                        if not has_failed(output.sink) and (records := self._records(batch, output)) is not None:
+                            self.checks.check(output, records)
+                            self._give(output.sink, epoch, self.loop.machine.generation, records)
                     self._succeeded()
                     break
                 except Exception as error:
@@ -263,7 +269,7 @@ class Publisher:
         """Have tasks pass rows through the functions before sinks, with retries. False: the rows could not be read."""
         operator = rows.commit_id.step.operator
         for output in self._outputs[operator]:
-            while True:
+            while not isinstance(output.sink, Compared):
                 try:
                     with self._watch.on(i for i, _ in rows.readers):
                         self._probing.of(operator, output, self.splits(rows))
@@ -351,24 +357,28 @@ class Publisher:
     def _write(self, rows: core.FiredRows, table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
             return
-        schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
-            code = code_of([output.input], {})
-            text = f"rows of epoch {epoch} have passed through {code} for"
-            with (
-                self.metrics.problems.running(text) if code else nullcontext(),
-                self._watch.on(i for i, _ in rows.readers if table is None),
-            ):
-                result: pa.Table | DataFrame | RowParts
-                if table is None and emit.is_parted(output) and output not in self._united:
-                    result = emit.parts(self.spark, output, self.splits(rows))
-                else:
-                    frame = partial(self._rows_frame, rows, schema, output)
-                    result = emit.result(self.spark, output, table, frame)
-                    if output in self._united:
-                        self._united.add(output, result)
-                        continue
-                self._give(output.sink, epoch, rows.generation, result)
+            if not has_failed(output.sink):
+                with harmless(output.sink, by_tasks=table is None):
+                    self._write_to(output, rows, table, epoch)
+
+    def _write_to(self, output: Output, rows: core.FiredRows, table: pa.Table | None, epoch: int) -> None:
+        code = code_of([output.input], {})
+        text = f"rows of epoch {epoch} have passed through {code} for"
+        with (
+            self.metrics.problems.running(text) if code else nullcontext(),
+            self._watch.on(i for i, _ in rows.readers if table is None),
+        ):
+            result: pa.Table | DataFrame | RowParts
+            if table is None and emit.is_parted(output) and output not in self._united:
+                result = emit.parts(self.spark, output, self.splits(rows))
+            else:
+                frame = partial(self._rows_frame, rows, self._fired_schema(rows), output)
+                result = emit.result(self.spark, output, table, frame)
+            self.checks.check(output, result)
+            if output in self._united:
+                return self._united.add(output, result)
+            self._give(output.sink, epoch, rows.generation, result)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:
         return rows_frame(self.spark, self.splits(rows), schema, emit.before_sql(output.input.steps)[0])

@@ -49,7 +49,7 @@ class Reading:
     def _reads_sources(self) -> bool:
         """Whether a source feeds the operator, and not only fired rows of other operators."""
         named = (name.split("#")[0] for name in self.work.feeds)
-        return self.operator.descriptor.index == 0 or any(name in self.plan.sources for name in named)
+        return self.plan.is_leading(self.operator) or any(name in self.plan.sources for name in named)
 
     def all(self, batch: Batch) -> tuple[list[Receipt], list[Shares]]:
         """(Receipts, shares whose tasks died)."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from ferry.contract import messages as m
 from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import UNDECIDED, FerryError, SpecRefused
+from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused
 from ferry.contract.manifest import Manifest
 from ferry.contract.program_diff import RETIRED, program_diff
 from ferry.contract.programs import Programs, ProgramVersion, program_at
@@ -35,6 +35,9 @@ log = logging.getLogger("ferry.driver")
 
 RENEW_SECONDS = 60.0
 """Interval between two renewals of the pin that protects the checkpoint while it is read."""
+
+REWIND = "rewind"
+"""The halt of a job that its user has go back."""
 
 
 class Restoring:
@@ -117,8 +120,9 @@ class Restoring:
         """
         before, mine = _program_of(manifest), self.catalogue.programs[-1]
         written = [number for number in before.operators if number not in before.silent]
+        gone = tuple(n for n in before.silent if any(n in pair for pair in before.altered))
         try:
-            diff = program_diff(Catalogue(manifest.operators, (), before.silent), written, self._operators)
+            diff = program_diff(Catalogue(manifest.operators, (), gone), written, self._operators)
         except SpecRefused as error:
             raise SpecRefused(
                 f"restoreFrom: {error}: checkpoint {manifest.number} has other operators than this pipeline"
@@ -136,7 +140,7 @@ class Restoring:
         old = ProgramRecord(before.number, before.operators, descriptors, since=before.since)
         since, altered = manifest.epoch + 1, diff.altered
         new = replace(mine, number=before.number + 1, operators=diff.ids, since=since, altered=altered)
-        self.catalogue = Catalogue(diff.operators, (old, new), before.silent)
+        self.catalogue = Catalogue(diff.operators, (old, new), gone)
         log.info("; ".join(f"operator {fate.name!r}: {fate.fate}: {fate.words}" for fate in diff.fates))
         return (before, ProgramVersion(new.number, since, diff.ids, altered))
 
@@ -145,6 +149,11 @@ class Restoring:
         before = _program_of(manifest)
         known = catalogue.program(before.number)
         first = next((one for one in catalogue.programs if one.file or one.module), None)
+        if first is not None and known is None:
+            raise Refusal(
+                f"checkpoint {manifest.number} is of program {before.number}, which the journal does not remember any more: "
+                "begin the job with that checkpoint and the file of that program (spec.restoreFrom)"
+            )
         if first is None or known is None or known.file or known.module:
             return (before,)
         # The job began with a checkpoint of another job. Only that job had the text of the checkpoint's program.
@@ -203,10 +212,11 @@ class Restoring:
         Returns the error that this driver ends with.
         """
         machine = loop.machine
-        if (newest := self._newest(machine.table.origin)) is None:
+        kind = why.kind if isinstance(why, Halted) else ""
+        rewinds = kind == REWIND
+        if (newest := self.before(machine.table, catalogue) if rewinds else self._newest(machine.table.origin)) is None:
             return why
         catalog, manifest = newest
-        kind = why.kind if isinstance(why, Halted) else ""
         failing = machine.members.failing if kind == "failed" else {}
         there = [i for i in {**machine.alive, **machine.members.answers} if i not in failing]
         if kind in ("away", "failed") and not there:
@@ -236,6 +246,20 @@ class Restoring:
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, because {why}"
         )
 
+    def before(self, table: Table, catalogue: Catalogue) -> tuple[CheckpointCatalog, Manifest] | None:
+        """The newest checkpoint of this run to which a rollback may lead: of one program, which was in force before the
+        present one, and which the job has not left; None: there is none."""
+        if (catalog := self._catalog) is None:
+            return None
+        now, run = table.programs[-1], self._settings.run
+        there = {one.number for one in catalogue.before(now.number)}
+        there |= {one.number for one in catalogue.programs if one.settles in there}
+        for one in catalog.manifests():
+            program = program_at(one.programs, one.epoch)
+            if one.run == run and one.epoch < now.since and program.number in there and not program.silent:
+                return catalog, one
+        return None
+
     def _newest(self, origin: str) -> tuple[CheckpointCatalog, Manifest] | None:
         """The newest checkpoint of this run, or the checkpoint that it began with. Raises Refusal for a damaged one."""
         if (catalog := self._catalog) is not None:
@@ -251,5 +275,7 @@ class Restoring:
 
 
 def _program_of(manifest: Manifest) -> ProgramVersion:
-    """The program of its epoch. The checkpoint has the state of altered operators, so no state has to be derived."""
-    return program_at(manifest.programs, manifest.epoch)._replace(altered=())
+    """The program of its epoch. The checkpoint has the state of altered operators, so no state has to be derived. Of two
+    programs side by side the pairs stay: they tell which state goes when one of them ends."""
+    program = program_at(manifest.programs, manifest.epoch)
+    return program if program.beside else program._replace(altered=())

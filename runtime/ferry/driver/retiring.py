@@ -16,9 +16,11 @@ from pyspark.sql import SparkSession
 from ferry.api.pipeline import Input, Operator, Output
 from ferry.connectors.sink import Sink, distinct, identify, place
 from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
+from ferry.contract.descriptors import NEVER, OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
+from ferry.contract.program_diff import ProgramDiff
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown
 from ferry.driver import session
@@ -90,6 +92,22 @@ def to_retire(now: ProgramRecord, operators: Sequence[Operator], wanted: Sequenc
     return tuple(Retired(number, earlier.get(number, now.number)) for number in now.operators if number in retired)
 
 
+def retiring(
+    record: ProgramRecord,
+    descriptors: Sequence[OperatorDescriptor],
+    diff: ProgramDiff,
+    now: ProgramRecord | None,
+    ids: Sequence[int],
+    operators: Sequence[Operator],
+) -> ProgramRecord:
+    """A program with its operators and with the operators that it retires. `ids`, `operators`: of `now`, in force."""
+    retires = to_retire(now, operators, (*diff.ids, *(old for _, old in diff.altered))) if now is not None else ()
+    all_ids = (*diff.ids, *(one.operator for one in retires))
+    known = dict(zip(ids, operators, strict=True))
+    old = [replace(known[one.operator].descriptor, index=all_ids.index(one.operator)) for one in retires]
+    return replace(record, operators=all_ids, descriptors=(*descriptors, *old), retires=retires, altered=diff.altered)
+
+
 def with_retired(
     settings: RunSettings, record: ProgramRecord, now: BuiltProgram, text: Callable[[int], BuiltProgram]
 ) -> tuple[CompiledPipeline, Signatures]:
@@ -153,8 +171,8 @@ def _conflict(operator: Operator, sink: Sink) -> str:
 def _moved(side: Input, ids: Sequence[int], places: Sequence[int], retired: set[int]) -> Input:
     """An input of a retired operator: rows of retired operators, and the event times of all else. `places`: in the plan."""
     if not isinstance(side.origin, int):
-        return replace(side, closed=True)
-    return replace(side, origin=places[side.origin], closed=ids[side.origin] not in retired)
+        return replace(side, span=NEVER)
+    return replace(side, origin=places[side.origin], span=side.span if ids[side.origin] in retired else NEVER)
 
 
 def ends(record: ProgramRecord, plan: CompiledPipeline, notes: EpochNotes) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import is_sealed, packed
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.settings import JOURNAL, SETTINGS, RunSettings
+from ferry.driver import __main__ as main
 from ferry.driver.beginning import beginning, begun_with, require_newest
 from ferry.driver.errors import BeginsAgain
+from ferry.driver.probation import tried
 from tests.unit.sidecar.test_data import settings_of
 
 COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
@@ -133,3 +136,47 @@ def test_on_kubernetes_a_driver_begins_with_the_journals_program_unless_the_oper
     nameless = first_catalogue([COUNTS])
     assert beginning(nameless, None, text).file == "configmap/rules/job.py", "release 0.1.0 journaled no names"
     assert beginning(None, None, text).text == packed("VALUE = 1")
+
+
+@pytest.mark.parametrize(("tries", "begins"), [(2, 2), (3, 1)])
+def test_no_fourth_driver_begins_with_a_program_that_is_on_probation(tmp_path: Path, tries: int, begins: int) -> None:
+    catalogue, table = job(tmp_path)
+    record = catalogue.program(2)
+    assert record is not None
+    catalogue = catalogue.with_program(replace(record, tries=tries))
+    assert beginning(catalogue, table, settings(tmp_path)).number == begins
+    edited = replace(settings(tmp_path, "f3"), pipeline_args={"n": 3})
+    assert beginning(catalogue, table, edited).number == 2, "the user has mended it"
+    alone = SimpleNamespace(programs=table.programs[1:])
+    assert beginning(catalogue, alone, settings(tmp_path)).number == 2, "its state has no other program"
+
+
+def test_a_try_is_journaled_before_the_program_runs(tmp_path: Path) -> None:
+    catalogue, table = job(tmp_path)
+    recorded = list[Any]()
+    announcer: Any = SimpleNamespace(record=lambda catalogue, generation: recorded.append(catalogue))
+    table.version = SimpleNamespace(generation=4)
+    record = catalogue.program(2)
+    assert record is not None
+    assert tried(record, catalogue, table, announcer) is record and not recorded, "it has passed"
+    late = replace(record, tries=1, deployed_at=time.time() - 3600)
+    assert tried(late, catalogue, table, announcer) is late and not recorded, "a restart, an hour later"
+    counted = tried(replace(late, deployed_at=time.time()), catalogue, table, announcer)
+    assert counted.tries == recorded[-1].program(2).tries == 2
+
+
+def test_a_driver_that_follows_in_the_same_process_goes_by_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint may have brought back another program than that of the settings."""
+    began = list[list[str]]()
+    monkeypatch.setattr(main.session, "keep", lambda: None)
+    monkeypatch.setattr("os.execv", lambda program, words: began.append(words))
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "ferry.driver", "run.json"])
+    main.follow(BeginsAgain("the state is gone"))
+    monkeypatch.setattr("sys.orig_argv", began[0])
+    main.follow(BeginsAgain("the state is gone again"))
+    assert began == [["python", "-m", "ferry.driver", "run.json", main.FOLLOWS]] * 2
+    file = str(replace(settings(tmp_path), begins_with=SETTINGS).write())
+    assert main.settings_from([began[0][0], file]).begins_with == SETTINGS
+    assert main.settings_from([began[0][0], file, main.FOLLOWS]).begins_with == JOURNAL

@@ -15,7 +15,7 @@ from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import program_diff
 from ferry.contract.programs import ProgramVersion, from_wire, to_wire
 from ferry.driver import settling
-from ferry.driver.beside import both, comparison_in, new_alone, old_alone, with_both
+from ferry.driver.beside import both, comparison_in, new_alone, old_alone, shadow_or_void, with_both
 from ferry.driver.comparison import Compared
 from ferry.driver.retiring import BuiltProgram
 from tests.unit.driver.test_retiring import LASTING, ROWS, WINDOWED, operators, text
@@ -53,6 +53,28 @@ def test_all_operators_of_the_new_program_get_ids_and_what_was_there_is_derived(
     assert row.beside and from_wire(to_wire((row,))) == (row,)
     kept, *_ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=0, keep=60.0)
     assert kept.silent == (0, 1)
+
+
+def test_a_half_that_cannot_be_built_any_more_has_void_steps_and_the_other_half_runs(tmp_path: Path) -> None:
+    """A driver that begins while a shadow or a kept program fails ended the job."""
+
+    def fails(*_: Any) -> Any:
+        raise SpecRefused("passing fails on an empty batch")
+
+    shadow, _, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, 0), shadow=5, keep=0.0)
+    shadow = replace(shadow, since=7)
+    plan, signatures = with_both(shadow, shadow_or_void(shadow, fails), lambda _: old(tmp_path))
+    assert [o.descriptor for o in plan.operators] == [*shadow.descriptors]
+    assert plan.failed == "passing fails on an empty batch" and plan.silent == {0, 1}
+    assert [output.input.origin for output in plan.outputs] == [2, 3] and comparison_in(plan) is None
+    assert len(signatures.sinks) == len(plan.sinks) and [*plan.sources] == [*old(tmp_path).plan.sources]
+    kept, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=0, keep=60.0)
+    with pytest.raises(SpecRefused, match="empty batch"):
+        with_both(kept, now, fails)  # It is not in force yet.
+    plan, _ = with_both(replace(kept, since=7), now, fails)
+    assert [o.descriptor for o in plan.operators] == [*kept.descriptors] and plan.failed and plan.silent == {2, 3}
+    with pytest.raises(SpecRefused, match="empty batch"):
+        shadow_or_void(kept, fails)
 
 
 def test_a_program_that_still_runs_operators_of_another_one_cannot_have_a_second_one_beside_it(tmp_path: Path) -> None:
@@ -96,10 +118,14 @@ def test_what_goes_on_alone(tmp_path: Path) -> None:
     catalogue = Catalogue(every, (replace(old(tmp_path).record, since=0), program))
     assert catalogue.before(2) == [catalogue.programs[0]]
     alone = catalogue.with_program(replace(new, since=9))
-    assert alone.void == (1,) and [one.number for one in alone.before(3)] == [1], "a shadow is no program to go back to"
+    assert alone.void == (1,) and [one.number for one in alone.before(3)] == [1], "it is the shadow, alone"
+    later = alone.with_program(replace(program, number=4, beside=None, altered=(), since=12))
+    assert [one.number for one in later.before(4)] == [1, 2], "the shadow went on, as program 3"
     assert alone.with_program(replace(new, since=None, refused="taken back")).void == ()
     again = catalogue.with_program(replace(back, since=9))
     assert again.void == (2,) and Catalogue.load(again.dump()) == again
+    later = again.with_program(replace(program, number=4, beside=None, altered=(), since=12))
+    assert [one.number for one in later.before(4)] == [1], "a shadow that was dropped is no program to go back to"
 
 
 def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +190,39 @@ def test_an_equal_shadow_that_cannot_go_on_alone_is_dropped(tmp_path: Path) -> N
 
 def replace_rows() -> Any:
     return ROWS.empty_table().from_pydict({"k": [1]}, ROWS)
+
+
+def test_a_half_whose_code_has_failed_is_never_gone_on_with(tmp_path: Path) -> None:
+    """By the notes of an epoch, or before a sink; a program that would take its state on does not follow."""
+    before, notes, told = old(tmp_path), EpochNotes(failed=(2, "user code: it fails")), list[str]()
+    for how, goes_on in (({"shadow": 2, "keep": 0.0}, (0, 1)), ({"shadow": 0, "keep": 60.0}, (2, 3))):
+        program, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), **how)
+        program = replace(program, deployed_at=1e12)
+        plan, _ = with_both(program, now, lambda number: before)
+        machine = SimpleNamespace(
+            table=SimpleNamespace(programs=(ProgramVersion(2, 4, program.operators, (), program.silent),)),
+            commits=SimpleNamespace(meta=notes.dump()),
+        )
+        life: Any = SimpleNamespace(
+            announcer=SimpleNamespace(catalogue=Catalogue((), (replace(before.record, since=0), program))),
+            metrics=SimpleNamespace(note=lambda kind, words: told.append(words)),
+            loop=SimpleNamespace(machine=machine),
+        )
+        decided, of = settling.Settling(life), SimpleNamespace(plan=plan)
+        assert decided.following(program, of, EpochNotes(failed=(1, "another one")), 3) is None  # type: ignore[arg-type]
+        following = decided.following(program, of, notes, 3)  # type: ignore[arg-type]
+        assert following is not None and following.operators == goes_on and not decided.lacks(following)
+        assert "lacks epochs" in decided.lacks(replace(following, operators=program.silent))
+        machine.commits.meta = b""
+        assert not decided.lacks(replace(following, operators=program.silent))
+    assert told == [
+        "program 2: the shadow ends: user code: it fails",
+        "program 2: program 1 is not kept any more: user code: it fails",
+    ]
+    program, now, _ = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), shadow=2, keep=0.0)
+    plan, _ = with_both(program, now, lambda number: before)
+    comparison = comparison_in(plan)
+    assert comparison is not None
+    comparison.failed = "user code: before a sink"
+    following = settling.Settling(life).following(program, SimpleNamespace(plan=plan), EpochNotes(), 3)  # type: ignore[arg-type]
+    assert following is not None and following.operators == (0, 1)

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import TEXTS_MAX, DeployRequest, ProgramRecord, Retired, first_catalogue
+from ferry.contract.catalogue import TEXTS_MAX, Beside, DeployRequest, ProgramRecord, Retired, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-from ferry.contract.errors import Refusal, SpecRefused
+from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import program_diff
 from ferry.contract.program_text import identity, is_sealed, packed
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.results import NO_RESULT
 from ferry.contract.watermarks import FlowClock
-from ferry.driver import deploys
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
+from ferry.driver import opening
 from ferry.driver.deploys import Deploys
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.test_data import settings_of
@@ -45,7 +46,7 @@ class Program:
 class Rig:
     """A driver whose programs are built at once; the test is its coordinator."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, starts: bool = True) -> None:
         self.settings = settings_of(folder)
         self.posted: list[Any] = []
         self.recorded: list[Any] = []
@@ -53,8 +54,9 @@ class Rig:
         self.refuses = ""
         self.table = SimpleNamespace(programs=first_program(1))
         self.machine = SimpleNamespace(
-            generation=1, table=self.table, deploying=SimpleNamespace(may_take_back=lambda number: False)
-        )
+            generation=1, table=self.table, deploying=SimpleNamespace(may_take_back=lambda number: False),
+            commits=SimpleNamespace(meta=b""),
+        )  # fmt: skip
         self.announcer: Any = SimpleNamespace(
             catalogue=first_catalogue([COUNTS], file="job.py", arguments={"n": 1}),
             record=self.record,
@@ -64,12 +66,14 @@ class Rig:
         self.life: Any = SimpleNamespace(
             settings=self.settings, announcer=self.announcer, loop=loop, program=Program(1), readers=[],
             stop=threading.Event(), sink_startup=SimpleNamespace(last_failure=""),
-            metrics=SimpleNamespace(note=lambda kind, text: self.notes.append((kind, text)), window_rest=SimpleNamespace(), epoch=3),
+            metrics=DriverMetrics("numbers", str(folder)),
         )  # fmt: skip
+        self.life.metrics.epoch, self.life.metrics.note = 3, lambda kind, text: self.notes.append((kind, text))
         self.deploys = Deploys(self.life, lambda program, committed, is_over: True)
         monkeypatch.setattr(self.deploys, "_checked", self.checked)
         monkeypatch.setattr(self.deploys, "_built", lambda record: Program(record.number, plan_of(record.descriptors)))
-        self.deploys.start()
+        if starts:
+            self.deploys.start()
 
     def post(self, event: Any) -> None:
         """The coordinator takes a program back at once, if it can."""
@@ -101,9 +105,15 @@ class Rig:
         self.life.loop.on_deployed(core.Deployed(number))
         self.until(lambda: self.deploys._under_way is None)
 
-    def deployed(self) -> int:
+    def ends(self, epoch: int, notes: EpochNotes, *violations: Any, seconds: float = 0.1) -> None:
+        """An epoch with rows is over."""
+        record = EpochRecord(epoch, 0.0, seconds, 5, 5, 0, 0)
+        self.deploys.ended(record, notes, violations)
+        self.life.metrics.recent.append(record)
+
+    def deployed(self, slower: float = 0.0) -> int:
         """A second program, in force from epoch 7 on."""
-        number = self.deploys.request(DeployRequest(file="v2.py"))
+        number = self.deploys.request(DeployRequest(file="v2.py", slower=slower))
         self.until(lambda: self.posted)
         self.in_force(number, 7)
         return number
@@ -143,6 +153,16 @@ def test_one_deploy_at_a_time(rig: Rig) -> None:
     rig.deploys.request(DeployRequest(file="v2.py"))
     with pytest.raises(Refusal, match=r"program 2 is being deployed since \d+ s"):
         rig.deploys.request(DeployRequest(file="v3.py"))
+    with pytest.raises(Refusal, match="program 2 is being deployed"):
+        rig.deploys.request(DeployRequest(file="v2.py", arguments={"least": 3}))
+    assert rig.deploys.request(DeployRequest(file="v2.py")) == 2, "its answer was lost"
+
+
+def test_a_program_that_follows_by_itself_is_not_in_the_way_of_a_user(rig: Rig) -> None:
+    """It was told as a deploy that the user had to give up."""
+    rig.deploys._under_way = replace(rig.announcer.catalogue.programs[0], number=2, settles=1)
+    with pytest.raises(Unreachable, match="program 2 is program 1 alone"):
+        rig.deploys.request(DeployRequest(file="v2.py"))
 
 
 def test_only_copies_of_this_run_are_loaded(rig: Rig) -> None:
@@ -247,7 +267,7 @@ def test_sinks_that_refuse_or_are_away_take_their_program_back(
 ) -> None:
     """It ended the job, or made it wait for ever."""
     rig.deployed()
-    monkeypatch.setattr(deploys, "OPEN_SECONDS", 0.0)
+    monkeypatch.setattr(opening, "OPEN_SECONDS", 0.0)
     rig.life.sink_startup.last_failure = "sink s cannot be opened: OSError: stale handle"
 
     def open_sinks(program: Program, committed: int, is_over: Any) -> bool:
@@ -348,12 +368,33 @@ def test_a_job_goes_on_without_retired_operators_with_the_same_text(rig: Rig) ->
     rig.deploys._programs[2] = Program(2, plan_of([COUNTS, MORE]))
     notes = EpochNotes(maxima={1: {0: {"": FlowClock(31)}}})
     results = [NO_RESULT, NO_RESULT._replace(high=39)]
-    rig.machine.commits = SimpleNamespace(results=tuple(results))
-    rig.deploys.ended(5, notes)
+    rig.machine.commits = SimpleNamespace(results=tuple(results), meta=b"")
+    rig.ends(5, notes)
     assert rig.deploys._under_way is None, "the window until 40 is open"
     rig.machine.commits.results = (NO_RESULT, NO_RESULT._replace(high=40))
-    rig.deploys.ended(6, notes)
+    rig.ends(6, notes)
     rig.until(lambda: rig.posted)
     settled = rig.announcer.catalogue.program(3)
     assert (settled.operators, settled.settles, settled.text, settled.attempt) == ((0,), 2, text, "a")
     assert settled.seal and settled.folder and not settled.retires
+
+
+def test_no_rollback_goes_on_with_a_kept_half_whose_code_has_failed(rig: Rig) -> None:
+    """Before it is loaded, and while it waits for its epoch: epochs would be missing in its state."""
+    number = rig.deployed()
+    program = rig.announcer.catalogue.program(number)
+    both = replace(program, beside=Beside(1, 0, 60.0), silent=(0,), deployed_at=1e12)
+    rig.announcer.catalogue = rig.announcer.catalogue.with_program(both)
+    rig.table.programs = (ProgramVersion(number, 7, (1, 0), (), (0,)),)
+    rig.machine.commits = SimpleNamespace(meta=b"")
+    back, notes = rig.deploys.rollback(None), EpochNotes(failed=(number, "user code: it fails"))
+    rig.until(lambda: isinstance(rig.posted[-1], core.Deploy) and rig.posted[-1].number == back)
+    rig.machine.commits.meta = notes.dump()
+    rig.deploys.ended(EpochRecord(8, 0.0, 0.1, 5, 5, 0, 0), notes, ())
+    withdrawn = rig.posted[-1]
+    assert withdrawn.number == back and withdrawn.reason.startswith("its state lacks epochs, because its code failed")
+    rig.life.loop.on_deployed(core.Deployed(back, withdrawn.reason))
+    rig.until(lambda: rig.deploys._under_way is None)
+    again = rig.deploys.rollback(None)
+    rig.until(lambda: "lacks epochs" in rig.announcer.catalogue.program(again).refused)
+    assert rig.posted[-1] == withdrawn, "it was not loaded"

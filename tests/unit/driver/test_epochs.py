@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ import pytest
 
 import ferry
 from ferry.api.graph import offsets_only
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Final, SpecRefused
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.names import Fragment, Step
@@ -280,3 +281,41 @@ def test_an_ingest_that_fails_is_an_attempt_and_no_run() -> None:
     epochs.loop = SimpleNamespace(post=lambda event: None)
     epochs._ingest_failed(StartIngest(Step(4, 0), 2, (), (), b""), "no task was there")
     assert said == ["ingest of epoch 4, attempt 2: no task was there"]
+
+
+@pytest.mark.parametrize("way", ["receipt", "refusal", "instance", "earlier"])
+def test_a_step_whose_rows_are_not_written_is_void_once_its_code_has_failed(tmp_path: Path, way: str) -> None:
+    """Nothing is read any more, nothing waits, and an error that would stop the job does not."""
+    driver, line, asked = (
+        _Driver(tmp_path, operator(), operator(index=1)),
+        "user code: ValueError: x (job.py:1)",
+        list[int](),
+    )
+    (tmp_path / "offsets/1").write_text("v1\n{}\n{}")
+    epochs, number = driver.epochs, 0
+
+    def receipts(order: Any, batch: Any) -> list[Receipt]:
+        asked.append(order.step.operator)
+        if way == "refusal":
+            raise Final("3 records kill it")
+        return [Receipt(error=line)]
+
+    epochs.plan.silent, epochs.plan.failed, epochs._receipts = frozenset([number]), "", receipts
+    epochs._program = SimpleNamespace(number=2)
+    epochs.hook = lambda epoch, stage: None
+    epochs._watch = SimpleNamespace(on=lambda instances: nullcontext())
+    epochs._not_slow = lambda order: nullcontext()
+    epochs._code_in_tasks = lambda operator: ""
+    meta = (
+        EpochNotes(failed=(2, line)).dump() if way == "earlier" else EpochNotes(failed=(1, "of another program")).dump()
+    )
+    order = StartIngest(Step(1, 0), 7, (), (), meta, line if way == "instance" else "")
+    epochs._ingest(order, cast(Any, None), cast(Any, None))
+    (void,) = driver.posted
+    assert (void.step, void.run, void.winners, void.is_void) == (Step(1, 0), 7, (), True)
+    notes = EpochNotes.load(void.meta)
+    words = "user code: 3 records kill it, a task of operator 'counts'" if way == "refusal" else line
+    assert notes.failed == (2, words) and notes.spark is not None
+    assert asked == ([] if way in ("instance", "earlier") else [0])
+    epochs.plan.silent = frozenset()
+    assert epochs._begun(Step(2, 0), notes).failed is None, "the half is gone"

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ferry.contract.catalogue import first_catalogue
+from ferry.contract.catalogue import Catalogue, first_catalogue
 from ferry.contract.descriptors import Aggregate
 from ferry.contract.errors import UNDECIDED, FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
 from ferry.contract.manifest import Chain, Manifest, file_name
@@ -25,6 +25,7 @@ from ferry.durable.catalog import CheckpointCatalog
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt, PartWriter
 from ferry.protocol import coordinator as core
+from ferry.sidecar.altering import obsolete
 from tests.unit.sidecar.leaders import OPERATORS
 from tests.unit.sidecar.test_data import VNODES, settings_of
 
@@ -203,6 +204,66 @@ def test_a_restore_under_another_program_is_a_deploy_from_the_next_epoch_on(tmp_
     assert driver._programs_of(later, driver.catalogue) == (ProgramVersion(4, 18, (1, 2)),), (
         "its state has the altered operator"
     )
+    forgotten = replace(later, programs=(ProgramVersion(2, 18, (1, 2)),))
+    with pytest.raises(Refusal, match="is of program 2, which the journal does not remember any more"):
+        driver._programs_of(forgotten, driver.catalogue)
+
+
+def test_after_a_restore_of_two_programs_side_by_side_the_state_of_the_silent_half_goes(tmp_path: Path) -> None:
+    """At once in a new job, and at the end of the half if the same job goes back; what has no partner may return."""
+    place = Place(tmp_path)
+    copy = replace(OPERATORS[0], index=2)
+    for number, both, gone in (
+        (4, ProgramVersion(3, 9, (2, 1, 0), ((2, 0),), (2, 1)), {2}),
+        (6, ProgramVersion(3, 9, (2, 0, 1), ((2, 0),), (0, 1)), {0}),
+    ):
+        operators, results = (*OPERATORS[:2], copy), (NO_RESULT,) * 3
+        place.checkpoint(number, 17, operators=operators, results=results, programs=(both,), format=3)
+        driver = place.driver(str(number))
+        driver._operators = (OPERATORS[0],)
+        driver.catalogue = first_catalogue(driver._operators, file="job.py")
+        table, _ = driver.begin(None, INITIAL)
+        alone = tuple({2, 0} - gone)
+        assert table.programs == (both, ProgramVersion(4, 18, alone)) and obsolete(table.programs) == gone
+        assert driver.catalogue.void == tuple(gone)
+        assert driver.manifest is not None
+        assert driver._programs_of(driver.manifest, driver.catalogue)[0] == both
+
+
+def test_a_job_goes_back_to_the_newest_checkpoint_before_the_program_in_force(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for number, epoch in ((1, 3), (2, 7), (3, 12)):
+        place.checkpoint(number, epoch, run="j-1", generation=1)
+    groups = (Group(Term(5, 2), (InstanceId("0.0"), InstanceId("1.0")), ()),) * VNODES
+    table = Table(Version(5, 4), groups, programs=(ProgramVersion(2, 8, (0, 1)),))
+    swapped: list[Table] = []
+    halted = Halted(core.Halt("rewind", "program 2 was rolled back"))
+    end = place.driver().begin_again(loop_of(table, swapped), halted, CATALOGUE)
+    assert "begins again with checkpoint 2 of epoch 7" in str(end)
+    assert swapped[0].restoring
+    place.checkpoint(9, 7, run="j-1", generation=1, programs=(ProgramVersion(1, 5, (0, 1), (), (1,)),), format=3)
+    place.driver().begin_again(loop_of(table, swapped), halted, CATALOGUE)
+    assert swapped.pop().programs[-1].silent == (), "of two programs side by side it is not taken"
+    first = replace(table, programs=(ProgramVersion(2, 3, (0, 1)),))
+    assert place.driver().begin_again(loop_of(first, swapped), halted, CATALOGUE) is halted and len(swapped) == 1
+
+
+def test_a_rollback_to_the_state_before_skips_what_the_job_has_left_or_only_gone_on_with(tmp_path: Path) -> None:
+    """Else the program would be in force again that the rollback, or its own violation, has ended."""
+    place = Place(tmp_path)
+    for number, epoch, program in ((1, 3, 1), (2, 7, 2), (3, 12, 3)):
+        place.checkpoint(number, epoch, run="j-1", programs=(ProgramVersion(program, epoch - 1, (0, 1)),), format=3)
+    records = [replace(CATALOGUE.programs[0], number=number, since=number * 4 - 4) for number in (1, 2, 3)]
+    table = Table(Version(5, 4), INITIAL.groups, programs=(ProgramVersion(4, 14, (0, 1)),))
+    for third, fourth, epoch in (
+        ({}, {}, 12),
+        ({"settles": 2}, {"settles": 2}, 3),
+        ({"back_from": 2}, {"settles": 3}, 3),
+        ({"back_from": 2}, {"back_from": 3}, 3),
+    ):
+        programs = (*records[:2], replace(records[2], **third), replace(records[2], number=4, **fourth))
+        found = place.driver().before(table, Catalogue((), programs))
+        assert found is not None and found[1].epoch == epoch, (third, fourth)
 
 
 LOST = StateUnavailable("no copy of virtual nodes [0] is left")

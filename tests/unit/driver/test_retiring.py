@@ -13,7 +13,7 @@ import pytest
 import ferry
 from ferry.api.pipeline import Input, Operator, Output
 from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
-from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import GLOBAL, NEVER, Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.notes import EpochNotes
@@ -72,7 +72,7 @@ def test_a_retired_operator_reads_event_times_and_rows_of_retired_operators(tmp_
     plan, signatures = with_retired(settings_of(tmp_path), record, now, lambda number: before)
     first, second = plan.operators[2:]
     assert [(o.descriptor.name, o.descriptor.index) for o in (first, second)] == [("o1", 2), ("o2", 3)]
-    assert [(s.origin, s.closed) for s in (*first.inputs, *second.inputs)] == [(0, True), (2, False)]
+    assert [(s.origin, s.span) for s in (*first.inputs, *second.inputs)] == [(0, NEVER), (2, None)]
     assert [output.input.origin for output in plan.outputs] == [1, 3], "only retired operators keep their outputs"
     assert plan.sinks[0] is plan.sinks[1] and len(signatures.sinks) == 2
     united = United(plan.outputs)

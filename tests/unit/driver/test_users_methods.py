@@ -30,6 +30,7 @@ from ferry.spark.compile import build
 from ferry.spark.feeds import schema_of
 from ferry.spark.split_reader import SplitsReader
 from ferry.spark.tasks import reading
+from ferry.store.upgrading import Upgrade
 from tests.unit.driver.test_publisher import publisher
 from tests.unit.driver.test_sink_startup import Driver
 from tests.unit.spark.test_user_functions import frame_of
@@ -153,6 +154,10 @@ class Kept(ferry.Process):
     def process(self, work: ferry.Work) -> None:
         tried("process")
 
+    def upgrade(self, table: str, rows: pa.RecordBatch) -> Any:
+        tried("upgrade")
+        return {}
+
 
 class Processor(StatefulProcessor):
     def init(self, handle: Any) -> None:
@@ -249,6 +254,13 @@ def in_instance(process: Any, inputs: int = 1) -> Callable[[Path], None]:
     return run
 
 
+def in_upgrade(folder: Path) -> None:
+    now, broken["now"] = broken["now"], ""
+    upgrade = Upgrade(descriptor_of(), descriptor_of(process=Kept()))
+    broken["now"] = now
+    upgrade.check()
+
+
 def in_functions(folder: Path) -> None:
     UserBatches(mapped, "map_batches on source 's'", SCHEMA, SCHEMA)(pa.RecordBatch.from_pylist([], SCHEMA))
     transforms.transformed(Transform(transformed, "transform on source 's'", SCHEMA), frame_of(SCHEMA))
@@ -271,7 +283,7 @@ CALLS: dict[Any, dict[str, tuple[Callable[[Path], None], ...]]] = {
         "truncate_after": (in_sink,), "keep_after": (in_sink,),
     },
     ferry.Aggregator: dict.fromkeys(("open", "update", "merge", "running", "result"), (AGGREGATED,)),
-    ferry.Process: {name: (in_instance(Kept()),) for name in ("open", "process")},
+    ferry.Process: {"open": (in_instance(Kept()), in_upgrade), "process": (in_instance(Kept()),), "upgrade": (in_upgrade,)},
     StatefulProcessor: dict.fromkeys(("init", "handleInitialState", "handleInputRows", "handleExpiredTimer", "close"), (HOSTED,)),
     "functions": {
         "sources": (in_program,), "pipeline": (in_program,), "map_batches": (in_functions, in_program),

@@ -1,0 +1,137 @@
+"""Requests while a driver begins, while the driver deploys a program by itself, and while the job goes back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.catalogue import Catalogue, DeployRequest, ProgramRecord, Retired
+from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.notes import EpochNotes
+from ferry.contract.programs import ProgramVersion, first_program
+from ferry.contract.results import NO_RESULT
+from ferry.contract.watermarks import FlowClock
+from ferry.protocol import coordinator as core
+from tests.unit.driver.test_deploys import COUNTS, MORE, Program, Rig, plan_of
+
+FIRED = EpochNotes(maxima={1: {0: {"": FlowClock(31)}}})
+
+
+def retiring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A job whose operator `more` is retired, and has just fired its last window."""
+    rig = Rig(tmp_path, monkeypatch)
+    record = ProgramRecord(2, (0, 1), (COUNTS, MORE), file="v2.py", since=4, retires=(Retired(1, 1),))
+    rig.announcer.catalogue = rig.announcer.catalogue.with_program(record, (COUNTS, MORE))
+    rig.table.programs = (ProgramVersion(2, 4, (0, 1)),)
+    rig.deploys._programs[2] = Program(2, plan_of([COUNTS, MORE]))
+    rig.machine.commits = SimpleNamespace(results=(NO_RESULT, NO_RESULT._replace(high=40)), meta=b"")
+    return rig
+
+
+def test_a_driver_that_begins_takes_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be in the way of the program that the driver goes on with, and the driver would halt."""
+    first = Rig(tmp_path, monkeypatch)
+    first.deploys.request(DeployRequest(file="v2.py", at=900))
+    first.until(lambda: first.posted)
+    second = Rig(tmp_path, monkeypatch, starts=False)
+    second.announcer.catalogue = first.announcer.catalogue
+    for ask in (lambda: second.deploys.request(DeployRequest(file="v3.py")), lambda: second.deploys.rollback(None)):
+        with pytest.raises(Unreachable, match="the driver is starting"):
+            ask()
+    with pytest.raises(Unreachable, match="the driver is starting"):
+        second.deploys.rewind()
+    second.deploys.start()
+    second.until(lambda: second.posted)
+    assert second.posted[0].number == 2 and second.deploys.rollback(None) == 1, "and now it can be given up"
+    assert second.posted[-1] == core.Withdraw(2)
+
+
+def test_a_restored_job_deploys_the_last_program_that_was_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rig(tmp_path, monkeypatch)
+    first.deployed()
+    first.refuses = "bad"
+    first.deploys.request(DeployRequest(file="v3.py"))
+    first.until(lambda: first.deploys._under_way is None)
+    second = Rig(tmp_path, monkeypatch, starts=False)
+    second.announcer.catalogue, second.table.programs = first.announcer.catalogue, first_program(1)
+    second.deploys.start()
+    second.until(lambda: second.posted)
+    assert second.posted[0].number == 2
+
+
+def test_a_rollback_waits_for_a_program_that_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would only give up the deploy that the driver has begun by itself, and say that the job has gone back."""
+    rig = retiring(tmp_path, monkeypatch)
+    rig.ends(6, FIRED)
+    rig.until(lambda: rig.posted)
+    assert rig.posted[0].number == 3
+    for ask in (lambda: rig.deploys.rollback(None), lambda: rig.deploys.rewind()):
+        with pytest.raises(Unreachable, match="program 3 is program 2 alone, and is not in force yet"):
+            ask()
+    assert len(rig.posted) == 1
+    rig.machine.deploying = SimpleNamespace(may_take_back=lambda number: number == 3)
+    rig.table.programs = (ProgramVersion(2, 4, (0, 1)), ProgramVersion(3, 7, (0,)))
+    rig.life.loop.on_deployed(core.Deployed(3))
+    rig.until(lambda: rig.deploys._under_way is None)
+    with pytest.raises(Unreachable, match="program 3 is program 2 alone"):
+        rig.deploys.rollback(None)
+
+
+def test_no_program_begins_while_the_job_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, go, begun = retiring(tmp_path, monkeypatch), threading.Event(), threading.Event()
+    went = list[int]()
+
+    def rewind(life: Any, plan: Any, identity: str) -> int:
+        begun.set()
+        go.wait(10)
+        return 1
+
+    monkeypatch.setattr("ferry.driver.deploys.rewind", rewind)
+    thread = threading.Thread(target=lambda: went.append(rig.deploys.rewind(leaves=2)))
+    thread.start()
+    begun.wait(10)
+    rig.ends(6, FIRED)
+    with pytest.raises(Unreachable, match="the job goes back to a checkpoint"):
+        rig.deploys.rewind(leaves=2)
+    go.set()
+    thread.join(10)
+    assert went == [1] and not rig.posted and rig.announcer.catalogue.program(3) is None
+
+
+def test_a_job_that_has_gone_back_does_not_go_back_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch)
+    assert rig.deploys.rewind(leaves=2) == 1
+
+
+def test_a_rewind_that_is_refused_leaves_room_for_a_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, monkeypatch)
+
+    def rewind(life: Any, plan: Any, identity: str) -> int:
+        raise Refusal("no checkpoint")
+
+    monkeypatch.setattr("ferry.driver.deploys.rewind", rewind)
+    with pytest.raises(Refusal, match="no checkpoint"):
+        rig.deploys.rewind()
+    assert rig.deployed() == 2
+
+
+def test_programs_are_not_rewound_if_the_driver_died_before_the_checkpoint_was_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch)
+    rig.deployed()
+    known = rig.announcer.catalogue
+    second = Rig(tmp_path, monkeypatch, starts=False)
+    second.announcer.catalogue = known.with_program(replace(known.programs[1], rewound=True))
+    second.table.programs = rig.table.programs
+    assert second.announcer.catalogue.void, "the operator that is in force, too"
+    second.deploys.start()
+    after: Catalogue = second.announcer.catalogue
+    assert not after.void and [one.rewound for one in after.programs] == [False, False]
