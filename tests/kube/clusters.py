@@ -122,6 +122,14 @@ class Lab:
         """They go on."""
         self.run("node-thaw", str(node))
 
+    def freeze_api(self) -> None:
+        """The API server answers nothing."""
+        self.run("api-freeze")
+
+    def thaw_api(self) -> None:
+        """It goes on."""
+        self.run("api-thaw")
+
     def on(self, node: int, *command: str) -> str:
         """What a command prints on the node."""
         return self.run("node-exec", str(node), *command)

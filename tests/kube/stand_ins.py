@@ -47,6 +47,8 @@ class Driver:
         """in force, and the newest one; empty: it deploys none"""
         self.asked: list[Document] = []
         """programs that it was asked to deploy"""
+        self.rollbacks: list[Document] = []
+        """requests to go back to an earlier program"""
         self.refusal = ""
         """of all programs"""
         self.checkpoint: Document | None = None
@@ -90,6 +92,10 @@ class Driver:
                     if self.path == "/checkpoint":
                         driver.take_checkpoint(document["name"])
                         return self.answer(202, {"number": driver.checkpoint["number"]} if driver.checkpoint else {})
+                    if self.path == "/rollback":
+                        driver.rollbacks.append(document)
+                        driver.ended(False)
+                        return self.answer(202, {"number": driver.programs[0]["number"]})
                     driver.suspends += self.path == "/suspend"
                     self.answer(202, {})
 
@@ -130,7 +136,7 @@ class Driver:
             self.suspends = 0
 
     def deploy(self, wanted: Document) -> int:
-        """It is in force, or refused, at once."""
+        """It is in force, a shadow, or refused, at once."""
         text = hash_of([(None, wanted["text"].encode())]) if wanted["text"] else ""
         number = 1 + max(one["number"] for one in self.programs)
         self.asked.append(wanted)
@@ -143,8 +149,27 @@ class Driver:
             "refused": self.refusal,
             "attempt": wanted["attempt"],
         }
-        self.programs = [self.programs[0], made] if self.refusal else [made]
+        now = self.programs[0]
+        if wanted["rewind"] and not self.refusal:
+            made = {"number": 1, "state": "in force", "since": 0, "identity": made["identity"], "hash": text}
+        if wanted["shadow"] and not self.refusal:
+            made["state"], made["compared"] = "shadow", "0 % of its epochs are compared, and no row differs"
+        if self.refusal or wanted["shadow"]:
+            self.programs = [now, made]
+        else:
+            self.programs = [made, {**now, "state": "kept"}] if wanted["keep"] else [made]
         return number
+
+    def ended(self, new: bool, compared: str = "") -> None:
+        """Of two programs side by side one goes on, under a new number; `compared`: what a shadow found."""
+        written, other = self.programs
+        shadow = other["state"] == "shadow"
+        half = other if new == shadow else written
+        again = {"again": None if new else half["number"]}
+        alone = {**half, **again, "number": 1 + max(written["number"], other["number"]), "state": "in force"}
+        self.programs = [{**alone, "since": self.epoch, "compared": compared if new else ""}]
+        if shadow and not new and compared:
+            self.programs.append({**other, "state": "refused", "refused": f"as a shadow, {compared}"})
 
     def take_checkpoint(self, name: str | None) -> None:
         """It is complete at once."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import deploys
-from tests.kube.clusters import Cluster
-from tests.kube.installation import PACE, Installation, Job, installed_ferry
+from tests.kube.clusters import Cluster, Lab
+from tests.kube.installation import MOUNT, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 from tests.kube.test_jobs import by_command
 
@@ -68,6 +69,9 @@ programs in a row one step divides the other: the check knows then how many numb
 
 KEY = "numbers.py"
 
+AWAY_SECONDS = 15.0
+"""Of the API server."""
+
 PATIENT: Document = {
     "failure": {"heartbeat": "2s", "timeout": "30s"},
     "spark": {"spark.worker.timeout": "60", "spark.storage.blockManagerHeartbeatTimeoutMs": "60000"},
@@ -109,7 +113,17 @@ def reasons(job: Job) -> list[str]:
     return [event["reason"] for event in job.kubectl.items("events") if event["involvedObject"]["name"] == job.name]
 
 
-@pytest.mark.long
+def ended(ferry: Installation, job: Job, tmp_path: Path) -> Path:
+    """End the job; its output up to the last epoch that was reported: a later one is perhaps not complete."""
+    last = job.status()["epoch"]
+    job.delete()
+    output = ferry.fetch(f"{job.name}/out", tmp_path / "out")
+    for folder in output.glob("*/epoch=*"):
+        if int(folder.name.removeprefix("epoch=")) > last:
+            folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}")
+    return output
+
+
 def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation, times: Times, tmp_path: Path) -> None:
     text(ferry, "numbers", 1)
     spec = {"pipeline": pipeline("numbers", 1), "epoch": PACE, "state": {"virtualNodes": 8}, **PATIENT}
@@ -167,16 +181,50 @@ def test_programs_change_under_load_and_no_pod_is_restarted(ferry: Installation,
     kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": pipeline("numbers", 1)}})
     deployed(7, 1, "kubectl patch back to the first program")
     job.until_epoch(5)
-    assert uids(job) == third and job.status()["program"]["again"] == 1, job.story()
+    assert uids(job) == third and restarts(job) == 0 and job.status()["program"]["again"] == 1, job.story()
     assert {"ProgramDeployed", "ProgramRolledBack"} <= set(reasons(job))
-    last = job.status()["epoch"]
-    job.delete()
-    output = ferry.fetch(f"{job.name}/out", tmp_path / "out")
-    for folder in output.glob("*/epoch=*"):
-        if int(folder.name.removeprefix("epoch=")) > last:
-            folder.rename(tmp_path / f"{folder.parent.name}-{folder.name}")  # perhaps not complete
+    output = ended(ferry, job, tmp_path)
     assert len(steps) == 6 and deploys.wrong(output, steps) == []
     assert deploys.read(output / "windows")
+
+
+def test_a_deploy_outlasts_the_api_server_and_is_taken_back_with_its_state(
+    ferry: Installation, lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    """The journal is in the API server: epochs go on without it, and a switch waits. A rewind restarts no pod."""
+    ferry.expected.append("no longer leads")
+    text(ferry, "away", 1)
+    state = {"virtualNodes": 8, "checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s", "keep": 100}}
+    spec = {"pipeline": pipeline("away", 1), "epoch": PACE, "state": state, **PATIENT}
+    job = ferry.start(ferry.job("away", events=100_000_000, **spec))
+    job.until_workers(2, 300.0)
+    job.until_epoch(3)
+    life, steps = uids(job), {0: 1}
+    for number, factor, phase in ((2, 2, 0.3), (3, 4, 3.0)):
+        ferry.kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": {"args": {"factor": factor}}}})
+        time.sleep(phase)
+        lab.freeze_api()
+        try:
+            time.sleep(AWAY_SECONDS)
+        finally:
+            lab.thaw_api()
+        seconds = job.until(
+            lambda s, number=number: s["program"]["number"] == number and s["program"]["phase"] == "InForce",
+            "a program",
+        )
+        times(f"API server away {phase:g} s after the patch, for {AWAY_SECONDS:g} s: then in force", seconds)
+        steps[job.status()["program"]["since"]] = factor
+        job.until_epoch(5)
+    epoch, last = job.status()["epoch"], max(steps)
+    job.until(lambda s: s["epoch"] > epoch + 10, "more epochs")
+    told = by_command(ferry, "rollback", job.name, "--rewind", "--wait", 200)
+    assert f"program 2 is in force from epoch {min(since for since in steps if since)} on" in told, told
+    del steps[last]
+    job.until(lambda s: s["program"]["number"] == 2 and s["epoch"] > last + 10, "epochs of the program before", 200.0)
+    assert uids(job) == life, job.story()
+    assert job.status()["program"]["phase"] == "InForce"
+    output = ended(ferry, job, tmp_path)
+    assert deploys.wrong(output, steps) == []
 
 
 def test_a_configmap_that_is_missing_is_a_condition_and_commands_deploy_over_it(
@@ -199,6 +247,25 @@ def test_a_configmap_that_is_missing_is_a_condition_and_commands_deploy_over_it(
     assert "program 2 is in force from epoch" in by_command(ferry, "deploy", job.name, file, "--wait", 50)
     assert "program 3 is in force from epoch" in by_command(ferry, "rollback", job.name, "--wait", 50)
     job.until(lambda s: s["program"]["phase"] == "InForce" and s["program"]["again"] == 1, "the first program")
-    states = [line.split()[0] for line in by_command(ferry, "versions", job.name).splitlines()[1:4]]
-    assert states == ["3", "2", "1"] and uids(job) == life
+    # The same with another text is a shadow that goes on; a kept program comes back as if nothing had been deployed.
+    file.write_text(PIPELINE.format(step=1, more="return seen") + "# once more\n")
+    told = by_command(ferry, "deploy", job.name, file, "--shadow", 3, "--wait", 50)
+    assert "program 4 runs as a shadow from epoch" in told and "no row differs: program 5 goes on" in told
+    job.until(lambda s: s["program"]["number"] == 5 and "of 3 epochs differ" in s["program"]["message"], "a verdict")
+    file.write_text(PIPELINE.format(step=2, more="return seen"))
+    assert "program 6 is in force" in by_command(ferry, "deploy", job.name, file, "--keep", "10m", "--wait", 50)
+    job.until(lambda s: "program 5 is kept" in s["program"]["message"], "a kept program")
+    assert "program 7 is in force from epoch" in by_command(ferry, "rollback", job.name, "--wait", 50)
+    job.until(lambda s: s["program"]["number"] == 7 and s["program"]["phase"] == "InForce", "the kept program")
+    assert {"ShadowBegun", "ProgramRolledBack"} <= set(reasons(job))
+    # A shadow that differs is the answer to its spec.
+    kubectl = ferry.kubectl
+    kubectl.patch(f"sj/{job.name}", {"spec": {"pipeline": {"args": {"factor": 2}}, "deploy": {"shadow": 3}}})
+    job.until(lambda s: s["program"]["phase"] == "Refused", "a refusal")
+    refused = job.status()["program"]
+    assert "as a shadow, of " in refused["message"] and refused["number"] == 9, refused
+    epoch = job.status()["epoch"]
+    job.until(lambda s: s["epoch"] > epoch + 5, "more epochs")
+    states = [line.split()[0] for line in by_command(ferry, "versions", job.name).splitlines()[1:10]]
+    assert states == ["9", "8", "7", "6", "5", "4", "3", "2", "1"] and uids(job) == life
     job.delete()

@@ -52,12 +52,85 @@ def test_a_changed_argument_is_deployed_once_and_restarts_no_pod(deploying: Runn
     (asked,) = driver.asked
     assert (asked["module"], asked["file"], asked["arguments"], asked["text"]) == (MODULE, None, {"least": 3}, "")
     assert deploying.condition("Deploying")["status"] == "False" and "ProgramDeployed" in events(deploying)
-    deploying.kubectl.run("annotate", "sj/a", "ferry.dev/deploy-at-epoch=1000")
-    deploying.kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 4}}}})
+    deploying.kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 4}}, "deploy": {"atEpoch": 1000}}})
     phase(deploying, 3, "InForce")
     assert [one["at"] for one in driver.asked] == [0, 1000]
     time.sleep(2.0)
     assert len(driver.asked) == 2 and uids(deploying) == before and len(deploying.kubelets.lives) == 1
+
+
+def another_operator(running: Running) -> None:
+    running.operators.running[-1].process.kill()
+    running.operators.start()
+    running.operators.leader()
+
+
+def test_a_shadow_is_deployed_once_and_what_it_found_is_the_answer(deploying: Running) -> None:
+    kubectl, driver, before = deploying.kubectl, deploying.driver, uids(deploying)
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 3}}, "deploy": {"shadow": 5}}})
+    phase(deploying, 1, "Deploying")
+    assert "program 2: shadow; 0 %" in deploying.condition("Deploying")["message"]
+    assert [(one["shadow"], one["attempt"]) for one in driver.asked] == [(5, "shadow=5")]
+    assert "program 2 runs beside program 1" in events(deploying)["ShadowBegun"]
+    another_operator(deploying)
+    time.sleep(3.0)
+    assert len(driver.asked) == 1 and not driver.rollbacks, "another operator lets the shadow run"
+    driver.ended(False, "of 30 rows of 5 epochs, 2 are missing, and 1 are more")
+    phase(deploying, 3, "Refused")
+    condition = deploying.condition("Degraded")
+    assert condition["reason"] == "ProgramRefused" and "2 are missing, and 1 are more" in condition["message"]
+    another_operator(deploying)
+    time.sleep(3.0)
+    assert len(driver.asked) == 1, "the difference is the answer to this spec"
+    # The user takes the difference as intended.
+    kubectl.patch("sj/a", {"spec": {"deploy": None}})
+    phase(deploying, 4, "InForce")
+    assert len(driver.asked) == 2 and driver.asked[1]["shadow"] == 0
+    assert deploying.condition("Degraded")["status"] == "False"
+    # A shadow that does the same goes on; one that the spec does not want any more ends.
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 4}}, "deploy": {"shadow": 6}}})
+    phase(deploying, 4, "Deploying")
+    driver.ended(True, "0 of 30 rows of 6 epochs differ")
+    phase(deploying, 6, "InForce")
+    assert "as a shadow, 0 of 30 rows of 6 epochs differ" in deploying.condition("Deploying")["message"]
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 5}}}})
+    phase(deploying, 6, "Deploying")
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 4}}}})
+    phase(deploying, 8, "InForce")
+    assert driver.rollbacks == [{"withdraw": 7}] and len(driver.asked) == 4 and uids(deploying) == before
+
+
+def test_a_spec_that_names_a_kept_program_again_goes_back_to_it(deploying: Running) -> None:
+    kubectl, driver = deploying.kubectl, deploying.driver
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 3}}, "deploy": {"keep": "10m"}}})
+    phase(deploying, 2, "InForce")
+    assert "program 1 is kept" in deploying.condition("Deploying")["message"] and driver.asked[0]["keep"] == 600
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 4}}}})
+    phase(deploying, 2, "Waiting")
+    assert "once its time is over" in deploying.condition("Deploying")["message"]
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": None}}}})
+    phase(deploying, 3, "InForce")
+    assert driver.rollbacks == [{"to": 1}] and len(driver.asked) == 1
+    assert "it is program 1 again" in events(deploying)["ProgramRolledBack"]
+
+
+def test_a_rewind_is_asked_once_and_a_refusal_of_it_is_an_answer(deploying: Running) -> None:
+    kubectl, driver, before = deploying.kubectl, deploying.driver, uids(deploying)
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"least": 3}}}})
+    phase(deploying, 2, "InForce")
+    assert "with rewind the state goes back at once" in kubectl.refusal(
+        "patch", "sj/a", "--type=merge", "-p", '{"spec":{"deploy":{"rewind":true,"keep":"10m"}}}'
+    )
+    driver.refusal = "no checkpoint of this run is older than epoch 4"
+    back = {"pipeline": {"args": {"least": None}}, "deploy": {"rewind": True}}
+    kubectl.patch("sj/a", {"spec": back})
+    phase(deploying, 2, "Refused")
+    assert "no checkpoint of this run is older" in deploying.condition("Degraded")["message"]
+    driver.refusal = ""
+    kubectl.patch("sj/a", {"spec": {"deploy": {"probation": "0s"}}})  # tries it again
+    phase(deploying, 1, "InForce")
+    assert [one["rewind"] for one in driver.asked] == [False, True, True] and not driver.rollbacks
+    assert deploying.condition("Degraded")["status"] == "False" and uids(deploying) == before
 
 
 def test_an_edited_configmap_is_deployed_and_a_refusal_is_an_answer(deploying: Running) -> None:

@@ -6,15 +6,17 @@ It reads arguments, calls other rooms, and prints.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from ferry.contract.catalogue import SLOWER
 from ferry.contract.durations import milliseconds
 from ferry.contract.errors import Fault, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate
@@ -76,6 +78,20 @@ def deploy(
     keep: Annotated[
         str, typer.Option(metavar="TIME", help="Keep the present one up to date, for an exact rollback, such as 10m.")
     ] = "",
+    probation: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time in which the job goes back automatically, from the first rows on; the command waits for it. "
+            "[default: 30s, without waiting]",
+        ),
+    ] = "",
+    slower: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="TIMES", help="How many times longer than before its epochs may last meanwhile; 0: any time."
+        ),
+    ] = SLOWER,
     wait: Wait = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -89,11 +105,18 @@ def deploy(
     are written. After these epochs the new one goes on alone if no row differs; else the
     present one does, and the exit code is 2. Within `--keep`, a rollback goes on with state
     as if nothing had been deployed.
+
+    On probation, the job goes back automatically if rows violate an expectation of the program
+    (`.expect(...)`), if drivers die of it, or with `--slower` if its epochs last much longer.
     """
     if shadow and keep:
         raise SpecRefused("--shadow and --keep: choose one; a shadow leaves the present program in force")
     at_time = event_time(at_event_time) if at_event_time else None
     kept = milliseconds(keep, "--keep") / 1000 if keep else 0.0
+    seconds = milliseconds(probation, "--probation") / 1000 if probation else 0.0
+    more = {"shadow": shadow, "keep": kept, "at_time": at_time, "slower": slower}
+    if probation:
+        more["probation"] = seconds
     target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
     begin: Callable[[], int]
     deploys: JobPrograms
@@ -104,27 +127,32 @@ def deploy(
     if isinstance(target, Local):
         local = deploys = LocalDeploys(Path(target.entry.directory))
         fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
-        begin = partial(local.deploy, {**request, "at": at_epoch, "at_time": at_time, "shadow": shadow, "keep": kept})
+        size = local.state_bytes() if check else None
+        begin = partial(local.deploy, {**request, "at": at_epoch, **more})
     else:
-        if shadow or keep or at_event_time:
-            options = "--shadow, --keep and --at-event-time"
-            raise SpecRefused(f"{options}: only for jobs on this machine; a StreamJob has no field for them yet")
         remote = deploys = _remote(target)
         if file is not None and (beside := _remote_helpers(file)):
             say(f"{job}: the program imports {', '.join(beside)}: the job takes such modules from its image")
         wanted = remote.request(file, change)
-        fates = _patiently(job, lambda: remote.fates(wanted), deadline) if check else []
-        begin = partial(remote.deploy, wanted, at_epoch)
+        fates, size = _patiently(job, lambda: remote.fates(wanted), deadline) if check else [], None
+        fields = {"shadow": shadow or None, "keep": keep or None, "atEpoch": at_epoch or None, "atEventTime": at_time}
+        late = {"probation": probation or None, "slower": slower or None}
+        how = {name: value for name, value in {**fields, **late}.items() if value is not None}
+        begin = partial(remote.deploy, wanted, how)
     if fates and not as_json:
         show(_table(fates))
     if check:
         if as_json:
-            show_json({"job": job, "operators": [_fate(one) for one in fates]})
+            show_json({"job": job, "operators": [_fate(one) for one in fates], "stateBytes": size})
+        else:
+            print(_cost(fates, size, bool(shadow or kept)))
         return
     number = _patiently(job, begin, deadline)
     _await(job, deploys, number, deadline, as_json)
     if shadow:
         _await_verdict(job, deploys, number, as_json)
+    elif seconds:
+        _await_probation(job, deploys, number)
 
 
 @app.command()
@@ -132,22 +160,28 @@ def rollback(
     ctx: typer.Context,
     job: Job,
     to: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="An earlier program; see `versions`.")] = None,
+    rewind: Annotated[
+        bool, typer.Option("--rewind", help="Go back to the newest checkpoint before the present program.")
+    ] = False,
     wait: Wait = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Deploy an earlier program of a running job again; without `--to` the one before the present one.
 
     State goes forward: an operator keeps the present state, and an operator that returns goes on with its state as of the
-    epoch in which it was removed. On a cluster the spec names the earlier program again.
+    epoch in which it was removed. On a cluster the spec names the earlier program again. With `--rewind` state, sinks and
+    offsets go back to the newest checkpoint before the present program, and its program reads the records since again.
     """
     target, deadline = targets.find(ctx.obj, job), time.monotonic() + wait
     if isinstance(target, Local):
+        if rewind and to is not None:
+            raise SpecRefused("--rewind: leave out --to, because the checkpoint has its program")
         local = LocalDeploys(Path(target.entry.directory))
-        _await(job, local, _patiently(job, lambda: local.rollback(to), deadline), deadline, as_json)
-        return
+        number = _patiently(job, lambda: local.rollback(to, rewind), deadline)
+        return (_await_rewound if rewind else _await)(job, local, number, deadline, as_json)
     remote = _remote(target)
-    wanted = _patiently(job, lambda: remote.rolled_back(to), deadline)
-    _await(job, remote, _patiently(job, partial(remote.deploy, wanted), deadline), deadline, as_json)
+    wanted, how = _patiently(job, lambda: remote.rolled_back(to, rewind), deadline), {"rewind": True} if rewind else {}
+    _await(job, remote, _patiently(job, partial(remote.deploy, wanted, how), deadline), deadline, as_json)
 
 
 @app.command()
@@ -170,7 +204,10 @@ def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
             file,
             Path(record["folder"]).name if record["folder"] else "",
             ", ".join(record["operators"]),
-            record["refused"] or (_compared(record["compared"]) if record["compared"] else ""),
+            record["refused"]
+            or record.get("wentBack")
+            or record.get("failed")
+            or (_compared(record["compared"]) if record["compared"] else ""),
         )
         table.add_row(*map(Text, cells))
     show(table)
@@ -208,6 +245,18 @@ def _table(fates: list[OperatorFate]) -> Table:
     return table
 
 
+def _cost(fates: list[OperatorFate], size: int | None, both: bool) -> str:
+    """The cost of a deploy. `size`: bytes of all state, None if they are not known; `both`: two programs are to run."""
+    state = f"the state (at most {size / 1e6:,.1f} MB)" if size is not None else "the state"
+    if both:
+        return f"cost: {state} is copied while epochs go on, and then each epoch runs the operators of both programs"
+    if altered := [one.name for one in fates if one.fate == "altered"]:
+        return (
+            f"cost: {state} of {', '.join(altered)} is derived while epochs go on, and is kept twice until the switch"
+        )
+    return "cost: no state is rewritten"
+
+
 def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
     """The answer of the driver, which may be restarting. Raises Unreachable after the deadline."""
     shown = ""
@@ -223,9 +272,22 @@ def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
             time.sleep(LOOK_SECONDS)
 
 
-def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
-    """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
-    shown, answered = "", time.monotonic()
+def _await_probation(job: str, deploys: JobPrograms, number: int) -> None:
+    """Wait for the end of a probation. The exit code is 2 if the job goes back."""
+    for record, programs in _looks(deploys, number):
+        if why := record.get("wentBack") or record["refused"]:
+            _went_back(job, number, why)
+        if not record["probation"]:
+            return say(f"{job}: program {number} has passed its probation")
+        now = next((one for one in programs if one["state"] in IN_FORCE), record)
+        if now["number"] > number and now.get("settles") != number:
+            say(f"{job}: program {now['number']} is in force, and the probation of program {number} was not over")
+            raise typer.Exit(FAILED)
+
+
+def _looks(deploys: JobPrograms, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """A program and all programs, again and again. Raises Unreachable when no driver answers for WAIT_SECONDS."""
+    answered = time.monotonic()
     while True:
         try:
             programs, answered = deploys.programs(), time.monotonic()
@@ -233,17 +295,29 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
             programs = []
             if time.monotonic() > answered + WAIT_SECONDS:
                 raise
-        record = next((one for one in programs if one["number"] == number), None)
-        if record is not None:
-            compared = record["compared"]
-            if compared and (text := _compared(compared)) != shown:
-                say(f"{job}: {text}")
-                shown = text
-            if record["state"] != "shadow":
-                break
+        if (record := next((one for one in programs if one["number"] == number), None)) is not None:
+            yield record, programs
         time.sleep(LOOK_SECONDS * 2)
-    now = next(one["number"] for one in programs if one["state"] in IN_FORCE)
-    differs = not compared or bool(compared["missing"] or compared["more"])
+
+
+def _went_back(job: str, number: int, why: str) -> NoReturn:
+    say(f"{job}: the job goes back from program {number}: {why}")
+    raise typer.Exit(REFUSED)
+
+
+def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
+    """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
+    shown = ""
+    for record, programs in _looks(deploys, number):
+        compared = record["compared"]
+        if compared and (text := _compared(compared)) != shown:
+            say(f"{job}: {text}")
+            shown = text
+        if record["state"] != "shadow":
+            now = next(one["number"] for one in programs if one["state"] in IN_FORCE)
+            break
+    failed = record.get("failed", "")
+    differs = not compared or bool(compared["missing"] or compared["more"] or compared.get("violation") or failed)
     if as_json:
         show_json({"job": job, **record, "inForce": now})
     else:
@@ -251,10 +325,13 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
             print(f"  {example}")
         for name in compared.get("uncompared", ()):
             say(f"{job}: {name} was not compared")
+        if violation := compared.get("violation"):
+            say(f"{job}: {violation}")
         if not differs:
             print(f"{job}: no row differs: program {now} goes on, which is program {number} alone")
     if differs:
         ended = "the shadow is over" if compared else "the shadow was ended before its last epoch"
+        ended = f"the shadow's code failed: {failed}" if failed else ended
         say(f"{job}: {ended}, and program {now} goes on")
         raise typer.Exit(REFUSED)
 
@@ -262,6 +339,22 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
 def _compared(compared: dict[str, Any]) -> str:
     rows = f"{compared['rows']:,} rows of {compared['epochs']:,} epochs"
     return f"{rows}: {compared['missing']:,} are missing, {compared['more']:,} are more"
+
+
+def _await_rewound(job: str, deploys: JobPrograms, number: int, deadline: float, as_json: bool) -> None:
+    """Wait until the next driver has restored the state, with its program in force."""
+    while time.monotonic() < deadline:
+        with suppress(Unreachable):
+            record = next((one for one in deploys.programs() if one["number"] == number), {})
+            if record.get("state") in IN_FORCE:
+                if as_json:
+                    show_json({"job": job, **record})
+                else:
+                    print(f"{job}: program {number} is in force again, with the state before the rollback's program")
+                return
+        time.sleep(LOOK_SECONDS)
+    say(f"{job}: the state before is not restored yet: see `ferry status {job}`")
+    raise typer.Exit(FAILED)
 
 
 def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json: bool) -> None:
@@ -285,6 +378,10 @@ def _await(job: str, deploys: JobPrograms, number: int, deadline: float, as_json
                 show_json({"job": job, **record})
             say(f"{job}: program {number} is refused: {record['refused']}. The job goes on with its present program")
             raise typer.Exit(REFUSED)
+        if state == "over" and record is not None and record.get("wentBack"):
+            if as_json:
+                show_json({"job": job, **record})
+            _went_back(job, number, record["wentBack"])
         if state in ("in force", "over", "shadow") and record is not None:
             if as_json and state != "shadow":
                 show_json({"job": job, **record})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ferry.contract.errors import Refusal
+from ferry.contract import durations
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
 ClusterJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
@@ -18,13 +17,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def event_time(text: str) -> int:
-    """Milliseconds since 1970 of an event time in text form. Raises Refusal."""
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refusal(f"--at-event-time {text}: a time is 2026-11-22T10:00Z, or milliseconds since 1970") from None
-    if when.tzinfo is None:
-        raise Refusal(f"--at-event-time {text}: add the time zone: {text}Z, {text}+02:00")
-    return round(when.timestamp() * 1000)
+    """Milliseconds since 1970 of an event time in text form. Raises SpecRefused."""
+    return durations.event_time(text, "--at-event-time")

@@ -195,6 +195,8 @@ class DriverClient:
             answer = self._ask(method, url, secret, document)
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver did not answer the request {purpose}: {error}") from None
+        if answer.status_code == httpx.codes.LOCKED:
+            raise Unreachable(f"the driver takes the request {purpose} later: {_reason(answer)[:ANSWER_MAX]}")
         if not answer.is_success:
             raise DriverRefuses(
                 f"the driver refuses the request {purpose} with {answer.status_code}: {_reason(answer)[:ANSWER_MAX]}"

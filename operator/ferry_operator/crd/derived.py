@@ -91,14 +91,13 @@ def bounds_of(info: FieldInfo) -> list[Bounds]:
 def within(limits: Bounds) -> tuple[str, str]:
     """The rule and its message."""
     if limits.kind is Duration:
-        low, high = f"duration('{limits.low}')", f"duration('{limits.high}')"
-        return f"duration(self) >= {low} && duration(self) <= {high}", f"must be from {limits.low} to {limits.high}"
-    assert limits.high is None, "sizes have no upper bound yet"
-    value, message = "quantity(string(self))", f"must be at least {limits.low}"
-    rule = f"{value}.compareTo(quantity('{limits.low}')) >= 0"
-    return (
-        (f"{value}.compareTo(quantity('0')) == 0 || {rule}", f"{message}, or 0") if limits.or_zero else (rule, message)
-    )
+        is_zero, message = "duration(self) == duration('0s')", f"from {limits.low} to {limits.high}"
+        rule = f"duration(self) >= duration('{limits.low}') && duration(self) <= duration('{limits.high}')"
+    else:
+        assert limits.high is None, "sizes have no upper bound yet"
+        value, message = "quantity(string(self))", f"at least {limits.low}"
+        is_zero, rule = f"{value}.compareTo(quantity('0')) == 0", f"{value}.compareTo(quantity('{limits.low}')) >= 0"
+    return (f"{is_zero} || {rule}", f"must be 0 or {message}") if limits.or_zero else (rule, f"must be {message}")
 
 
 def _beyond(limits: Bounds, below: bool) -> str:

@@ -92,6 +92,25 @@ WRITTEN: tuple[Rule, ...] = (
         field_path=".workers",
     ),
     Rule(
+        "shadow-or-keep",
+        "spec.deploy",
+        "!has(self.shadow) || !has(self.keep)",
+        "choose one of shadow and keep: a shadow leaves the present program in force",
+        broken=in_spec(deploy={"shadow": 10, "keep": "10m"}),
+        valid=in_spec(deploy={"shadow": 10, "atEpoch": 1200}),
+        reason="FieldValueForbidden",
+        field_path=".keep",
+    ),
+    Rule(
+        "rewind-alone",
+        "spec.deploy",
+        "!has(self.rewind) || !self.rewind || !has(self.shadow) && !has(self.keep) && !has(self.atEpoch) && "
+        "!has(self.atEventTime)",
+        "with rewind the state goes back at once: leave out shadow, keep, atEpoch and atEventTime",
+        broken=in_spec(deploy={"rewind": True, "keep": "10m"}),
+        reason="FieldValueForbidden",
+    ),
+    Rule(
         "suspend-has-a-location",
         "spec",
         "!(self.suspend || self.workers == 0) || has(self.state.checkpoint.location)",

@@ -23,6 +23,7 @@ from ferry_operator.job.models_base import (
     never_running,
     restart,
 )
+from ferry_operator.job.models_deploy import DeployPolicy
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.models_kubernetes import Kubernetes
 from ferry_operator.job.models_parts import (
@@ -105,6 +106,10 @@ class Spec(SpecPart):
     """The program of a job, its size and its settings."""
 
     pipeline: Pipeline = Field(description="The program.")
+    deploy: DeployPolicy = Field(
+        default_factory=DeployPolicy,
+        description="How a changed program is deployed; on one machine `ferry deploy` has options.",
+    )
     workers: int = Field(
         default=2,
         ge=0,

@@ -159,9 +159,9 @@ class Bounds:
         if self.or_zero and amount(value) == 0:
             return value
         if amount(value) < amount(least) or (most is not None and amount(value) > amount(most)):
-            raise ValueError(
-                f"must be at least {self.low!r}" if most is None else f"must be between {self.low!r} and {self.high!r}"
-            )
+            zero = "0 or " if self.or_zero else ""
+            bounds = f"at least {self.low!r}" if most is None else f"between {self.low!r} and {self.high!r}"
+            raise ValueError(f"must be {zero}{bounds}")
         return value
 
 
@@ -172,9 +172,9 @@ def amount(value: Text) -> float:
     )
 
 
-def between(low: str, high: str) -> AfterValidator:
-    """The duration lies in [low, high]."""
-    return AfterValidator(Bounds(Duration, low, high))
+def between(low: str, high: str, or_zero: bool = False) -> AfterValidator:
+    """The duration lies in [low, high], or is zero if `or_zero` allows zero."""
+    return AfterValidator(Bounds(Duration, low, high, or_zero))
 
 
 def at_least(low: str, or_zero: bool = False) -> AfterValidator:

@@ -131,7 +131,9 @@ class ProgramReport(_Report):
         description="Whether the wanted program is in force, is being deployed, was refused, or cannot be deployed yet."
     )
     message: str = Field(
-        default="", max_length=MESSAGE_MAX, description="The phase of a deploy, or why it was refused."
+        default="",
+        max_length=MESSAGE_MAX,
+        description="The phase of a deploy, how a shadow compares, or why the program was refused.",
     )
     again: int | None = Field(default=None, ge=1, description="Number of an equal program that was in force before.")
 

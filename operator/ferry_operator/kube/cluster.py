@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from ferry.contract.addresses import netloc
+from ferry.contract.catalogue import PROBATION_SECONDS, SLOWER
 from ferry.contract.errors import Unreachable
 from ferry.contract.settings import SETTINGS
 from ferry_operator.control import decide as d
@@ -121,11 +122,12 @@ class KubeCluster:
                 return self._change_job({"annotations": dict(annotations)}, {})
             case s.Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
-            case s.DeployProgram(program, at):
-                self._deploy(program, at)
+            case s.DeployProgram(program):
+                self._deploy(program)
+            case s.ReturnToProgram(number):
+                self._roll_back(f"to return to program {number}", {"to": number})
             case s.WithdrawProgram(number):
-                url = f"{self._url('a withdrawal')}/rollback"
-                self.driver_client.call("POST", url, self._key(), f"to withdraw program {number}", {})
+                self._roll_back(f"to withdraw program {number}", {"withdraw": number})
             case s.NoteProgram(pod, identity):
                 self._annotate(pod, {names.PROGRAM: identity})
             case s.RequestCheckpoint(request):
@@ -225,13 +227,23 @@ class KubeCluster:
         known = self.view.begins_with == SETTINGS or (epoch if epoch is not None else -1) < 0
         return program.identity if program is not None and known else ""
 
-    def _deploy(self, program: WantedProgram, at: int) -> None:
+    def _roll_back(self, what: str, document: Doc) -> None:
+        self.driver_client.call("POST", f"{self._url('a withdrawal')}/rollback", self._key(), what, document)
+
+    def _deploy(self, program: WantedProgram) -> None:
         """Ask the driver for a program. It answers later: in its status."""
+        how = program.how
         document = {
             "module": program.module,
             "file": program.file,
             "arguments": program.arguments,
-            "at": at,
+            "at": how.at_epoch or 0,
+            "at_time": how.at_event_time,
+            "shadow": how.shadow or 0,
+            "keep": how.keep.seconds if how.keep is not None else 0.0,
+            "probation": how.probation.seconds if how.probation is not None else PROBATION_SECONDS,
+            "slower": how.slower if how.slower is not None else SLOWER,
+            "rewind": bool(how.rewind),
             "attempt": program.attempt,
             "text": program.text.text if program.text is not None else "",
         }

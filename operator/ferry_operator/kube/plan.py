@@ -10,9 +10,9 @@ from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import pending
 from ferry_operator.kube.observe import placeholders
-from ferry_operator.kube.observe.annotations import deploy_at, stale_annotations
+from ferry_operator.kube.observe.annotations import stale_annotations
 from ferry_operator.kube.observe.lifecycle import end_message
-from ferry_operator.kube.observe.program import IN_FORCE, is_answered, under_way
+from ferry_operator.kube.observe.program import IN_FORCE, ends, is_answered, is_obsolete, kept, under_way
 from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
 from ferry_operator.kube.observe.readiness import proven, ready
 from ferry_operator.kube.observe.suspension import Stage, has_suspended, last_words, never_began
@@ -159,14 +159,19 @@ def _deploy(view: JobView) -> Iterator[s.Step]:
             yield s.NoteProgram(driver, program.identity)
         elif noted not in (None, program.identity) and ready(view):
             yield s.ReplaceDriver(driver, "the program has changed, and the release in its image deploys no programs")
+    elif ends(status):
+        return
+    elif (other := under_way(status)) is not None and is_obsolete(other, program, status.programs[0]):
+        yield s.WithdrawProgram(other.number)
     elif is_answered(program, status):
         if noted != program.identity:
             yield s.NoteProgram(driver, program.identity)
-    elif (other := under_way(status)) is not None:
-        if other.identity != program.identity:
-            yield s.WithdrawProgram(other.number)
-    elif status.programs[0].state == IN_FORCE:
-        yield s.DeployProgram(program, deploy_at(view.seen.annotations) or 0)
+    elif other is None and status.programs[0].state == IN_FORCE:
+        before = kept(status)
+        if before is None:
+            yield s.DeployProgram(program)
+        elif before.identity == program.identity and not program.how.rewind:
+            yield s.ReturnToProgram(before.number)
 
 
 def _refusal(view: JobView) -> s.RefuseSpec | None:

@@ -12,6 +12,7 @@
 | ReplaceDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
 | CreatePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
 | DeployProgram | the driver has another program in force than the spec wants, and has not refused the wanted one |
+| ReturnToProgram | the spec names the program that is kept beside the one in force |
 | WithdrawProgram | the driver deploys a program that the spec does not want any more |
 | NoteProgram | the driver has answered for the program of the spec: an edit after its failure starts the job again |
 | RequestCheckpoint | a user requests a checkpoint, and the driver does not know the request |
@@ -107,10 +108,16 @@ class MarkWithoutSurge:
 
 @dataclass(frozen=True, slots=True)
 class DeployProgram:
-    """Ask the driver to deploy a program, `at` this epoch at the earliest."""
+    """Ask the driver to deploy a program."""
 
     program: WantedProgram
-    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnToProgram:
+    """Go back to the program that is kept."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +203,7 @@ Step = (
     | RemoveAnnotations
     | Rescale
     | DeployProgram
+    | ReturnToProgram
     | WithdrawProgram
 )
 
@@ -235,8 +243,11 @@ def describe(step: Step) -> str:
             texts = ((names.PLAN, "the plan"), (names.DRAIN, "drains of workers"))
             obsolete = " and ".join(text for key, text in texts if key in annotations)
             return f"the size of the job has changed: remove {obsolete} for the old size"
-        case DeployProgram(program, at):
-            return f"deploy {program.file or program.module}" + (f" with epoch {at} or later" if at else "")
+        case DeployProgram(program):
+            how = f" with {program.how.words}" if program.how.words else ""
+            return f"deploy {program.file or program.module}{how}"
+        case ReturnToProgram(number):
+            return f"return to program {number}, which is kept"
         case WithdrawProgram(number):
             return f"withdraw program {number}"
         case Suspend(_):

@@ -31,11 +31,18 @@ class LocalDeploys:
         self._directory = directory
         self._settings = RunSettings.read(directory / "run.json")
         self._client = DriverClient()
+        self._asked: dict[int, Document] = {}
+        self._leaves: int | None = None
+        """The program to leave by a rewind: the request may be repeated to a driver that has left it already."""
 
     def programs(self) -> list[Document]:
-        """All programs that the driver remembers, the newest first. Raises DriverRefuses, Unreachable."""
-        found: list[Document] = self._call("GET", "programs", "for its programs")
-        return found
+        """All programs that the driver remembers, the newest first. Raises DriverRefuses, Unreachable.
+
+        Without a program that has the number of a deploy from here and is another one: the driver has died before it had
+        journaled the deploy, and the next driver has used the number again.
+        """
+        listed: list[Document] = self._call("GET", "programs", "for its programs")
+        return [one for one in listed if one.items() >= self._asked.get(one["number"], {}).items()]
 
     def compared(
         self, file: Path | None, change: Callable[[Document], Document], wait: float
@@ -47,9 +54,7 @@ class LocalDeploys:
         """
         answer = self._call("GET", "catalogue", "for its operators")
         catalogue = Catalogue.load(answer["catalogue"])
-        now = next((one for one in self.programs() if one["state"] in IN_FORCE), None)
-        if now is None:
-            raise Unreachable("the driver does not know its program yet")
+        now = self._now()
         arguments = change(dict(now["arguments"]))
         module, path, folder = now["module"], now["file"], now["folder"]
         if file is not None:
@@ -63,13 +68,35 @@ class LocalDeploys:
         diff = program_diff(catalogue, answer["inForce"], operators)
         return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}
 
+    def state_bytes(self) -> int:
+        """Bytes of all state as its leaders have it, without replicas. Raises DriverRefuses, Unreachable."""
+        load = self._call("GET", "status", "for the size of its state")["load"]
+        return int(sum(size for _, size in load["vnodes"]))
+
     def deploy(self, request: Document) -> int:
         """Begin a deploy; the number of the program. Raises DriverRefuses, Unreachable."""
-        return int(self._call("PUT", "program", "to deploy a program", request)["number"])
+        number = int(self._call("PUT", "program", "to deploy a program", request)["number"])
+        self._asked[number] = {
+            name: request[name] for name in ("module", "file", "folder", "arguments") if name in request
+        }
+        return number
 
-    def rollback(self, to: int | None) -> int:
-        """Deploy an earlier program again; its new number. Raises DriverRefuses, Unreachable."""
-        return int(self._call("POST", "rollback", "to roll back", {"to": to})["number"])
+    def rollback(self, to: int | None, rewind: bool = False) -> int:
+        """Deploy an earlier program again; its new number. Raises DriverRefuses, Unreachable.
+
+        `rewind`: go back to the state before the program in force; the number of its program, which it keeps.
+        """
+        body: Document = {"to": to}
+        if rewind:
+            self._leaves = self._leaves or int(self._now()["number"])
+            body |= {"rewind": True, "leaves": self._leaves}
+        return int(self._call("POST", "rollback", "to roll back", body)["number"])
+
+    def _now(self) -> Document:
+        now = next((one for one in self.programs() if one["state"] in IN_FORCE), None)
+        if now is None:
+            raise Unreachable("the driver does not know its program yet")
+        return now
 
     def _call(self, method: str, path: str, purpose: str, document: Document | None = None) -> Any:
         try:

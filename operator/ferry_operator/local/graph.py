@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 Plan = dict[str, Any]
@@ -59,9 +60,20 @@ def _when(operator: Plan) -> str:
     if window is None:
         return (f", keys are forgotten after {span(operator['ttl_ms'])}" if operator["ttl_ms"] else "") + rows
     slide = f" every {span(window['slide_ms'])}" if window["slide_ms"] != window["size_ms"] else ""
-    return f", in windows of {span(window['size_ms'])}{slide}" + (
+    times = "".join(
+        f" {word} {_time(operator[name])}" for name, word in (("since", "from"), ("until", "until")) if name in operator
+    )
+    return f", in windows of {span(window['size_ms'])}{slide}{times}" + (
         rows or ", each once, when the watermark passes its end"
     )
+
+
+def _time(milliseconds: int) -> str:
+    """A time since 1970; years beyond 9999 have no date."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
 
 
 def _read(read: Plan) -> str:

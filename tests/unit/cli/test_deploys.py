@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import Catalogue, ProgramRecord, first_catalogue
+from ferry.contract.catalogue import Beside, Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry.contract.journals import packed as packed_table
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.program_diff import OperatorFate
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.routing import Group, Table, Version
+from ferry_operator.cli.deploys import _cost
 from ferry_operator.cli.remote.deploys import RemoteDeploys, helpers
 from ferry_operator.cli.remote.remote import RemoteJob
-from ferry_operator.kube.api import names
-from ferry_operator.kube.api.port import CONFIG_MAPS, JOBS
+from ferry_operator.kube.api.port import CONFIG_MAPS, JOBS, ApiError
 from ferry_operator.kube.observe.program import Text
 from tests.unit.cli.fakes.fake_user import FakeUser, user
 
@@ -55,8 +56,12 @@ class Rig:
         self.in_force = number if since is not None else self.in_force
 
     @property
+    def spec(self) -> Any:
+        return self.api.api.objects[JOBS, "nbq5"]["spec"]
+
+    @property
     def pipeline(self) -> Any:
-        return self.api.api.objects[JOBS, "nbq5"]["spec"]["pipeline"]
+        return self.spec["pipeline"]
 
 
 @pytest.fixture
@@ -71,15 +76,16 @@ def test_a_file_gets_a_configmap_of_its_own_and_the_spec_names_it(rig: Rig, tmp_
     wanted = rig.deploys.request(file, least)
     for _ in range(2):
         with pytest.raises(Unreachable, match="the operator asks the driver"):
-            rig.deploys.deploy(wanted, 1200)
+            rig.deploys.deploy(wanted, {"atEpoch": 1200})
     assert rig.pipeline == {"configMap": {"name": f"nbq5-{text.hash}", "key": "sales.py"}, "args": {"least": 3}}
-    assert rig.api.api.objects[JOBS, "nbq5"]["metadata"]["annotations"][names.DEPLOY_AT] == "1200"
+    assert rig.spec["deploy"] == {"atEpoch": 1200}
     made = rig.api.api.objects[CONFIG_MAPS, f"nbq5-{text.hash}"]
     assert made["data"] == {"sales.py": "VALUE = 1\n"} and made["immutable"]
     assert made["metadata"]["ownerReferences"][0]["name"] == "nbq5"
     assert len(rig.api.written) == 1, "a repeated request writes nothing"
-    rig.has(2, folder=f"/run/{text.hash}", file="configmap/x/sales.py", arguments={"least": 3}, text=text.packed)
-    assert rig.deploys.deploy(wanted, 1200) == 2
+    record = {"folder": f"/run/{text.hash}", "file": "configmap/x/sales.py", "arguments": {"least": 3}}
+    rig.has(2, text=text.packed, attempt="atEpoch=1200", **record)
+    assert rig.deploys.deploy(wanted, {"atEpoch": 1200}) == 2
     assert [(one["number"], one["state"]) for one in rig.deploys.programs()] == [(2, "deploying"), (1, "in force")]
 
 
@@ -90,6 +96,46 @@ def test_arguments_change_alone(rig: Rig) -> None:
     rig.has(2, module="jobs.nbq5", arguments={"least": 3}, refused="no such argument")
     assert rig.deploys.deploy(rig.deploys.request(None, kept)) == 2
     assert rig.deploys.programs()[0]["refused"] == "no such argument"
+
+
+def test_options_are_in_the_spec_and_the_next_deploy_removes_them(rig: Rig) -> None:
+    def deployed(**how: Any) -> int:
+        return rig.deploys.deploy(rig.deploys.request(None, least), how)
+
+    with pytest.raises(Unreachable):
+        deployed(shadow=5)
+    assert rig.spec["deploy"] == {"shadow": 5}
+    with pytest.raises(SpecRefused, match=r"spec\.deploy: keep"):
+        deployed(keep="soon")
+    record: dict[str, Any] = {"module": "jobs.nbq5", "arguments": {"least": 3}, "attempt": "shadow=5"}
+    compared = {"rows": 3, "epochs": 5, "missing": 1, "more": 0}
+    rig.has(2, 5, beside=Beside(1, 5, 0.0), **record)
+    assert deployed(shadow=5) == 2
+    assert [one["state"] for one in rig.deploys.programs()] == ["shadow", "in force"]
+    assert rig.deploys.rolled_back(None).identity == FIRST.programs[0].identity
+    rig.has(2, 5, beside=Beside(1, 5, 0.0), compared=compared, **record)
+    rig.has(3, 9, module="jobs.nbq5", base=2, settles=1)
+    assert deployed(shadow=5) == 2, "its rows differed: that is the answer"
+    with pytest.raises(Unreachable):
+        deployed()
+    assert rig.spec["deploy"] == {}, "without the shadow it is another deploy"
+    rig.has(4, 12, beside=Beside(3, 0, 60.0), module="jobs.nbq5", arguments={"least": 3})
+    assert deployed() == 4
+    assert [one["state"] for one in rig.deploys.programs()][:2] == ["in force", "kept"]
+    assert rig.deploys.rolled_back(None).identity == FIRST.programs[0].identity
+    with pytest.raises(Refusal, match="program 4 runs beside another one"):
+        rig.deploys.rolled_back(None, rewind=True)
+
+
+def test_a_cluster_that_does_not_know_the_options_gets_no_program(rig: Rig) -> None:
+    """It would prune them, and the program would be in force at once."""
+    rig.api.dry_run = lambda kind, name, document: rig.api.get(kind, name)  # type: ignore[method-assign]
+    for refuses in (None, ApiError(400, "BadRequest", 'strict decoding error: unknown field "spec.deploy"')):
+        rig.api.refuses = refuses
+        with pytest.raises(Refusal, match="apply crds"):
+            rig.deploys.deploy(rig.deploys.request(None, least), {"shadow": 5})
+        rig.api.dry_run = FakeUser.dry_run.__get__(rig.api)  # type: ignore[method-assign]
+    assert not rig.api.written
 
 
 def test_a_rollback_names_the_earlier_program_in_the_spec(rig: Rig) -> None:
@@ -107,6 +153,33 @@ def test_a_rollback_names_the_earlier_program_in_the_spec(rig: Rig) -> None:
     rig.has(4, module="jobs.slow", arguments={})
     assert rig.deploys.deploy(rig.deploys.rolled_back(None)) == 3, "a deploy under way is given up"
     assert rig.pipeline == {"module": "jobs.other", "args": {"most": 4}}
+
+
+def test_a_program_that_the_job_left_is_not_awaited_again(rig: Rig) -> None:
+    rig.has(2, 5, module="jobs.nbq5", arguments={"least": 3})
+    rig.has(3, 9, module="jobs.nbq5", back_from=2, because="cents are negative")
+    wanted = rig.deploys.request(None, least)
+    assert rig.deploys.deploy(wanted) == 2
+    assert [one["wentBack"] for one in rig.deploys.programs()] == ["", "cents are negative", ""]
+    rig.has(4, 12, module="jobs.nbq5", arguments={}, back_from=2, because="cents are negative")
+    with pytest.raises(Refusal, match="program 4 has the text of program 1: the spec would not change"):
+        rig.deploys.rolled_back(1, rewind=True)
+    rig.has(4, 12, module="jobs.nbq5", back_from=2, because="cents are negative")
+    with pytest.raises(Unreachable, match="the operator asks the driver"):
+        rig.deploys.deploy(wanted, {"probation": "0s"})
+
+
+def test_a_rewind_is_an_option_of_the_deploy_of_the_program_before(rig: Rig) -> None:
+    rig.has(2, 5, module="jobs.nbq5", arguments={"least": 3})
+    wanted, how = rig.deploys.rolled_back(None, rewind=True), {"rewind": True}
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(wanted, how)
+    assert rig.spec["deploy"] == how and rig.pipeline["module"] == "jobs.nbq5"
+    before = rig.catalogue
+    rig.has(3, module="jobs.nbq5", attempt="rewind=True", refused="no checkpoint is older")
+    assert rig.deploys.deploy(wanted, how) == 3
+    rig.catalogue, rig.in_force = before.with_program(replace(before.programs[1], rewound=True)), 1
+    assert rig.deploys.deploy(wanted, how) == 1, "the next driver has restored the checkpoint"
 
 
 def test_what_cannot_be_rolled_back_is_refused(rig: Rig) -> None:
@@ -170,3 +243,10 @@ def test_modules_beside_the_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("STEP = 1\n")
     (tmp_path / "job.py").write_text("import json\nimport helper\n")
     assert helpers(tmp_path / "job.py") == ["helper"]
+
+
+def test_a_check_tells_the_cost() -> None:
+    kept, altered = OperatorFate("more", "kept", "keeps its state"), OperatorFate("sales", "altered", "gains m")
+    assert _cost([kept], 5, False) == "cost: no state is rewritten"
+    assert _cost([kept, altered], 2_500_000, False).startswith("cost: the state (at most 2.5 MB) of sales is derived")
+    assert _cost([kept], None, True).startswith("cost: the state is copied while epochs go on, and then each epoch")

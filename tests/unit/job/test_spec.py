@@ -117,7 +117,7 @@ REFUSED = [
         "spec.handover.strategy: 'batch' is not allowed; must be 'all-at-once', 'batched', 'fluid' or 'optimized'; "
         "did you mean 'batched'?",
     ),
-    ("handover: {bandwidth: 1}", "spec.handover.bandwidth: 1: must be at least '64Ki'"),
+    ("handover: {bandwidth: 1}", "spec.handover.bandwidth: 1: must be 0 or at least '64Ki'"),
     ("transport: {mode: ib}", "spec.transport.mode: 'ib' is not allowed; must be 'auto', 'rdma' or 'tcp'"),
     (
         "failure: {heartbeat: 2s, timeout: 4s}",

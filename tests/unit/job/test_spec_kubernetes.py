@@ -139,7 +139,7 @@ def test_what_is_no_share_of_cpus(text: str) -> None:
 
 def test_zero_bandwidth_is_unlimited_and_nothing_else_below_the_bound_is_allowed() -> None:
     assert check(handover={"bandwidth": 0}).handover.bandwidth == "0"
-    assert "must be at least '64Ki'" in refusal(handover={"bandwidth": 1})
+    assert "must be 0 or at least '64Ki'" in refusal(handover={"bandwidth": 1})
 
 
 def test_the_command_line_wins_over_the_job_file() -> None:

@@ -67,20 +67,20 @@ def view(*programs: ProgramStatus, of: Doc = NEW, noted: str = "", ended: Ended 
 
 
 def steps(of: JobView) -> list[s.Step]:
-    kinds = s.DeployProgram | s.WithdrawProgram | s.NoteProgram | s.ReplaceDriver
+    kinds = s.DeployProgram | s.ReturnToProgram | s.WithdrawProgram | s.NoteProgram | s.ReplaceDriver
     return [step for step in plan(of, 0) if isinstance(step, kinds)]
 
 
 @pytest.mark.parametrize(
     ("programs", "expected"),
     [
-        pytest.param((ONE,), [s.DeployProgram(program(), 0)], id="another one is in force"),
+        pytest.param((ONE,), [s.DeployProgram(program())], id="another one is in force"),
         pytest.param((ONE, reported(2, NEW, "loading")), [], id="on its way"),
         pytest.param((ONE, reported(2, NEW, "wanted")), [], id="wanted by the driver before"),
         pytest.param((ONE, reported(2, document(OLD, cores=1, pipeline={"module": "x"}), "loading")), [s.WithdrawProgram(2)], id="obsolete"),
         pytest.param((replace(ONE, state="first epoch"),), [], id="the one before may still be taken back"),
-        pytest.param((ONE, reported(2, document(OLD, pipeline={"module": "x"}), "refused")), [s.DeployProgram(program(), 0)], id="another one was refused"),
-        pytest.param((ONE, reported(2, NEW, "refused", attempt="7")), [s.DeployProgram(program(), 0)], id="refused before the nonce"),
+        pytest.param((ONE, reported(2, document(OLD, pipeline={"module": "x"}), "refused")), [s.DeployProgram(program())], id="another one was refused"),
+        pytest.param((ONE, reported(2, NEW, "refused", attempt="7")), [s.DeployProgram(program())], id="refused before the nonce"),
     ],
 )  # fmt: skip
 def test_what_the_driver_is_asked(programs: tuple[ProgramStatus, ...], expected: list[s.Step]) -> None:
@@ -89,8 +89,8 @@ def test_what_the_driver_is_asked(programs: tuple[ProgramStatus, ...], expected:
 
 @pytest.mark.parametrize(
     "programs",
-    [(reported(2, NEW),), (ONE, reported(2, NEW, "refused"))],
-    ids=["in force", "refused"],
+    [(reported(2, NEW),), (ONE, reported(2, NEW, "refused")), (reported(3, OLD), reported(2, NEW, "refused"))],
+    ids=["in force", "refused", "the job went back from it"],
 )
 def test_an_answer_is_noted_on_the_pod_and_nothing_is_asked_again(programs: tuple[ProgramStatus, ...]) -> None:
     (noted,) = steps(view(*programs))
@@ -98,14 +98,67 @@ def test_an_answer_is_noted_on_the_pod_and_nothing_is_asked_again(programs: tupl
     assert steps(view(*programs, noted=program().identity)) == []
 
 
-def test_a_program_is_deployed_with_the_epoch_of_the_annotation() -> None:
-    later = document(OLD, pipeline={"module": "jobs.nbq5", "args": {"least": 3}})
-    later["metadata"]["annotations"] = {names.DEPLOY_AT: "1200"}
-    assert steps(view(ONE, of=later)) == [s.DeployProgram(program(), 1200)]
-    later["metadata"]["annotations"] = {names.DEPLOY_AT: "soon"}
-    bad = view(ONE, of=later)
-    assert steps(bad) == [s.DeployProgram(program(), 0)]
-    assert ["no epoch such as '1200'" in one.message for one in bad.ignored] == [True]
+SHADOWED = document(NEW, pipeline=NEW["spec"]["pipeline"], deploy={"shadow": 5})
+OTHER = document(OLD, pipeline={"module": "jobs.other"})
+BACK = document(OLD, deploy={"rewind": True})
+
+
+def answered(number: int, of: Doc, state: str, **more: Any) -> ProgramStatus:
+    return reported(number, of, state, attempt=program(of).attempt, **more)
+
+
+@pytest.mark.parametrize(
+    ("of", "programs", "expected"),
+    [
+        pytest.param(SHADOWED, (ONE,), [s.DeployProgram(program(SHADOWED))], id="with its options"),
+        pytest.param(SHADOWED, (ONE, answered(2, SHADOWED, "first epoch")), [], id="a shadow's first epoch"),
+        pytest.param(SHADOWED, (ONE, answered(2, SHADOWED, "shadow")), [], id="a shadow"),
+        pytest.param(NEW, (ONE, answered(2, SHADOWED, "shadow")), [s.WithdrawProgram(2)], id="no shadow any more"),
+        pytest.param(OLD, (ONE, answered(2, SHADOWED, "shadow")), [s.WithdrawProgram(2)], id="rolled back"),
+        pytest.param(OTHER, (ONE, answered(2, SHADOWED, "shadow")), [s.WithdrawProgram(2)], id="another program meanwhile"),
+        pytest.param(OTHER, (ONE, answered(2, SHADOWED, "shadow"), reported(3, OLD, "loading")), [], id="it ends"),
+        pytest.param(NEW, (ONE, answered(3, SHADOWED, "refused")), [s.DeployProgram(program())], id="in spite of a difference"),
+        pytest.param(SHADOWED, (ONE, answered(2, SHADOWED, "over")), [s.DeployProgram(program(SHADOWED))], id="after a withdrawal"),
+        pytest.param(OLD, (reported(2, NEW), reported(1, OLD, "kept")), [s.ReturnToProgram(1)], id="back to a kept program"),
+        pytest.param(OLD, (reported(2, NEW, "first epoch"), reported(1, OLD, "kept")), [], id="not before its first epoch"),
+        pytest.param(OLD, (reported(2, NEW), reported(1, OLD, "kept"), reported(3, OLD, "loading")), [], id="on its way back"),
+        pytest.param(OTHER, (reported(2, NEW), reported(1, OLD, "kept")), [], id="once its time is over"),
+        pytest.param(BACK, (reported(2, NEW),), [s.DeployProgram(program(BACK))], id="back to a checkpoint"),
+        pytest.param(BACK, (reported(2, NEW), reported(1, OLD, "kept")), [], id="to a checkpoint once nothing is kept"),
+        pytest.param(BACK, (reported(2, NEW), answered(3, BACK, "rewinding")), [], id="on its way to a checkpoint"),
+    ],
+)  # fmt: skip
+def test_options_of_a_deploy(of: Doc, programs: tuple[ProgramStatus, ...], expected: list[s.Step]) -> None:
+    assert steps(view(*programs, of=of, noted=program(of).identity)) == expected
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        pytest.param((reported(3, OLD), answered(2, SHADOWED, "refused")), id="its rows differed"),
+        pytest.param((reported(3, SHADOWED),), id="no row differed"),
+        pytest.param(
+            (ONE, answered(2, SHADOWED, "shadow"), answered(3, SHADOWED, "refused")), id="it cannot go on alone"
+        ),
+    ],
+)
+def test_the_end_of_a_shadow_is_an_answer(programs: tuple[ProgramStatus, ...]) -> None:
+    (noted,) = steps(view(*programs, of=SHADOWED))
+    assert isinstance(noted, s.NoteProgram)
+    assert steps(view(*programs, of=SHADOWED, noted=program().identity)) == []
+
+
+def test_a_kept_program_does_not_disturb_the_one_in_force() -> None:
+    of = document(NEW, pipeline=NEW["spec"]["pipeline"], deploy={"keep": "10m"})
+    assert steps(view(reported(2, of), reported(1, OLD, "kept"), of=of, noted=program().identity)) == []
+
+
+def test_options_are_words_of_the_attempt() -> None:
+    of = document(NEW, restartNonce=7, deploy={"keep": "10m", "atEpoch": 1200})
+    assert program(of).attempt == "7 keep=10m atEpoch=1200"
+    assert (program(NEW).attempt, program(document(NEW, restartNonce=7)).attempt) == ("", "7")
+    with pytest.raises(spec.JobRefused, match="choose one of 'shadow' and 'keep'"):
+        spec.check(document(NEW, deploy={"keep": "10m", "shadow": 3}))
 
 
 def test_a_driver_of_an_older_release_is_replaced_for_another_program() -> None:
@@ -234,6 +287,41 @@ def test_the_chart_says_which_configmaps_jobs_may_name() -> None:
             (ONE, reported(2, NEW, "refused", refused="no")), "Refused", "program 2: no", "False", id="refused"
         ),
         pytest.param((ONE,), "Waiting", "the operator asks the driver", "True", id="not asked yet"),
+        pytest.param(
+            (ONE, reported(2, NEW, "shadow", compared="40 % of its epochs are compared, and no row differs")),
+            "Deploying",
+            "program 2: shadow; 40 % of its epochs",
+            "True",
+            id="shadow",
+        ),
+        pytest.param(
+            (reported(3, OLD), reported(2, NEW, "refused", refused="as a shadow, of 3 rows")),
+            "Refused",
+            "program 2: as a shadow, of 3 rows",
+            "False",
+            id="dropped",
+        ),
+        pytest.param(
+            (reported(3, NEW, compared="0 of 3 rows of 2 epochs differ"),),
+            "InForce",
+            "as a shadow, 0 of 3 rows",
+            "False",
+            id="equal",
+        ),
+        pytest.param(
+            (reported(2, NEW), reported(1, OLD, "kept")),
+            "InForce",
+            "program 1 is kept",
+            "False",
+            id="keeps another one",
+        ),
+        pytest.param(
+            (reported(2, OTHER), reported(1, OLD, "kept")),
+            "Waiting",
+            "program 1 is kept beside program 2: the program of the spec is deployed once",
+            "True",
+            id="waits for the end of a kept one",
+        ),
     ],
 )
 def test_the_status_has_the_program(programs: tuple[ProgramStatus, ...], phase: str, message: str, truth: str) -> None:
@@ -252,9 +340,15 @@ def test_another_program_in_force_is_an_event() -> None:
 
     def notices(*programs: ProgramStatus) -> list[tuple[str, str]]:
         after = report(view(*programs, of=known), [], 1, "ferry:1")
-        return [(n.reason, n.message) for n in changes(after) if n.reason.startswith("Program")]
+        return [(n.reason, n.message) for n in changes(after) if n.reason.startswith(("Program", "Shadow"))]
 
     assert notices(ONE) == [] == notices(ONE, reported(2, NEW, "refused"))
     assert notices(reported(2, NEW)) == [("ProgramDeployed", "program 2 is in force from epoch 20 on")]
+    shadow = reported(2, NEW, "shadow", compared="0 % of its epochs are compared, and no row differs")
+    begun = "program 2 runs beside program 1: its rows are compared, and not written"
+    assert notices(ONE, shadow) == [("ShadowBegun", begun)]
+    compared = "0 of 3 rows of 2 epochs differ"
+    equal = f"program 3 is in force from epoch 30 on; as a shadow, {compared}"
+    assert notices(reported(3, NEW, compared=compared)) == [("ProgramDeployed", equal)]
     again = "program 3 is in force from epoch 30 on; it is program 1 again"
     assert notices(reported(3, NEW, again=1)) == [("ProgramRolledBack", again)]

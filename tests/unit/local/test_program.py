@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.run_directory import PROGRAMS
+from ferry.process.classes import class_of
+from ferry.system import user_module
 from ferry.system.user_module import MODULES
 from ferry_operator.local import program
 
@@ -181,3 +185,26 @@ def test_two_programs_of_one_process_share_no_module(folder: Path) -> None:
         [sys.executable, "-P", "-c", TASK, copies[0], pickled], cwd=folder, capture_output=True, text=True
     )
     assert task.stdout == "[('oldold', False, 'old'), ('newnew', False, 'new')]\n", task.stderr
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_thread_waits_for_a_module_that_another_thread_imports(tmp_path: Path, is_copied: bool) -> None:
+    """An instance loads a program while its loop, or a rehearsal of another program, asks for a class."""
+    file = tmp_path / "my jobs.v2.py"
+    file.write_text(f"import time\ntime.sleep(0.5)\nCOPIED = {is_copied}\nclass Late: pass\n")
+    pipeline: tuple[str | None, ...] = (None, str(file))
+    if is_copied:
+        pipeline = (
+            *pipeline,
+            str(user_module.ProgramCopy.write_text(tmp_path / "programs", str(file), file.read_bytes())),
+        )
+    began = set(sys.modules)
+    with ThreadPoolExecutor(4) as pool:
+        loads = [pool.submit(user_module.load, *pipeline) for _ in range(2)]
+        while not (names := [name for name in set(sys.modules) - began if name.startswith("ferry_pipeline_my_jobs")]):
+            assert not loads[0].done(), "the module is loaded under another name"
+            time.sleep(0.001)
+        classes = [pool.submit(class_of, f"{names[0]}:Late") for _ in range(2)]
+        assert len({loaded.result() for loaded in loads}) == 1
+        assert {each.result().__name__ for each in classes} == {"Late"}
+    assert class_of(f"{names[0]}:Late").__module__ == names[0]

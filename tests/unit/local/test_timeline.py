@@ -294,3 +294,23 @@ def test_a_warning_is_shown_when_it_comes_and_at_the_end() -> None:
     console = Console(width=200, file=io.StringIO())
     console.print(show.summary_table(summary, "job"))
     assert "no record was read" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_programs_are_in_the_timeline_and_in_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(t: float, kind: str, text: str) -> timeline.Record:
+        return {"t": t, "kind": kind, "text": text}
+
+    found = [
+        note(T + 1, "deployed", "program 2 is in force from epoch 20 on"),
+        note(T + 2, "deploy-refused", "program 3: no pipeline"),
+        note(T + 3, "shadow", "program 4: 0 of 2 rows of 2 epochs differ; program 5 goes on alone"),
+    ]
+    assert [show.event_text(record) for record in found] == [
+        "deployed: program 2 is in force from epoch 20 on",
+        "deploy refused: program 3: no pipeline",
+        "shadow: program 4: 0 of 2 rows of 2 epochs differ; program 5 goes on alone",
+    ]
+    labels = list[str]()
+    monkeypatch.setattr(plot, "_labels", lambda axis, marks, last: labels.extend(text for _, text, _ in marks))
+    plot.draw([*STEADY, *found], tmp_path / "a.png", "job")
+    assert labels == ["program 2"]

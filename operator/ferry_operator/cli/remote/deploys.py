@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import ValidationError
+
 from ferry.contract import journals
 from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
@@ -21,18 +23,20 @@ from ferry.contract.program_diff import OperatorFate, program_diff
 from ferry.contract.program_text import identity, unpacked
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.system.user_module import ProgramCopy
-from ferry_operator.cli.remote import intents
 from ferry_operator.cli.remote.port import as_refusal
 from ferry_operator.cli.remote.remote import RemoteJob
+from ferry_operator.job.models_deploy import DeployPolicy
 from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFIG_MAPS, JOURNALS, ApiError
 from ferry_operator.kube.manifests import parts
-from ferry_operator.kube.observe.program import Text
+from ferry_operator.kube.observe.program import Text, attempt
 from ferry_operator.local import check, program
 
 Document = dict[str, Any]
+
+UPGRADE = "Its StreamJob definition is older than this command: apply crds/streamjobs.ferry.dev.yaml of this release"
 
 KEY = "[-._a-zA-Z0-9]{1,253}"
 """Of a text in a ConfigMap."""
@@ -55,8 +59,11 @@ class _Known:
 
     def state(self, record: ProgramRecord) -> str:
         """The state of a program, in the words of the driver."""
+        now = self.catalogue.program(self.in_force.number)
         if record.number == self.in_force.number:
-            return "in force"
+            return "shadow" if record.is_shadow else "in force"
+        if now is not None and now.beside is not None and now.beside.program == record.number:
+            return "in force" if now.is_shadow else "kept"
         return "refused" if record.refused else "deploying" if record.number > self.in_force.number else "over"
 
 
@@ -80,7 +87,11 @@ class RemoteDeploys:
     def programs(self) -> list[Document]:
         """All programs that the journal has, the newest first. Raises Unreachable, Refusal."""
         known = self._known()
-        return [record.listed(known.in_force, known.state(record)) for record in reversed(known.catalogue.programs)]
+        catalogue = known.catalogue
+        return [
+            record.listed(known.in_force, known.state(record)) | {"wentBack": catalogue.back_from(record.number)}
+            for record in reversed(catalogue.programs)
+        ]
 
     def request(self, file: Path | None, change: Callable[[Document], Document]) -> Request:
         """The program of this file, or of the spec, with changed arguments. Raises SpecRefused for a bad text."""
@@ -119,29 +130,56 @@ class RemoteDeploys:
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
         return list(program_diff(known.catalogue, known.record.operators, operators).fates)
 
-    def deploy(self, request: Request, at: int = 0) -> int:
-        """Have the spec name the program; its number. May be repeated. Raises Unreachable until the driver has it."""
+    def deploy(self, request: Request, how: Document | None = None) -> int:
+        """Have the spec name the program; its number. May be repeated. Raises Unreachable until the driver has it.
+
+        `how`: `spec.deploy`. Raises SpecRefused for one that is invalid, and Refusal if the cluster does not know it.
+        """
+        how = how or {}
+        wanted = _deploy_of(how)
+        if how:
+            self._require(how)
         if request.text is not None:
             self._keep(request.pipeline["configMap"], request.text)
-        self._job.edit(lambda job: _patch(job, request, at))
-        known = self._known()
-        for one in (known.catalogue.programs[-1], known.record):
-            if one.identity == request.identity:
-                return one.number
+        self._job.edit(lambda job: _patch(job, request, how))
+        known, nonce = self._known(), self._job.object()["spec"].get("restartNonce")
+        newest, now = known.catalogue.programs[-1], known.record
+        shadow = known.catalogue.shadow_before(now)
+        mine = (request.identity, attempt(nonce, wanted))
+        if (newest.identity, newest.attempt) == mine and not newest.is_withdrawn:
+            return newest.number
+        if now.identity == request.identity and not now.is_shadow:
+            return now.number
+        for over in (shadow, known.catalogue.program(now.back_from)):
+            if over is not None and (over.identity, over.attempt) == mine:
+                return over.number  # Its outcome is known: the spec has to change before it is tried again.
         raise Unreachable("the operator asks the driver to deploy the program")
 
-    def rolled_back(self, to: int | None) -> Request:
-        """The request for an earlier program; None: the one before, or the one in force if a deploy is under way."""
+    def rolled_back(self, to: int | None, rewind: bool = False) -> Request:
+        """The request for an earlier program; None: the one before, or the one in force if a deploy is under way.
+
+        `rewind`: with its state. Raises Refusal.
+        """
         known = self._known()
+        if rewind and known.record.beside is not None:
+            raise Refusal(f"program {known.record.number} runs beside another one: end it by `ferry rollback` first")
         newest = known.catalogue.programs[-1]
         earlier = known.catalogue.before(known.in_force.number)
-        if to is None and known.state(newest) == "deploying":
-            chosen: ProgramRecord | None = known.record
+        beside = known.record.beside
+        if to is None and beside is not None:
+            chosen = known.catalogue.program(beside.program)
+        elif to is None and known.state(newest) == "deploying":
+            chosen = known.record
         else:
             chosen = next((one for one in reversed(earlier) if to in (None, one.number)), None)
         if chosen is None:
             which = "no program was in force before" if to is None else f"program {to} was never in force before"
             raise Refusal(f"{which}; earlier programs: {', '.join(str(one.number) for one in earlier) or 'none'}")
+        if rewind and chosen.identity == known.record.identity:
+            raise Refusal(
+                f"program {known.record.number} has the text of program {chosen.number}: the spec would not change; "
+                "begin the job again with a checkpoint (spec.restoreFrom)"
+            )
         if not chosen.hash:
             pipeline = {"module": chosen.module, "file": chosen.file, "configMap": None, "args": chosen.arguments}
             return Request(pipeline, chosen.identity)
@@ -149,6 +187,18 @@ class RemoteDeploys:
             raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
         text = Text.of(unpacked(chosen.text).decode())
         return self._of_text(Path(chosen.file or "").name, text, chosen.arguments)
+
+    def _require(self, how: Document) -> None:
+        """Raises Refusal if the cluster would lose fields of `spec.deploy`: it would deploy the program at once."""
+        before = self._job.object()["spec"].get("deploy") or {}
+        try:
+            tried = self._job.tried({"spec": {"deploy": {**dict.fromkeys(before), **how}}})
+        except Refusal as error:
+            if "unknown field" not in str(error):
+                raise
+            raise Refusal(f"{error}. {UPGRADE}") from None
+        if any(name not in (tried["spec"].get("deploy") or {}) for name in how):
+            raise Refusal(f"this cluster does not know spec.deploy. {UPGRADE}")
 
     def _of_text(self, name: str, text: Text, arguments: Document) -> Request:
         key = name if re.fullmatch(KEY, name) else "pipeline.py"
@@ -166,7 +216,7 @@ class RemoteDeploys:
         if not journal.get("operators") or not journal.get("table"):
             raise Unreachable("the job has no program yet: its driver is starting")
         table = journals.unpacked(journal["table"])
-        catalogue = Catalogue.load(journal["operators"])
+        catalogue = journals.read(journal["operators"])
         programs = table.programs or first_program(len(catalogue.operators))
         return _Known(catalogue, programs[-1])
 
@@ -209,15 +259,21 @@ def helpers(file: Path) -> list[str]:
         return ProgramCopy.of(program.copy(None, str(file.absolute()), Path(folder))).modules
 
 
-def _patch(job: Doc, request: Request, at: int) -> Doc | None:
-    """The change of the job; None: it is made. A merge patch removes arguments by nulls."""
+def _deploy_of(how: Document) -> DeployPolicy:
+    try:
+        return DeployPolicy.model_validate(how)
+    except ValidationError as error:
+        why = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise SpecRefused(f"spec.deploy: {why}") from None
+
+
+def _patch(job: Doc, request: Request, how: Document) -> Doc | None:
+    """The change of the job; None: it is made. A merge patch removes arguments and options by nulls."""
     pipeline, now = request.pipeline, job["spec"]["pipeline"]
     gone = {key: None for key in now.get("args") or {} if key not in pipeline["args"]}
-    epoch = str(at) if at else None
+    before = job["spec"].get("deploy") or {}
     same = all(now.get(key) == value for key, value in pipeline.items() if value or now.get(key))
-    if same and (job["metadata"].get("annotations") or {}).get(names.DEPLOY_AT) == epoch:
+    if same and {name: value for name, value in before.items() if value is not None} == how:
         return None
-    return {
-        "spec": {"pipeline": {**pipeline, "args": {**pipeline["args"], **gone}}},
-        **intents.annotate(names.DEPLOY_AT, epoch),
-    }
+    deploy = {**dict.fromkeys(before), **how}
+    return {"spec": {"pipeline": {**pipeline, "args": {**pipeline["args"], **gone}}, "deploy": deploy or None}}

@@ -55,9 +55,6 @@ PINS = "ferry.dev/pins"
 PLAN = "ferry.dev/plan"
 """A plan of a user (`control.plan_file`): JSON, compressed by zlib, in base64."""
 
-DEPLOY_AT = "ferry.dev/deploy-at-epoch"
-"""A changed program is not in force before this epoch."""
-
 CHECKPOINT = "ferry.dev/checkpoint"
 """The request for a checkpoint: {"id": ..., "name": ...}; the driver gets every id once."""
 

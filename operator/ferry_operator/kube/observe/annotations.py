@@ -47,12 +47,6 @@ def requested_windows(text: str | None) -> tuple[int, ...]:
     return tuple(v for v, (_, waits) in sorted(pins.items()) if waits) if isinstance(pins, dict) else ()
 
 
-def deploy_at(annotations: Mapping[str, str]) -> int | None:
-    """The epoch of the annotation `DEPLOY_AT`; None without it, and for another syntax."""
-    text = annotations.get(names.DEPLOY_AT, "")
-    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
-
-
 def stale_annotations(job: Doc) -> dict[str, str | None]:
     """New values of annotations for another size of the job; None: to be removed."""
     annotations, changes = job["metadata"].get("annotations") or {}, dict[str, str | None]()
@@ -88,8 +82,6 @@ def _wrong(
             yield from _wrong_pins(text, requested_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
         case names.CHECKPOINT if text and request(annotations) is None:
             yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
-        case names.DEPLOY_AT if deploy_at(annotations) is None:
-            yield "no epoch such as '1200': a program is deployed with the next epoch"
         case names.PLAN if plan_file.of_job(text, job) is None:
             yield "no plan of this job in the format of `ferry plan`: it has no effect"
 

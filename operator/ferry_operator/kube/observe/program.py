@@ -5,24 +5,29 @@ The driver remembers its programs, refused ones too, in the journal: the operato
 | the driver reports | step |
 |---|---|
 | the wanted program in force, or refused | none: a refusal is an answer until the spec changes |
-| the driver deploys another program | withdraw this deploy |
+| a shadow of it whose rows differed | none: it is reported as refused |
+| the wanted program kept beside the one in force | go back to it |
+| another program kept | none: the driver ends that first |
+| the driver deploys another program, or otherwise than `spec.deploy` says now | withdraw this deploy |
 | another program in force | deploy the wanted one |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import hash_of, identity, packed
 from ferry.contract.status import ProgramStatus, Status
 from ferry_operator.job.models import Spec
+from ferry_operator.job.models_deploy import DeployPolicy
 from ferry_operator.job.models_parts import ConfigMapKey
 from ferry_operator.kube.api.names import Doc
 
-IN_FORCE, FIRST_EPOCH, REFUSED = "in force", "first epoch", "refused"
-"""States of a program as the driver reports them; other states of the newest program are phases of its deploy."""
+IN_FORCE, REFUSED, SHADOW, KEPT, OVER = "in force", "refused", "shadow", "kept", "over"
+"""States of a program as the driver reports them; other states of the newest program are phases of its deploy. The first
+program of the status is in force: its rows are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,13 @@ class WantedProgram:
     file: str | None
     text: Text | None
     arguments: dict[str, Any]
-    attempt: str = ""
-    """a refused program is tried again under another one"""
+    nonce: int | None = None
+    how: DeployPolicy = field(default_factory=DeployPolicy)
+
+    @property
+    def attempt(self) -> str:
+        """A refused program is tried again under another one."""
+        return attempt(self.nonce, self.how)
 
     @property
     def identity(self) -> str:
@@ -56,12 +66,17 @@ class WantedProgram:
         return identity(self.module, self.file, self.text.hash if self.text is not None else "", self.arguments)
 
 
+def attempt(nonce: int | None, how: DeployPolicy) -> str:
+    """The word for a deploy of a program; `nonce`: `spec.restartNonce`."""
+    return " ".join(part for part in ("" if nonce is None else str(nonce), how.words) if part)
+
+
 def wanted(spec: Spec, text: Text | None) -> WantedProgram | None:
     """The program of the spec; None: its text is not known."""
-    pipeline, attempt = spec.pipeline, "" if spec.restart_nonce is None else str(spec.restart_nonce)
+    pipeline, asked = spec.pipeline, (dict(spec.pipeline.args), spec.restart_nonce, spec.deploy)
     if (source := pipeline.config_map) is None:
-        return WantedProgram(pipeline.module, pipeline.file, None, dict(pipeline.args), attempt)
-    return None if text is None else WantedProgram(None, source.file, text, dict(pipeline.args), attempt)
+        return WantedProgram(pipeline.module, pipeline.file, None, *asked)
+    return None if text is None else WantedProgram(None, source.file, text, *asked)
 
 
 def text_in(config_map: Doc | None, source: ConfigMapKey) -> Text:
@@ -81,9 +96,28 @@ def text_in(config_map: Doc | None, source: ConfigMapKey) -> Text:
 
 
 def under_way(status: Status | None) -> ProgramStatus | None:
-    """The deploy that the driver works at."""
-    newest = status.programs[-1] if status is not None and status.programs else None
-    return None if newest is None or newest.state in (IN_FORCE, FIRST_EPOCH, REFUSED, "over") else newest
+    """The deploy that the driver works at, or the shadow."""
+    newest = status.programs[-1] if status is not None and len(status.programs) > 1 else None
+    return None if newest is None or newest.state in (REFUSED, KEPT, OVER) else newest
+
+
+def kept(status: Status | None) -> ProgramStatus | None:
+    """The program before, which goes on without writing."""
+    programs = status.programs if status is not None else ()
+    return next((one for one in programs if one.state == KEPT), None)
+
+
+def ends(status: Status | None) -> bool:
+    """Whether the driver goes on with one of two programs that ran side by side: until then it deploys no other one."""
+    programs = status.programs[1:-1] if status is not None else ()
+    return under_way(status) is not None and any(one.state in (SHADOW, KEPT) for one in programs)
+
+
+def is_obsolete(deploy: ProgramStatus, program: WantedProgram, now: ProgramStatus) -> bool:
+    """Whether a deploy is not of the wanted program, or not as `spec.deploy` says. `now`: the program in force."""
+    if deploy.identity != program.identity:
+        return True
+    return deploy.attempt != program.attempt and now.identity != program.identity
 
 
 def refusal(program: WantedProgram | None, status: Status | None) -> ProgramStatus | None:

@@ -49,7 +49,9 @@ def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]
 
 def _deploying(program: ProgramReport) -> UntimedCondition:
     going = program.phase in ("Deploying", "Waiting")
-    text = program.message or f"program {program.number} is in force from epoch {program.since} on"
+    text = program.message
+    if program.phase == "InForce":
+        text = f"program {program.number} is in force from epoch {program.since} on" + (f"; {text}" if text else "")
     return UntimedCondition(DEPLOYING, "True" if going else "False", program.phase, text)
 
 

@@ -18,6 +18,7 @@ from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
+from ferry_operator.kube.observe.program import SHADOW
 from ferry_operator.kube.report.status import StatusReport
 
 COMPONENT = "ferry-operator"
@@ -99,12 +100,24 @@ def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
 
 
 def _program_changes(now: ProgramReport | None, before: ProgramReport | None) -> Iterator[Notice]:
-    """One event about another program in force; a refusal is a problem, with an event of its own."""
-    if now is None or before is None or now.number == before.number:
+    """Events about another program in force, and about a shadow; a refusal is a problem, with an event of its own."""
+    if now is None or before is None:
+        return
+    if _has_shadow(now) and not _has_shadow(before):
+        what = (
+            f"{now.message.partition(':')[0]} runs beside program {now.number}: its rows are compared, and not written"
+        )
+        yield Notice("Normal", "ShadowBegun", what)
+    if now.number == before.number:
         return
     reason = "ProgramRolledBack" if now.number < before.number or now.again is not None else "ProgramDeployed"
     as_before = f"; it is program {now.again} again" if now.again is not None else ""
-    yield Notice("Normal", reason, f"program {now.number} is in force from epoch {now.since} on{as_before}")
+    found = f"; {now.message}" if now.phase == "InForce" and now.message else ""
+    yield Notice("Normal", reason, f"program {now.number} is in force from epoch {now.since} on{as_before}{found}")
+
+
+def _has_shadow(program: ProgramReport) -> bool:
+    return program.phase == "Deploying" and f": {SHADOW}" in program.message
 
 
 def _balance_changes(now: BalanceReport | None, before: BalanceReport | None) -> Iterator[Notice]:
@@ -166,7 +179,7 @@ def step_notice(step: s.Step) -> Notice | None:
             return None
         case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.NoteProgram():
             return None
-        case s.DeployProgram() | s.WithdrawProgram():
+        case s.DeployProgram() | s.ReturnToProgram() | s.WithdrawProgram():
             return None  # The outcome is an event.
         case _:
             assert_never(step)

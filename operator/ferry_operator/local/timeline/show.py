@@ -29,7 +29,7 @@ Record = dict[str, Any]
 STYLES = (
     dict.fromkeys(("lost", "malformed", "warning"), "yellow")
     | dict.fromkeys(("halt", "degraded", "ended"), "red")
-    | dict.fromkeys(("action", "deployed", "taken-back"), "cyan")
+    | dict.fromkeys(("action", "deployed", "deploy-refused", "taken-back", "shadow"), "cyan")
 )
 """Colors of events, by the kind of their record."""
 
@@ -253,7 +253,9 @@ def event_text(record: Record) -> str | None:
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "ended" if "process" in record:
             return f"{record['process']} ended: {record.get('text', '')}"
-        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output" | "deployed" | "taken-back":
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning" | "output":
+            return f"{record['kind']}: {record.get('text', '')}"
+        case "deployed" | "deploy-refused" | "taken-back" | "shadow":
             return f"{record['kind'].replace('-', ' ')}: {record.get('text', '')}"
     return None
 

@@ -1,0 +1,26 @@
+"""Deploys of a run on this machine: a number that another driver has used again is another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry_operator.local.deploys import LocalDeploys
+from tests.unit.sidecar.test_data import settings_of
+
+
+def test_a_number_that_is_used_again_is_not_the_program_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_of(tmp_path).write()
+    deploys, listed = LocalDeploys(tmp_path), list[dict[str, Any]]()
+    monkeypatch.setattr(deploys, "_call", lambda method, *_: listed if method == "GET" else {"number": 7})
+    request = {"module": None, "file": "b.py", "folder": "/b", "arguments": {"n": [1]}, "at": 0}
+    assert deploys.deploy(request) == 7
+    mine = {"number": 7, "state": "in force", "since": 4, **{name: request[name] for name in request if name != "at"}}
+    first = {"number": 1, "state": "over", "module": None, "file": "a.py", "folder": "/a", "arguments": {}}
+    for other in ({}, {"folder": "/a", "file": "a.py"}, {"arguments": {"n": [2]}}):
+        listed[:] = [{**mine, **other}, first]
+        assert [one["number"] for one in deploys.programs()] == ([1] if other else [7, 1])
