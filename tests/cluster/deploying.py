@@ -23,7 +23,7 @@ from ferry.contract.errors import FerryError, Unreachable
 from ferry_operator.local import program as copies
 from ferry_operator.local.deploys import LocalDeploys
 from tests.cluster import runner
-from tests.cluster.programs import Oracle, Program, programs_of
+from tests.cluster.programs import FAILING, Oracle, Program, programs_of
 from tests.patience import PATIENCE
 
 SETTLED = ("in force", "over", "refused")
@@ -181,6 +181,7 @@ class Play:
                 for one in found:
                     key = (Path(one["folder"]).name, one["arguments"]["plus"])
                     self.numbers[one["number"]] = self.known[key]
+                    self.both.pop(one["number"], None)  # Of a deploy that its driver forgot.
                     if (other := one["beside"]) is not None:
                         self.both[one["number"]] = other["program"], other["shadow"] > 0
                 return found
@@ -233,7 +234,12 @@ class Play:
         while not self.over():
             found = self.programs()
             record = next((one for one in found if one["number"] == number), None)
+            if step.kind != "rollback" and step.kind != "withdraw" and record is not None:
+                asked = self.case.programs[step.program]  # The next driver may use the number of a forgotten deploy.
+                record = record if self.numbers[number] is asked else None
             state = record["state"] if record is not None else "forgotten" if found else ""
+            if record is not None and state == "in force" and self._has_to_fail(step) and not record["failed"]:
+                state = "failing"
             if state in SETTLED or (state == "forgotten" and self._has_new_driver(asked_at)):
                 break
             if time.monotonic() > until:
@@ -249,13 +255,17 @@ class Play:
                 return  # the driver died before it had journaled the request
             if step.at and not bad and record is not None and (record["since"] or step.at) < step.at:
                 self.wrong.append(f"{step}: in force from epoch {record['since']} on")
-            if bad and state != "refused":
+            if bad and state != "refused" and not (self._has_to_fail(step) and record and record["failed"]):
                 self.wrong.append(f"{step}: the bad program {number} is {state}")
             reason = (record or {}).get("refused", "")
             if step.beside and ("still runs operators of" in reason or "open windows would not be written" in reason):
                 return
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
+
+    def _has_to_fail(self, step: Step) -> bool:
+        """Whether code of a shadow fails: that is no refusal, but ends the shadow."""
+        return step.kind == "shadow" and self.case.programs[step.program].bad in FAILING
 
     def _keep(self, step: Step, number: int) -> None:
         """Roll back to the kept program, or wait until it is not kept any more."""

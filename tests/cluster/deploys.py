@@ -73,6 +73,28 @@ SUMS = """sums = numbers.window(ferry.tumbling("8s")).aggregate("sums", {columns
     return [sums.sink(ferry.parquet("sums")), seen]"""
 """Windows with these aggregates of `seq`."""
 
+SIZES = """short = numbers.window(ferry.tumbling("500ms"), until={until}).aggregate("windows", n=ferry.count())
+    long = numbers.window(ferry.sliding("{size}s", "2s"), since={until}).aggregate("long", n=ferry.count())
+    return [short.sink(ferry.parquet("windows")), long.sink(ferry.parquet("long")), seen]"""
+"""The windows of WINDOWS until an event time, and longer ones since then."""
+
+HISTORY = """rows = streams["smq"].map_batches(single).union(streams["history"])
+    counts = rows.key_by("k").aggregate("counts", emit=ferry.changes(), n=ferry.sum("n"))
+    return [counts.sink(ferry.parquet("counts")), seen]
+
+
+def single(numbers):
+    seq = numbers.column("seq").to_numpy()
+    return pa.RecordBatch.from_arrays([pa.array(seq % 8), pa.array(np.ones(len(seq), np.int64))], ["k", "n"])
+
+
+numbers_only = sources
+
+
+def sources(spark, args):
+    return {{**numbers_only(spark, args), "history": ferry.parquet_files({folder!r}, finite=True)}}"""
+"""Counts of an operator that begins with the counts of a table, in this folder."""
+
 MORE = """more = streams["more"].map_batches(passing).event_time("ts").key_by("k")
     return [more.process("more", Seen()).sink(ferry.parquet("more")), seen]
 
@@ -141,6 +163,18 @@ def read(folder: Path) -> dict[int, pa.Table]:
     for file in folder.glob("epoch=*/*.parquet"):
         files[int(file.parent.name.removeprefix("epoch="))].append(pq.ParquetFile(file).read())
     return {epoch: pa.concat_tables(tables) for epoch, tables in sorted(files.items())}
+
+
+def seen(output: Path) -> list[tuple[int, int]]:
+    """Key and event time of all numbers that were seen."""
+    rows = pa.concat_tables(read(output / "seen").values())
+    times = SmqGenerator(rate=PACE).times(rows.column("seq").to_numpy())
+    return list(zip(rows.column("k").to_pylist(), times.tolist(), strict=True))
+
+
+def newest(output: Path) -> int:
+    """The greatest event time that was seen."""
+    return max((ts for _, ts in seen(output)), default=0)
 
 
 def spans(output: Path, epochs: range) -> Counter[tuple[int, int, int]]:

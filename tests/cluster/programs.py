@@ -258,6 +258,8 @@ class Oracle:
         self._written, self._other = World(), World()
         self._ever: set[str] = set()
         """All operators that the job has had."""
+        self._unwritten: set[tuple[str, Row]] = set()
+        """Windows of the program that goes on which ended while it was not written."""
         self._times: dict[int, int] = {}
         """The last event time of each epoch."""
 
@@ -305,7 +307,11 @@ class Oracle:
             names = {use.name for use in fresh.uses}
             # An operator that only the other one has keeps the state that it had there.
             rest = {*gone.state, *gone.parts} - names if self._since[now] is fresh else names - self._ever
-            self._written = goes_on.with_rest(gone, rest, self._written, max(self._times.values(), default=0))
+            until = max(self._times.values(), default=0)
+            for name, places in goes_on.parts.items():
+                ended = {place for place in places if place[1] + WINDOW_MS <= until}
+                self._unwritten |= {(name, place) for place in ended - self._written.parts[name].keys()}
+            self._written = goes_on.with_rest(gone, rest, self._written, until)
             self._ever |= names
 
     def _epoch(self, epoch: int, program: Program, records: list[Row], world: World, is_written: bool) -> None:
@@ -370,7 +376,8 @@ class Oracle:
             contributed = [*parts.get(place, {}).values()]
             all_of_it = (sum(n for n, _ in contributed), sum(v for _, v in contributed))
             rows = [row for _, row in fired.get(place, ())]
-            if sum(n for n, _ in rows) > all_of_it[0] or (self._is_whole(use.name, place[1]) and rows != [all_of_it]):
+            is_whole = self._is_whole(use.name, place[1]) and (rows or (use.name, place) not in self._unwritten)
+            if sum(n for n, _ in rows) > all_of_it[0] or (is_whole and rows != [all_of_it]):
                 out.append(f"{use.name}: window {place} fired {fired.get(place)}, and has {all_of_it}")
         return out
 

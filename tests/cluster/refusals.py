@@ -19,7 +19,7 @@ PAGE = runner.ROOT / "docs" / "reference" / "refused-deploys.md"
 MORE = """each = streams["smq"].map_batches(passing).event_time("ts")
     even = streams["smq"].map_batches(halved).event_time("ts").key_by("k")
     windows = each.key_by("k").window(ferry.sliding("2s", "1s")).aggregate("windows", n=ferry.count(), most=ferry.max("seq"))
-    totals = each.key_by("k").aggregate("totals", n=ferry.count(), emit=ferry.changes())
+    totals = each.key_by("k").aggregate("totals", n=ferry.count(), emit=ferry.changes(), ttl="1h")
     pairs = each.key_by("k").join("pairs", even, ["seq"], {"half": "seq"}, within="10ms")
     sinks = [s.sink(ferry.parquet(n)) for n, s in {"windows": windows, "totals": totals, "pairs": pairs}.items()]
     return [seen, *sinks]
@@ -29,6 +29,10 @@ def halved(numbers):
     return passing(numbers).filter(pa.array(numbers.column("seq").to_numpy() % 2 == 0))"""
 
 IMPORTS = "import helper\n"
+
+TABLE = '"n", pa.int64())]))}\n'
+FLOATS = '"n", pa.float64())]))}\n\n    def upgrade(self, table, rows):\n        return {"count": {'
+"""The process with another type in its table, and the beginning of its `upgrade`."""
 
 SETS = ("workers=1", "state.replicas=0")
 """For short epochs."""
@@ -59,12 +63,14 @@ CHANGES = (
     Change("Another function of an aggregate", 'most=ferry.max("seq")', 'most=ferry.min("seq")'),
     Change("Another type of an aggregated column", "windows = each", 'windows = each.map_batches(lambda rows: rows.set_column(0, "seq", rows["seq"].cast(pa.float64())))'),
     Change("Rows at the end in place of changes", "emit=ferry.changes()", "emit=ferry.at_end()"),
-    Change("Keys are forgotten", "emit=ferry.changes()", 'emit=ferry.changes(), ttl="1h"'),
+    Change("Keys are not forgotten any more", ', ttl="1h"', ""),
     Change("Another `how=` of a join", 'within="10ms"', 'within="10ms", how="left"'),
     Change("Another `within=` of a join", 'within="10ms"', 'within="20ms"'),
     Change("Another kind of operator", 'numbers.process("seen", Seen())', 'numbers.aggregate("seen", n=ferry.count(), emit=ferry.changes())'),
     Change("A table of a process has another type", '"n", pa.int64())]))}', '"n", pa.float64())]))}'),
     Change("A process has another table", 'tables = {"count"', 'tables = {"counts"'),
+    Change("`upgrade` of a process fails", TABLE, FLOATS + '"n": rows["m"]}}\n'),
+    Change("`upgrade` changes a key", TABLE, FLOATS + '"k": pa.array([-1] * rows.num_rows), "n": rows["n"]}}\n'),
     Change("A process has another key", 'numbers = streams["smq"].map_batches(passing).event_time("ts").key_by("k")', 'numbers = streams["smq"].map_batches(passing).event_time("ts").key_by("seq")'),
     Change("Two operators of the same name", 'aggregate("totals", n', 'aggregate("windows", n'),
     Change("A column that does not exist", 'ferry.max("seq")', 'ferry.max("price")'),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster import deploys, runner
@@ -70,16 +73,17 @@ def test_open_windows_of_a_removed_operator_fire_once(tmp_path: Path) -> None:
         shown.append(deploys.ferry(running, "versions", "numbers")[1])
         code, text = deploys.ferry(running, "rollback", "numbers")
         assert code == 0, text
+        epochs.append(int(text.rpartition("epoch ")[2].split()[0]))
         runner.stop(running)
 
     result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
     assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    a, b, c, back = epochs
     fired = Counter(
         (r["k"], r["window_start"], r["n"])
-        for t in deploys.read(result.output / "spans").values()
-        for r in t.to_pylist()
+        for epoch, t in deploys.read(result.output / "spans").items()
+        for r in (t.to_pylist() if epoch < back else ())  # Later it may end windows that began after its return.
     )
-    a, b, c = epochs
     assert fired == deploys.spans(result.output, range(a, b)) + deploys.spans(result.output, range(b, c)), (
         result.story()
     )
@@ -110,6 +114,63 @@ def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
     result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
     assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
     assert deploys.wrong_sums(result.output, columns) == [], (columns, result.story())
+
+
+@pytest.mark.turns
+def test_a_task_that_dies_in_the_first_epoch_is_repeated(tmp_path: Path) -> None:
+    """Once for each process of tasks that has loaded the program: no record is lost, and the program stays."""
+    file, flag, since = deploys.program(tmp_path, "dies", 2), tmp_path / "died", list[int]()
+    died = f"""
+    if numbers.num_rows and not os.path.exists({str(flag)!r}):
+        open({str(flag)!r}, "w").close()
+        os.kill(os.getpid(), 9)
+    seq = numbers"""
+    text = file.read_text().replace("from dataclasses", "import os\nfrom dataclasses", 1)
+    file.write_text(text.replace("\n    seq = numbers", died, 1))
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        since.append(deploys.deploy(running, file))
+        running.await_epoch(since[0] + 10)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1, since[0]: 2}) == [], result.story()
+    assert flag.exists() and not result.kinds("taken-back") and not result.kinds("deploy-refused"), result.story()
+
+
+@pytest.mark.turns
+def test_windows_have_another_size_from_an_event_time_on(tmp_path: Path) -> None:
+    """No window is partial, whoever dies; a time that has passed is refused."""
+    cut = list[int]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        running.await_that(lambda: deploys.newest(running.output) > 4000, "event times", 60)
+        late = deploys.program(tmp_path, "late", 1, deploys.SIZES.format(until=2000, size=8))
+        code, text = deploys.ferry(running, "deploy", "numbers", late)
+        assert code == 2 and "operator 'windows': until=" in text and "choose a later time" in text, text
+        cut.append(deploys.newest(running.output) // 2000 * 2000 + 24_000)
+        epoch = deploys.deploy(
+            running, deploys.program(tmp_path, "both", 1, deploys.SIZES.format(until=cut[0], size=4))
+        )
+        for victim in ("worker-0", "driver"):
+            running.await_epoch(epoch + 10)
+            running.signal(victim, signal.SIGKILL)
+        running.await_that(lambda: deploys.newest(running.output) > cut[0] + 9000, "longer windows", 90)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path, more=deploys.WINDOWS), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    for name, size, slide, low, high in (("windows", 500, 500, 0, cut[0]), ("long", 4000, 2000, cut[0], 2**60)):
+        fired = pa.concat_tables(deploys.read(result.output / name).values()).to_pylist()
+        end = max(row["window_end"] for row in fired)
+        begins = range(low, min(high, end - size + slide), slide)
+        expected = Counter[tuple[int, int]]()
+        for k, ts in deploys.seen(result.output):
+            expected.update((k, b) for b in range(ts // slide * slide - size + slide, ts + 1, slide) if b in begins)
+        assert Counter({(row["k"], row["window_start"]): row["n"] for row in fired}) == expected, name
+        assert len(fired) == len(expected) > 20, name
 
 
 @pytest.mark.turns
@@ -214,3 +275,54 @@ def test_a_refused_program_is_an_answer_and_the_job_goes_on(tmp_path: Path) -> N
     assert answers["set"][0] == 2 and "changes pipeline.args.NAME=VALUE only" in answers["set"][1]
     assert answers["back"][0] == 1 and "no program was in force before" in answers["back"][1], answers["back"]
     assert any(line.startswith("1 ") and "in force" in line for line in answers["versions"][1].splitlines())
+
+
+def test_a_new_operator_begins_with_the_rows_of_a_table(tmp_path: Path) -> None:
+    """Each row counts once, also if a worker and the driver die while the table is read."""
+    folder, since = tmp_path / "history", list[int]()
+    folder.mkdir()
+    for number in range(40):
+        rows = {"k": [*range(deploys.KEYS)] * 500, "n": [10**6] * deploys.KEYS * 500}
+        pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+    counting = deploys.program(tmp_path, "counting", 1, deploys.HISTORY.format(folder=str(folder)))
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        since.append(deploys.deploy(running, counting))
+        running.signal("worker-1", signal.SIGKILL)
+        running.signal("driver", signal.SIGKILL)
+        running.await_epoch(since[0] + 60)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, sets=["epoch.maxRows=20000"], meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    live: Counter[int] = Counter()
+    for epoch, table in deploys.read(result.output / "seen").items():
+        live.update(table.column("k").to_pylist() if epoch >= since[0] else ())
+    counts = {r["k"]: r["n"] for t in deploys.read(result.output / "counts").values() for r in t.to_pylist()}
+    assert counts == {k: 40 * 500 * 10**6 + live[k] for k in range(deploys.KEYS)}, result.story()
+
+
+def test_a_deploy_outlasts_an_absence_of_redis(tmp_path: Path) -> None:
+    """From the request to the switch it does not answer for 5 s; then a program follows as if nothing had been."""
+    epochs = list[int]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        for after in (0.0, 1.5):
+            program = deploys.program(tmp_path, f"after {after}", 2 + len(epochs))
+            deploying = threading.Thread(
+                target=lambda file: epochs.append(deploys.deploy(running, file)), args=[program]
+            )
+            deploying.start()
+            time.sleep(after)
+            running.signal("redis", signal.SIGSTOP)
+            time.sleep(5)
+            running.signal("redis", signal.SIGCONT)
+            deploying.join()
+        running.await_epoch(epochs[-1] + 10)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and len(epochs) == 2, result.story()
+    assert deploys.wrong(result.output, {0: 1, epochs[0]: 2, epochs[1]: 3}) == [], result.story()

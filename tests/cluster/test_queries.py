@@ -53,7 +53,7 @@ def test_queries_in_one_job_are_the_oracles(tmp_path: Path) -> None:
         },
         "workers": 2,
         "state": {"virtualNodes": 8},
-        "epoch": {"maxRows": len(GENERATORS) * EVENTS // 5},
+        "epoch": {"maxRows": len(GENERATORS) * EVENTS // 10},
     }
     document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "queries"}, "spec": spec}
     (tmp_path / "job.yaml").write_text(json.dumps(document))

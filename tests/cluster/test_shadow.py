@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ferry.contract.errors import Unreachable
 from ferry_operator.local.deploys import LocalDeploys
 from tests.cluster import deploys, runner
 
@@ -106,3 +109,64 @@ def test_a_checkpoint_with_two_programs_is_restored_with_the_written_program(tmp
         (r["k"], r["window_start"]) for t in deploys.read(second.output / "windows").values() for r in t.to_pylist()
     ]
     assert len(set(windows)) == len(windows) > 0, "a window fired twice"
+
+
+def fails(file: Path, where: str, flag: Path) -> Path:
+    """The program raises in this function, or ends its process there, once the file exists."""
+    name, indent = ("passing(numbers)", "    ") if where == "passing" else ("process(self, work)", "        ")
+    what = "os._exit(3)" if where == "exit" else "raise ValueError('it fails')"
+    text, begin = file.read_text(), f"def {name}:\n"
+    assert text.count(begin) == 1
+    check = f"{indent}import os\n{indent}if os.path.exists({str(flag)!r}):\n{indent}    {what}\n"
+    file.write_text(text.replace(begin, begin + check))
+    return file
+
+
+@pytest.mark.parametrize("where", ["process", "passing", "exit"])
+def test_code_that_fails_in_the_program_that_is_not_written_ends_only_that_program(tmp_path: Path, where: str) -> None:
+    """As a shadow, while the driver dies, and as a kept program; the failure is long after the first epoch."""
+    flags = [tmp_path / "shadow-fails", tmp_path / "kept-fails"]
+    job = deploys.job(tmp_path, more=deploys.WINDOWS)
+    fails(tmp_path / "programs" / "first" / "job.py", where, flags[1])
+    shadow = fails(deploys.program(tmp_path, "shadow", 1, deploys.WINDOWS), where, flags[0])
+    other = deploys.program(tmp_path, "other", 2, deploys.WINDOWS)
+    since, shown = list[int](), list[str]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        url = LocalDeploys(running.directory or tmp_path)
+
+        def state(number: int) -> str:
+            with suppress(Unreachable):  # Until the next driver answers.
+                return next((p["state"] for p in url.programs() if p["number"] == number), "")
+            return ""
+
+        _, request = url.compared(shadow, lambda arguments: arguments, 60.0)
+        number = url.deploy({**request, "shadow": 100_000})
+        running.await_that(lambda: state(number) == "shadow", "shadow", 60)
+        time.sleep(3)
+        flags[0].touch()
+        time.sleep(0.5)
+        running.signal("driver", signal.SIGKILL)
+        running.await_that(lambda: deploys.ferry(running, "versions", "numbers")[0] == 0, "driver", 60)
+        running.await_that(lambda: state(number) == "over", "end of the shadow", 60)
+        since.append(deploys.deploy(running, other, "--keep", "10m"))
+        running.await_epoch(since[0] + 10)
+        flags[1].touch()
+        running.await_that(lambda: state(5) == "in force", "end of keep", 60)
+        shown.append(deploys.ferry(running, "versions", "numbers")[1])
+        running.await_epoch(max(r["epoch"] for r in running.records() if r["kind"] == "epoch") + 20)
+        runner.stop(running)
+
+    result = runner.run(job, tmp_path, meanwhile=changes)
+    assert result.code == 0, result.story()
+    assert deploys.wrong(result.output, {0: 1, since[0]: 2}) == [], result.story()
+    windows = [
+        (r["k"], r["window_start"]) for t in deploys.read(result.output / "windows").values() for r in t.to_pylist()
+    ]
+    assert len(set(windows)) == len(windows) > 0, "a window fired twice"
+    line = "os._exit(3) (job.py:" if where == "exit" else "ValueError: it fails (job.py:"
+    told = [r["text"] for r in result.kinds("degraded") if f"user code: {line}" in r["text"]]
+    assert any("the shadow ends" in text for text in told), told
+    assert any("is not kept any more" in text for text in told), told
+    assert shown[0].count(line) == 2, shown[0]

@@ -9,7 +9,7 @@ to the sinks once (`checks`), and must end with the planned table; the cell list
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,25 +81,69 @@ VICTIMS = {
 }
 
 
-class Played(World):
+class Struck(World):
+    """A simulated cluster in which a victim fails at a moment."""
+
+    hit: dict[str, Placement]
+    """By victim: the instances that fail."""
+
+    def __init__(self, victim: str, moment: str, seed: int, **scenario: Any) -> None:
+        self.victim, self.moment = victim, moment
+        self.struck, self.ends = False, 0
+        self.facts: dict[str, bool] = {}
+        self.attempts: list[CommitId] = []
+        """Attempts before the fault."""
+        drawn = {
+            "graph": (data.Node((data.SOURCE,), False),), "vnodes": 2, "workers": 4, "spare": 0, "per_worker": 1, "replicas": 1,
+            "epochs": 8, "keys": 8, "splits": 2, "varied": bool(seed % 2), "weather": Weather(slow=0.0), "faults": [],
+            "desired": [GIVEN_MS], "batch": 1, "attempt_ms": 250, "fenced_sink": False, "pulses": False, "disasters": [],
+            "checkpoint_ms": 90, "keep": 1, "continuous": seed % 2 == 0, "losing": False,
+        }  # fmt: skip
+        super().__init__(seed, scenario=Scenario(**{**drawn, **scenario}))
+        self.settings = replace(self.settings, plan_ms=1_800_000)
+
+    def quiet(self) -> bool:
+        return super().quiet() and self.clock.now > self.ends
+
+    def reached(self, moment: str) -> None:
+        if self.struck or moment != self.moment:
+            return
+        self.struck, self.ends = True, self.clock.now + 10 * BACK_MS
+        self.attempts = list(self.checks.prepares)
+        for name in self.hit.get(self.victim, ()):
+            host = self.hosts[name]
+            if not host.alive or (self.victim == "files" and not self.may_lose(host)):
+                self.facts["spared"] = True
+                continue
+            if self.victim == "files":
+                host.lost_at = self.clock.now
+            self.after(BACK_MS, self.start, name)
+            self.crash(host)
+        if self.victim in ("driver", "both") and self.driver is not None:
+            self.kill_driver(self.driver)
+        if self.victim == "journal" and self.driver is not None:
+            self.journal_up = False
+            self.after(1, self.driver.take, dcore.JournalReachable(False))
+            self.after(5 * BACK_MS, self.journal_back)
+
+    def again(self) -> bool:
+        """Whether a step had another attempt because of the fault."""
+        again = [one for one in self.checks.prepares if one not in self.attempts]
+        steps = [one.step for one in (*again, *self.attempts)]
+        return any(steps.count(one.step) > 1 for one in again)
+
+    def found(self) -> dict[str, bool]:
+        """The events in words. Raises Violation or Livelock, or AssertionError if the run ended in a wrong way."""
+        raise NotImplementedError
+
+
+class Played(Struck):
     """One cell with one seed."""
 
     def __init__(self, case: Case, victim: str, moment: str, seed: int) -> None:
-        self.case, self.victim, self.moment = case, victim, moment
-        self.struck, self.ends = False, 0
-        self.switched = False
-        self.facts: dict[str, bool] = {}
-        self.copies = 0
-        self.attempts: list[CommitId] = []
-        """Attempts before the fault."""
-        super().__init__(seed, scenario=Scenario(
-            graph=(data.Node((data.SOURCE,), False),), vnodes=2, workers=4, spare=0, per_worker=1, replicas=1, epochs=8,
-            keys=8, splits=2, varied=bool(seed % 2), weather=Weather(slow=0.0), faults=[], desired=[GIVEN_MS], batch=1,
-            attempt_ms=250, fenced_sink=False, pulses=False, disasters=[], checkpoint_ms=90, keep=1,
-            continuous=seed % 2 == 0, losing=False,
-        ))  # fmt: skip
+        self.case, self.switched, self.copies = case, False, 0
+        super().__init__(victim, moment, seed)
         self.counts = {"LoadChunk": 0, "Compute": 0}  # effects before which `before` is called
-        self.settings = replace(self.settings, plan_ms=1_800_000)
         new = [i for i in case.after if i not in case.before] or [case.after[0]]
         self.hit = {
             "old": case.before[:1],
@@ -118,9 +162,6 @@ class Played(World):
         if self.driver is not None:
             self.driver.take(self.desired)
         self.reached("given")
-
-    def quiet(self) -> bool:
-        return super().quiet() and self.clock.now > self.ends
 
     # ---- moments
     def journal_write(self, driver: Driver, effect: dcore.Journal) -> None:
@@ -159,27 +200,6 @@ class Played(World):
                 self.reached("committing")
         return "dead" if isinstance(who, Driver) and not who.alive else super().before(kind, who)
 
-    def reached(self, moment: str) -> None:
-        if self.struck or moment != self.moment:
-            return
-        self.struck, self.ends = True, self.clock.now + 10 * BACK_MS
-        self.attempts = list(self.checks.prepares)
-        for name in self.hit.get(self.victim, ()):
-            host = self.hosts[name]
-            if not host.alive or (self.victim == "files" and not self.may_lose(host)):
-                self.facts["spared"] = True
-                continue
-            if self.victim == "files":
-                host.lost_at = self.clock.now
-            self.after(BACK_MS, self.start, name)
-            self.crash(host)
-        if self.victim in ("driver", "both") and self.driver is not None:
-            self.kill_driver(self.driver)
-        if self.victim == "journal" and self.driver is not None:
-            self.journal_up = False
-            self.after(1, self.driver.take, dcore.JournalReachable(False))
-            self.after(5 * BACK_MS, self.journal_back)
-
     # ---- what happened
     def remember(self, before: Table, table: Table) -> None:
         old, new = before.groups[0], table.groups[0]
@@ -194,7 +214,6 @@ class Played(World):
                 self.facts[f"{i} out, in"] = True
 
     def found(self) -> dict[str, bool]:
-        """The events in words. Raises Violation or Livelock, or AssertionError if the run ended with a wrong table."""
         assert self.run() == "finished", self.done
         assert self.journal is not None
         ends = self.journal.groups[0]
@@ -203,16 +222,14 @@ class Played(World):
         fresh = sum(i not in self.case.before for i in self.case.after)
         if self.copies > fresh:
             self.facts["copy anew"] = True
-        again = [one for one in self.checks.prepares if one not in self.attempts]
-        steps = [one.step for one in (*again, *self.attempts)]
-        if any(steps.count(one.step) > 1 for one in again):
+        if self.again():
             self.facts["again"] = True
         return self.facts
 
 
-def cell(case: Case, victim: str, moment: str) -> str:
+def cell(case: Any, victim: str, moment: str, play: Callable[[Any, str, str, int], Struck] = Played) -> str:
     """The events of all seeds; in brackets: of some seeds."""
-    played = [Played(case, victim, moment, seed) for seed in range(SEEDS)]
+    played = [play(case, victim, moment, seed) for seed in range(SEEDS)]
     if not all(world.hit.get(victim, True) for world in played):
         return "-"
     found = []

@@ -90,9 +90,11 @@ def dashboards() -> dict[str, Document]:
 
 
 def queries() -> dict[str, str]:
-    """Every expression for Prometheus: of alerts by their name, of panels by 'dashboard / panel / letter'."""
+    """Every expression for Prometheus: of alerts by their name, of panels by 'dashboard / panel / letter', of annotations."""
     found = {rule["alert"]: rule["expr"] for rule in alerts()}
     for name, board in dashboards().items():
+        for annotation in board.get("annotations", {"list": []})["list"]:
+            found[f"{name} / annotation / {annotation['name']}"] = annotation["expr"]
         for panel in board["panels"]:
             for target in panel["targets"]:
                 found[f"{name} / {panel['title']} / {target['refId']}"] = target["expr"]

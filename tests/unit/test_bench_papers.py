@@ -162,7 +162,9 @@ def test_copies_are_compared_with_none() -> None:
 
 def test_a_changed_program_is_answered_with_the_longest_silence_of_each_system() -> None:
     results = Results("reprogram", "")
-    for system, silence, seconds in (("Ferry", 0.05, 4.0), ("Ferry, restart", 20.0, 20.0), ("Flink, tuned", 2.0, 8.0)):
+    for system, silence, seconds in (
+        ("Ferry", 0.05, 4.0), ("Ferry, restart", 20.0, 20.0), ("Flink, tuned", 2.0, 8.0), ("Spark", 30.0, 40.0),
+    ):  # fmt: skip
         for times in (0.5, 1.0):
             about = {"query": "nbq5", "act": "migrate"}
             results.add(system, "nbq5, migrate", "extra silence", silence * times, "s", **about)

@@ -399,6 +399,8 @@ def test_dashboards_are_whole(rendered: dict[str, list[Document]]) -> None:
         used = {v for p in panels for t in p["targets"] for v in re.findall(r"\$(\w+)", t["expr"])}
         assert used == set(variables()[name])
         assert config[f"x-ferry-dashboard-{name}"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+        annotated = [one["titleFormat"] for one in board.get("annotations", {}).get("list", ())]
+        assert annotated == ([] if name == "operator" else ["{{streamjob}}: program {{program}}"])
     for rule in alerts():
         assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
     (made,) = of_kind(rendered["everything"], "PrometheusRule")
