@@ -18,14 +18,14 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.parts.papers import megaphone, rhino, slash, unimico
+from bench.parts.papers import bartnik, megaphone, rhino, slash, unimico
 from bench.shared import resources
 from bench.shared.ferry_job import RESULTS, ROOT
 from bench.shared.results import Results
 
 KEPT, PAGE = ROOT / "bench" / "papers.json", ROOT / "bench" / "PAPERS.md"
 
-ROWS = (*rhino.ROWS, *megaphone.ROWS, *unimico.ROWS, *slash.ROWS)
+ROWS = (*rhino.ROWS, *megaphone.ROWS, *bartnik.ROWS, *unimico.ROWS, *slash.ROWS)
 
 
 def main() -> int:

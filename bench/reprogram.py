@@ -7,6 +7,7 @@ deploys; the others, and Ferry for comparison, take a savepoint and start again.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.shared.bigstate import SIZES
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.flink import HOME
 from bench.shared.results import Results
+from ferry.contract.errors import FerryError
 
 METHOD = """\
 Open loop: record n is created n / {rate:,} s after the clock began, however fast the systems are. smq: each number \
@@ -35,15 +37,15 @@ Flink, tuned: 2 task managers, a parallelism of 2, buffers of 1 ms, objects used
 RocksDB, incremental), no timers, a checkpoint each {flink_checkpoint}; stopped with a savepoint in the native format \
 and submitted with it, in a cluster that stays up. Spark: the query is stopped and the other one started with the \
 same checkpoint, in a process that stays; RocksDB with changelog; it counts in batches, and in one pane, which is \
-less work. {cores} cores for each system, all processes on one host. Output: of Ferry the end of an epoch with \
-records, exactly once; of Flink what its sinks write, at most each 5 ms, before a checkpoint makes it durable; of \
-Spark the commit of a batch. Usual: the gaps between outputs in the {before:g} s before the first act. Silence: the \
-longest gap that has a part in the time from the request to 1 s after the first output of the new program. Extra: a \
-silence without p99 of the usual gaps. Kept: p99 of extra at most the usual median gap and 50 ms, none above 1 s. \
-Latency: from the creation of a record to its output; before the first act, during an act and 1 s behind it, after \
-(all other time). Checked: of Ferry's smq each row, and of nbq5 the counts of each key and the sums in the new \
-column; of Flink how many records of each millisecond are committed; of Spark nothing. The first {warm:g} s are not \
-counted."""
+less work. {cores} cores for each system, all processes on one host, all files {place}. Output: of Ferry the end of an \
+epoch with records, exactly once; of Flink what its sinks write, at most each 5 ms, before a checkpoint makes it \
+durable; of Spark the commit of a batch. Usual: the gaps between outputs in the {before:g} s before the first act. \
+Silence: the longest gap that has a part in the time from the request to 1 s after the first output of the new \
+program. Extra: a silence without p99 of the usual gaps. Kept: p99 of extra at most the usual median gap and 50 ms, \
+none above 1 s. Latency: from the creation of a record to its output; before the first act, during an act and 1 s \
+behind it, after (all other time). Checked: of Ferry's smq each row, and of nbq5 the counts of each key and the sums \
+in the new column; of Flink how many records of each millisecond are committed; of Spark nothing. The first {warm:g} s \
+are not counted."""
 
 CASES: dict[str, Case] = {
     ferry_case.DEPLOY: partial(ferry_case.measure, system=ferry_case.DEPLOY),
@@ -83,13 +85,16 @@ class Reprogram:
             self.console.print(f"  {case}: {system} cannot do it: {refused}", markup=False)
             self.results.add(system, case, "refused", str(refused)[:500], "text", **about)
             return
-        except RunFailed as failed:
+        except (RunFailed, FerryError, OSError) as failed:  # The other cases are measured.
             self.failed = True
             self.console.print(f"failed: {case}: {system}: {failed}", style="red", markup=False)
             self.results.add(system, case, "failed", str(failed)[:500], "text", **about)
             return
+        finally:
+            shutil.rmtree(self.work / system, ignore_errors=True)  # GBs of state and checkpoints
         self.found.append(one)
         report.add(self.results, one, rate=self.a.rate, size=self.a.size)
+        self.results.write(self.a.json)  # An hour of measurements outlasts the end of the command.
         self.console.print(f"  {report.line(one)}", markup=False)
 
 
@@ -110,16 +115,20 @@ def main() -> int:
     p.add_argument("--checkpoint", default="10s", help="interval of Ferry's durable checkpoints")
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--vnodes", type=int, default=16, help="virtual nodes of Ferry's jobs")
+    p.add_argument(
+        "--directory", type=Path, default=RESULTS, help="folder for all files of all systems; /dev/shm is memory"
+    )
     p.add_argument("--flink", type=Path, default=HOME, help="folder of Flink, which pip installs if missing")
     p.add_argument("--flink-checkpoint", default="1s", help="interval of Flink's checkpoints")
     p.add_argument("--quick", action="store_true", help="small and short, to test the command, not to measure")
     a = p.parse_args()
     if a.quick:
         a.size, a.rate, a.acts, a.before, a.between, a.warm = "2MB", 10_000, 3, 3.0, 2.0, 3.0
+    a.place = "in memory (tmpfs)" if a.directory.is_relative_to("/dev/shm") else "on its disk"
     console = Console(highlight=False)
     bench: Reprogram | None = None
     try:
-        with work_directory("reprogram") as work:
+        with work_directory("reprogram", below=a.directory) as work:
             bench = Reprogram(a, work, console)
             bench.run()
     except KeyboardInterrupt:

@@ -192,9 +192,9 @@ class FerryJob:
 
 
 @contextmanager
-def work_directory(name: str, keep: bool = False) -> Iterator[Path]:
-    """A directory below the results for states and inputs of one benchmark; removed at the end."""
-    path = RESULTS / f"work-{name}-{os.getpid()}"
+def work_directory(name: str, keep: bool = False, below: Path = RESULTS) -> Iterator[Path]:
+    """A directory for states and inputs of one benchmark; removed at the end."""
+    path = below / f"work-{name}-{os.getpid()}"
     path.mkdir(parents=True, exist_ok=True)
     # A request to end goes the way of an error, so that no process and no file is left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -6,6 +6,9 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.api.java.tuple.Tuple4;
+import org.apache.flink.api.connector.source.lib.NumberSequenceSource.NumberSequenceSplit;
+import org.apache.flink.api.connector.source.util.ratelimit.RateLimiter;
+import org.apache.flink.api.connector.source.util.ratelimit.RateLimiterStrategy;
 import org.apache.flink.connector.datagen.source.DataGeneratorSource;
 import org.apache.flink.connector.datagen.source.GeneratorFunction;
 import org.apache.flink.streaming.api.datastream.DataStream;
@@ -14,6 +17,8 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
 
 /**
  * The job of Flink whose program changes: numbers by the clock -> a filter, or none -> keyBy -> counts in one pane of a map,
@@ -30,7 +35,7 @@ public class ReprogramJob {
     final long every = Long.parseLong(a[1]), keys = Long.parseLong(a[4]);
     StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment();
     DataStream<Tuple2<Long, Long>> numbers = env.fromSource(
-        new DataGeneratorSource<>(new Numbers(keys, Double.parseDouble(a[3]), a[6]), EACH * PacedJob.SPLITS, Types.TUPLE(Types.LONG, Types.LONG)),
+        new DataGeneratorSource<>(new Numbers(keys, Double.parseDouble(a[3]), a[6]), EACH * PacedJob.SPLITS, behindKeys(keys, a[6]), Types.TUPLE(Types.LONG, Types.LONG)),
         WatermarkStrategy.noWatermarks(), "numbers").uid("numbers");
     DataStream<Tuple2<Long, Long>> passing = every == 1 ? numbers : numbers.filter(r -> r.f0 % every == 0);
     TypeInformation<Tuple4<Long, Long, Long, Long>> rows = Types.TUPLE(Types.LONG, Types.LONG, Types.LONG, Types.LONG);
@@ -66,6 +71,24 @@ public class ReprogramJob {
     }
     static long mix(long x) {
       x = (x ^ x >>> 30) * 0xBF58476D1CE4E5B9L; x = (x ^ x >>> 27) * 0x94D049BB133111EBL; return x ^ x >>> 31;
+    }
+  }
+
+  static RateLimiterStrategy<NumberSequenceSplit> behindKeys(long keys, String clock) {
+    return readers -> new BehindKeys(keys / readers, clock);
+  }
+
+  /** Lets a reader read its part of the keys. Then it waits for the clock without the thread of its task, so that barriers pass:
+   * a reader that is ready early and holds up a barrier would hold up the keys of the other one, behind the same barrier. */
+  static class BehindKeys implements RateLimiter<NumberSequenceSplit> {
+    final Path clock; long left; boolean begun;
+    BehindKeys(long left, String clock) { this.left = left; this.clock = Path.of(clock); }
+    @Override public CompletionStage<Void> acquire(int many) {
+      left -= begun ? 0 : many;
+      if (begun || left >= 0 || (begun = Files.exists(clock))) return CompletableFuture.completedFuture(null);
+      return CompletableFuture.runAsync(() -> {
+        while (!Files.exists(clock)) try { Thread.sleep(20); } catch (InterruptedException e) { return; }
+      });
     }
   }
 
