@@ -23,29 +23,30 @@ from bench.shared.results import Results
 from ferry.contract.errors import FerryError
 
 METHOD = """\
-Open loop: record n is created n / {rate:,} s after the clock began, however fast the systems are. smq: each number \
-is counted by one of 80 instances. nbq5: bids per auction in windows of 60 s every 10 s; {size} of auctions (texts of \
-224 bytes, 250 with their counts) are loaded first, and event time stands still, so no window fires and the state \
-keeps its size. introduce: a filter comes that passes every fifth number; replace: one that passes every tenth comes \
-in its place; alter: the aggregate gains a column, a sum; migrate: half of the virtual nodes that one worker leads go \
-to the other; Flink and Spark cannot move parts of a state, so they start the same program again, as in the paper. \
-Acts go forth and back in turns, {acts} in each case, {between:g} s after each other, and all of them count. Ferry: \
-`ferry deploy` of a file, from the start of the command on; 2 workers with {vnodes} virtual nodes and 1 replica, \
-continuous epochs, a checkpoint each {checkpoint}. Restart: a last checkpoint, the end of all processes, `ferry run` \
-with restoreFrom. Killed: in each act a worker or the driver is killed with kill -9 in one phase of the deploy. \
-Flink, tuned: 2 task managers, a parallelism of 2, buffers of 1 ms, objects used again, state on the heap (nbq5: \
-RocksDB, incremental), no timers, a checkpoint each {flink_checkpoint}; stopped with a savepoint in the native format \
-and submitted with it, in a cluster that stays up. Spark: the query is stopped and the other one started with the \
-same checkpoint, in a process that stays; RocksDB with changelog; it counts in batches, and in one pane, which is \
-less work. {cores} cores for each system, all processes on one host, all files {place}. Output: of Ferry the end of an \
-epoch with records, exactly once; of Flink what its sinks write, at most each 5 ms, before a checkpoint makes it \
-durable; of Spark the commit of a batch. Usual: the gaps between outputs in the {before:g} s before the first act. \
-Silence: the longest gap that has a part in the time from the request to 1 s after the first output of the new \
-program. Extra: a silence without p99 of the usual gaps. Kept: p99 of extra at most the usual median gap and 50 ms, \
-none above 1 s. Latency: from the creation of a record to its output; before the first act, during an act and 1 s \
-behind it, after (all other time). Checked: of Ferry's smq each row, and of nbq5 the counts of each key and the sums \
-in the new column; of Flink how many records of each millisecond are committed; of Spark nothing. The first {warm:g} s \
-are not counted."""
+Open loop: record n is created n / {rate:,} s after the clock began, however fast the systems are. smq: each number is \
+counted by one of 80 instances. nbq5: bids per auction in windows of 60 s every 10 s; {size} of auctions (texts of 224 \
+bytes, 250 with their counts) are loaded first, and event time stands still, so no window fires and the state keeps \
+its size. nbq8: a join of people, of whom as many are loaded first, and their auctions in windows of 12 h; each record \
+is an auction of a person, and no window fires. introduce: a filter comes that passes every fifth number; replace: one \
+that passes every tenth comes in its place; alter: the aggregate gains a column, a sum, and the join a column of the \
+auction; migrate: half of the virtual nodes that one worker leads go to the other; Flink and Spark cannot move parts \
+of a state, so they start the same program again, as in the paper. Acts go forth and back in turns, {acts} in each \
+case, {between:g} s after each other, and all of them count. Ferry: `ferry deploy` of a file, from the start of the \
+command on; 2 workers with {vnodes} virtual nodes and 1 replica, continuous epochs, a checkpoint each {checkpoint}. \
+Restart: a last checkpoint, the end of all processes, `ferry run` with restoreFrom. Killed: in each act a worker or \
+the driver is killed with kill -9 in one phase of the deploy. Flink, tuned: 2 task managers, a parallelism of 2, \
+buffers of 1 ms, objects used again, state on the heap (nbq5, nbq8: RocksDB, incremental), no timers, a checkpoint each \
+{flink_checkpoint}; stopped with a savepoint in the native format and submitted with it, in a cluster that stays up. \
+Spark: the query is stopped and the other one started with the same checkpoint, in a process that stays; RocksDB with \
+changelog; it counts in batches, and in one pane, which is less work. {cores} cores for each system, all processes on \
+one host, all files {place}. Output: of Ferry the end of an epoch with records, exactly once; of Flink what its sinks \
+write, at most each 5 ms, before a checkpoint makes it durable; of Spark the commit of a batch. Usual: the gaps \
+between outputs in the {before:g} s before the first act. Silence: the longest gap that has a part in the time from \
+the request to 1 s after the first output of the new program. Extra: a silence without p99 of the usual gaps. Kept: \
+p99 of extra at most the usual median gap and 50 ms, none above 1 s. Latency: from the creation of a record to its \
+output; before the first act, during an act and 1 s behind it, after (all other time). Checked: of Ferry's smq each \
+row, of nbq5 the counts of each key and the sums in the new column, of nbq8 each row of the state; of Flink how many \
+records of each millisecond are committed; of Spark nothing. The first {warm:g} s are not counted."""
 
 CASES: dict[str, Case] = {
     ferry_case.DEPLOY: partial(ferry_case.measure, system=ferry_case.DEPLOY),

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bench.shared import bigstate
 
-CREATED = "created"
+CREATED, NUMBER = "created", "number"
 
 
 class PacedKeys:
@@ -26,8 +26,8 @@ class PacedKeys:
         self.source, self.rate = bigstate.Keys(keys, numbered=numbered), rate
 
     def schema(self) -> pa.Schema:
-        """Event time, key, and creation."""
-        return self.source.schema().append(pa.field(CREATED, pa.int64()))
+        """Event time, key, creation, and number of the record."""
+        return self.source.schema().append(pa.field(CREATED, pa.int64())).append(pa.field(NUMBER, pa.int64()))
 
     def start(self) -> dict[str, int]:
         """Before the first record."""
@@ -55,10 +55,10 @@ class PacedKeys:
         """The records of a split; loaded keys are as old as their reading."""
         names = list(columns) if columns is not None else self.schema().names
         first, keys, now = split["start"], self.source.keys, time.time() * 1000
-        for batch in self.source.read(split, [*(name for name in names if name != CREATED), "ts"]):
+        for batch in self.source.read(split, [*(name for name in names if name not in (CREATED, NUMBER)), "ts"]):
             n = np.arange(first, first + batch.num_rows)
             first += batch.num_rows
             due = np.where(n < keys, now, split["since"] / 1000 + (n - keys) * (1000 / self.rate))
             made = dict(zip(batch.schema.names, batch.columns, strict=True))
-            made[CREATED] = pa.array(np.floor(due).astype(np.int64))
+            made[CREATED], made[NUMBER] = pa.array(np.floor(due).astype(np.int64)), pa.array(n)
             yield pa.RecordBatch.from_arrays([made[name] for name in names], names=names)

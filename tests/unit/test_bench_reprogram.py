@@ -85,7 +85,7 @@ def test_acts_follow_each_other_after_a_pause() -> None:
 
 @pytest.mark.parametrize("program", sorted({name for pair in PROGRAMS.values() for name in pair}))
 def test_ferry_takes_each_program(program: str, tmp_path: Path) -> None:
-    query = SMQ if program.startswith("smq") else NBQ5
+    query = program.partition("_")[0]
     args = programs.arguments(query, 1000, keys_of(query, "2MB"))
     file = tmp_path / f"{program}.py"
     file.write_text(programs.text(program))
@@ -95,7 +95,7 @@ def test_ferry_takes_each_program(program: str, tmp_path: Path) -> None:
     (operator,) = compiled.operators
     assert operator.descriptor.name == programs.OPERATOR[query]
     columns = ["num", *(["total"] if "columns" in program else [])]
-    assert query == SMQ or [one.name for one in operator.descriptor.aggregates] == columns
+    assert query != NBQ5 or [one.name for one in operator.descriptor.aggregates] == columns
 
 
 def test_filters_pass_one_of_so_many() -> None:
@@ -115,6 +115,17 @@ def test_arrivals_belong_to_the_program_of_their_epoch() -> None:
         exact.Span("b", 15, 22),
         exact.Span("a", 22, 30),
     ]
+
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("side", pa.string()),
+        ("left_name", pa.string()),
+        ("right_auction", pa.int64()),
+        ("right_created", pa.int64()),
+    ]
+)
 
 
 def rows_of(folder: Path, epoch: int, numbers: list[int], counters: Counter[int]) -> None:
@@ -157,6 +168,37 @@ def test_the_state_has_each_record_once_and_the_new_column_those_since(monkeypat
     assert "260 records, 60 in the new column" in exact.counts(Path(), "job", keys, late, killed=True)
     with pytest.raises(RunFailed, match="260 in sum in place of 259"):
         exact.counts(Path(), "job", keys, [exact.Span("nbq5", 0, 259)])
+
+
+def test_a_join_has_each_person_and_auction_once_and_the_new_column_those_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys, wanted = 50, [exact.Span("nbq8", 0, 200), exact.Span("nbq8_columns", 200, 260)]
+
+    def joined(auctions: list[int], since: int) -> pa.Table:
+        people = [
+            {"key": n, "side": "left", "left_name": bigstate.texts(np.array([n]))[0].as_py()} for n in range(keys)
+        ]
+        created = [{"key": n % keys, "side": "right", "right_auction": n, "right_created": n} for n in auctions]
+        old = [{**one, "right_created": None} if one["right_auction"] < since else one for one in created]
+        return pa.Table.from_pylist([*people[::-1], *old[::-1]], SCHEMA)
+
+    def read(state: pa.Table) -> None:
+        monkeypatch.setattr(exact.ferry, "read_state", lambda *_, **__: state)
+
+    read(joined([*range(50, 260)], 200))
+    told = "50 people, 210 auctions, 60 with the new column, each once"
+    assert exact.pairs(Path(), "job", keys, wanted) == told == exact.pairs(Path(), "job", keys, wanted[:1], killed=True)
+    with pytest.raises(RunFailed, match="auctions: 210 in place of 211"):
+        exact.pairs(Path(), "job", keys, [wanted[0], exact.Span("nbq8_columns", 200, 261)])
+    with pytest.raises(RunFailed, match="auctions with the new column"):
+        exact.pairs(Path(), "job", keys, [exact.Span("nbq8", 0, 199), exact.Span("nbq8_columns", 199, 260)])
+    read(joined([*range(50, 100), *range(99, 259)], 200))
+    with pytest.raises(RunFailed, match=r"auctions: .* the first wrong one is at 50"):
+        exact.pairs(Path(), "job", keys, wanted, killed=True)
+    read(joined([*range(50, 260)], 200).slice(1))
+    with pytest.raises(RunFailed, match="people: 49 in place of 50"):
+        exact.pairs(Path(), "job", keys, wanted)
 
 
 def test_each_millisecond_of_flink_has_the_records_of_its_program() -> None:

@@ -1,7 +1,11 @@
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.state.ListState;
+import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.MapState;
 import org.apache.flink.api.common.state.MapStateDescriptor;
+import org.apache.flink.api.common.state.ValueState;
+import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.java.tuple.Tuple2;
@@ -24,7 +28,8 @@ import java.util.concurrent.CompletionStage;
  * The job of Flink whose program changes: numbers by the clock -> a filter, or none -> keyBy -> counts in one pane of a map,
  * or two of them -> the sink of PacedJob. The keys are loaded first; then the clock begins at a moment that a file tells, so
  * that a savepoint has nothing of it.
- * Arguments: smq|nbq5 EVERY(1: no filter) COLUMNS(1, 2) RATE KEYS OUT_DIR CLOCK_FILE
+ * nbq8: the keys are people, whose texts are kept; all other numbers are auctions, which are kept in a list of each person.
+ * Arguments: smq|nbq5|nbq8 EVERY(1: no filter) COLUMNS(1, 2) RATE KEYS OUT_DIR CLOCK_FILE
  */
 public class ReprogramJob {
   static final long EACH = 1L << 42, INSTANCES = 80, PANE = 0;
@@ -39,7 +44,10 @@ public class ReprogramJob {
         WatermarkStrategy.noWatermarks(), "numbers").uid("numbers");
     DataStream<Tuple2<Long, Long>> passing = every == 1 ? numbers : numbers.filter(r -> r.f0 % every == 0);
     TypeInformation<Tuple4<Long, Long, Long, Long>> rows = Types.TUPLE(Types.LONG, Types.LONG, Types.LONG, Types.LONG);
-    passing.keyBy(r -> smq ? String.valueOf(r.f0 % INSTANCES) : text(r.f0), Types.STRING).process(new Counts(Integer.parseInt(a[2]))).returns(rows)
+    final int columns = Integer.parseInt(a[2]);
+    var made = "nbq8".equals(a[0]) ? passing.keyBy(r -> r.f0, Types.LONG).process(new Pairs(columns))
+        : passing.keyBy(r -> smq ? String.valueOf(r.f0 % INSTANCES) : text(r.f0), Types.STRING).process(new Counts(columns));
+    made.returns(rows)
         .uid("counts").name("counts").sinkTo(new PacedJob.Ages(a[5], 5)).uid("sink").name("sink");
     env.execute("reprogram");
   }
@@ -89,6 +97,23 @@ public class ReprogramJob {
       return CompletableFuture.runAsync(() -> {
         while (!Files.exists(clock)) try { Thread.sleep(20); } catch (InterruptedException e) { return; }
       });
+    }
+  }
+
+  /** Keeps the text of each person, and the number of each auction, with its time or without; passes on when an auction was created. */
+  static class Pairs extends KeyedProcessFunction<Long, Tuple2<Long, Long>, Tuple4<Long, Long, Long, Long>> {
+    final int columns; transient ValueState<String> name; transient ListState<Long> auctions, created;
+    Pairs(int columns) { this.columns = columns; }
+    @Override public void open(OpenContext c) {
+      name = getRuntimeContext().getState(new ValueStateDescriptor<>("name", Types.STRING));
+      auctions = getRuntimeContext().getListState(new ListStateDescriptor<>("auctions", Types.LONG));
+      if (columns > 1) created = getRuntimeContext().getListState(new ListStateDescriptor<>("created", Types.LONG));
+    }
+    @Override public void processElement(Tuple2<Long, Long> r, Context c, Collector<Tuple4<Long, Long, Long, Long>> out) throws Exception {
+      if (r.f1 < 0) { name.update(text(r.f0)); return; }
+      auctions.add(r.f0);
+      if (columns > 1) created.add(r.f1);
+      out.collect(Tuple4.of(r.f1, 0L, 0L, 0L));
     }
   }
 

@@ -19,7 +19,7 @@ from bench.shared.ferry_paced import Step
 from ferry.contract.latency import LatencyHistogram
 
 INTRODUCE, REPLACE, MIGRATE, ALTER = "introduce", "replace", "migrate", "alter"
-SMQ, NBQ5 = "smq", "nbq5"
+SMQ, NBQ5, NBQ8 = "smq", "nbq5", "nbq8"
 
 PROGRAMS = {
     (SMQ, INTRODUCE): ("smq", "smq_fifth"),
@@ -27,6 +27,8 @@ PROGRAMS = {
     (SMQ, MIGRATE): ("smq", "smq"),
     (NBQ5, MIGRATE): ("nbq5", "nbq5"),
     (NBQ5, ALTER): ("nbq5", "nbq5_columns"),
+    (NBQ8, MIGRATE): ("nbq8", "nbq8"),
+    (NBQ8, ALTER): ("nbq8", "nbq8_columns"),
 }
 """Of each query and act: the program before, and the one behind the act. Acts go forth and back in turns."""
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 import ferry
 from bench.parts.reprogram import programs
-from bench.parts.reprogram.case import NBQ5, Act, share
+from bench.parts.reprogram.case import NBQ5, NBQ8, Act, share
 from bench.shared import bigstate
 from bench.shared.ferry_job import Record, RunFailed
 
@@ -92,6 +92,29 @@ def counts(store: Path, job: str, keys: int, wanted: Sequence[Span], *, killed: 
     recent = _counted(keys, wanted[-1:])
     _same("sums of the new column", _by_key(key, state.column("total"), keys), recent * bigstate.BASE_MS)
     return f"{told}, {int(recent.sum()):,} in the new column, each once"
+
+
+def pairs(store: Path, job: str, keys: int, wanted: Sequence[Span], *, killed: bool = False) -> str:
+    """NBQ8: the state has each person and each auction once; a new column has the auctions since it is there.
+
+    `killed`: as of `counts`.
+    """
+    state = ferry.read_state(str(store), programs.OPERATOR[NBQ8], job=job)
+    people, auctions = (
+        state.filter(pc.equal(state.column("side").cast(pa.string()), side)) for side in ("left", "right")
+    )
+    numbers = np.asarray(people.column("key"))
+    _same("people", np.sort(numbers), np.arange(keys))
+    _same("names", np.asarray(_heads(people.column("left_name"))), np.asarray(_heads(bigstate.texts(numbers))))
+    stop = keys + auctions.num_rows if killed else wanted[-1].stop
+    _same("auctions", np.sort(np.asarray(auctions.column("right_auction"))), np.arange(keys, stop))
+    told = f"{people.num_rows:,} people, {auctions.num_rows:,} auctions"
+    if "right_created" not in state.column_names:
+        return f"{told}, each once"
+    recent = auctions.filter(pc.is_valid(auctions.column("right_created"))).column("right_auction")
+    first = stop - len(recent) if killed else wanted[-1].start
+    _same("auctions with the new column", np.sort(np.asarray(recent)), np.arange(first, stop))
+    return f"{told}, {len(recent):,} with the new column, each once"
 
 
 def told_by(state: pa.Table, wanted: Sequence[Span]) -> list[Span]:

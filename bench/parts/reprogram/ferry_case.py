@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.parts.reprogram import exact, programs
-from bench.parts.reprogram.case import MIGRATE, PROGRAMS, SMQ, Act, Bench, Refused, Reprogrammed, acted, keys_of
+from bench.parts.reprogram.case import MIGRATE, NBQ5, PROGRAMS, SMQ, Act, Bench, Refused, Reprogrammed, acted, keys_of
 from bench.shared import bigstate
 from bench.shared.ferry_job import FERRY, FerryJob, Record, RunFailed, environment, job_document
 from bench.shared.ferry_paced import ORIGIN, TARGET, last_switched, latencies
@@ -226,4 +226,5 @@ class Lives:
         wanted = exact.spans(records, self.programs[0], self.changes)
         if self.query == SMQ:
             return exact.numbers([life.output / "numbers" for life in self.lives], wanted)
-        return exact.counts(self.work / "store", NAME, self.keys, wanted, killed=self.system == KILLED)
+        count = exact.counts if self.query == NBQ5 else exact.pairs
+        return count(self.work / "store", NAME, self.keys, wanted, killed=self.system == KILLED)

@@ -1,7 +1,8 @@
 """The programs of Ferry, each a function; `text` is the file that is deployed.
 
-SMQ: its counters for each map instance. NBQ5: bids per auction, a text of 224 bytes, with a state that is loaded first; its
-event time stands still, so that no window fires and the state keeps its size.
+SMQ: its counters for each map instance. NBQ5: bids per auction, a text of 224 bytes, with a state that is loaded first.
+NBQ8: people with a text of 224 bytes, who are loaded first, and their auctions. The event time of both stands still, so
+that no window fires and NBQ5's state keeps its size.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 import ferry
-from bench.parts.reprogram.case import SMQ
-from bench.shared.paced_keys import PacedKeys
+from bench.parts.reprogram.case import NBQ8, SMQ
+from bench.shared import bigstate
+from bench.shared.paced_keys import CREATED, NUMBER, PacedKeys
 from ferry_workloads.jobs import smq as counters
 
 INSTANCES = 80
 """Map instances of SMQ, as in the paper."""
 
-OPERATOR = {"smq": "smq_counters", "nbq5": "counts"}
+OPERATOR = {"smq": "smq_counters", "nbq5": "counts", "nbq8": "pairs"}
 
 Batches = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -41,7 +43,7 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The only stream of the query, by the clock."""
     if args["query"] == SMQ:
         return {"numbers": counters.sources(spark, _of_smq(args))["smq"]}
-    return {"numbers": PacedKeys(int(args["keys"]), float(args["rate"]))}
+    return {"numbers": PacedKeys(int(args["keys"]), float(args["rate"]), numbered=args["query"] == NBQ8)}
 
 
 def smq(streams: Any, args: dict[str, Any]) -> Any:
@@ -69,6 +71,16 @@ def nbq5_columns(streams: Any, args: dict[str, Any]) -> Any:
     return _nbq5(streams["numbers"], total=ferry.sum("ts"))
 
 
+def nbq8(streams: Any, args: dict[str, Any]) -> Any:
+    """Pairs of people and their auctions in windows of 12 hours."""
+    return _nbq8(streams["numbers"], args)
+
+
+def nbq8_columns(streams: Any, args: dict[str, Any]) -> Any:
+    """With one column more of an auction: its time of creation."""
+    return _nbq8(streams["numbers"], args, created=CREATED)
+
+
 def one_of(number: int) -> Batches:
     """A filter for the numbers that can be divided by this one."""
 
@@ -92,3 +104,21 @@ def _nbq5(numbers: Any, **more: Any) -> Any:
         numbers.event_time("ts").key_by("key").window(window).aggregate(OPERATOR["nbq5"], num=ferry.count(), **more)
     )
     return counts.sink(ferry.parquet("numbers"))
+
+
+def _nbq8(numbers: Any, args: dict[str, Any], **more: str) -> Any:
+    """The first records are the people. Each later record is an auction of the person whose number is its key."""
+    keys = int(args["keys"])
+
+    def people(records: pa.RecordBatch) -> pa.RecordBatch:
+        chosen = records.filter(pa.array(np.asarray(records.column(NUMBER)) < keys))
+        return chosen.append_column("name", bigstate.texts(np.asarray(chosen.column("key"))))
+
+    def auctions(records: pa.RecordBatch) -> pa.RecordBatch:
+        return records.filter(pa.array(np.asarray(records.column(NUMBER)) >= keys))
+
+    window = ferry.tumbling(timedelta(hours=12))
+    persons = numbers.map_batches(people).event_time("ts").key_by("key").window(window)
+    sellers = numbers.map_batches(auctions).event_time("ts").key_by("key")
+    pairs = persons.join(OPERATOR["nbq8"], sellers, left={"name": "name"}, right={"auction": NUMBER, **more})
+    return pairs.sink(ferry.parquet("numbers"))
