@@ -10,7 +10,7 @@ KUBE_COMMANDS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kub
 STEPS=()
 
 setup() {
-    local step missing=0
+    local step
     case $1 in
         api) STEPS=(openssl go kubernetes etcd) ;;
         nodes) STEPS=(packages prometheus go kubernetes etcd dns images) ;;
@@ -18,11 +18,11 @@ setup() {
         *) die "usage: lab setup [api|nodes|s3]" ;;
     esac
     mkdir -p "$BIN"
+    is_missing || return 0 # Another setup may be under way for ten minutes, for other parts.
     exec 8>"$CACHE/setup.lock"
     # Two at a time would compile everything twice.
     flock -n 8 || { say "waits for a setup that is under way"; flock 8; }
-    for step in "${STEPS[@]}"; do "have_$step" || missing=1; done
-    if ((missing)); then
+    if is_missing; then
         for step in "${STEPS[@]}"; do
             printf 'lab: %-11s %s\n' "$step" "$(if "have_$step"; then echo there; else echo "to be done, $("takes_$step")"; fi)" >&2
         done
@@ -30,6 +30,12 @@ setup() {
         say "ready after $SECONDS s"
     fi
     exec 8>&-
+}
+
+is_missing() {
+    local step
+    for step in "${STEPS[@]}"; do "have_$step" || return 0; done
+    return 1
 }
 
 # --- packages ---------------------------------------------------------------------------------------------------------
