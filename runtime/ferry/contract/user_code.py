@@ -23,12 +23,16 @@ from itertools import takewhile
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import NoReturn, TypeVar
+from weakref import WeakKeyDictionary
 
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.one_line import one_line
 from ferry.contract.program_text import without_text
 
 T = TypeVar("T")
+
+_PLACES: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+"""Of classes: Python parses a whole file to find the line, and each call of a user's source names it."""
 
 USER_CODE = "user code: "
 """Beginning of the line, wherever it stands."""
@@ -214,6 +218,12 @@ def _defined(function: object) -> str:
     if isinstance(code, CodeType):
         return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
     kind = function if isinstance(function, type) else type(function)
+    if kind not in _PLACES:
+        _PLACES[kind] = _place_of_class(kind)
+    return _PLACES[kind]
+
+
+def _place_of_class(kind: type) -> str:
     try:
         file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):  # it was pickled by value, without its module
