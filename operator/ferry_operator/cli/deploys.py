@@ -20,6 +20,7 @@ from ferry.contract.catalogue import SLOWER
 from ferry.contract.durations import milliseconds
 from ferry.contract.errors import Fault, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate
+from ferry.system.priority import give_way
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job, event_time
@@ -125,6 +126,7 @@ def deploy(
         return _with(arguments, sets or ())
 
     if isinstance(target, Local):
+        give_way()
         local = deploys = LocalDeploys(Path(target.entry.directory))
         fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
         size = local.state_bytes() if check else None

@@ -21,12 +21,10 @@ from ferry.contract.last_words import last_words
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.settings import CONTINUOUS, RunSettings
 from ferry.driver.program import Program
+from ferry.system.priority import NICE
 
 CHECK_SECONDS = 60.0
 """Time for a program's `sources` and `pipeline` in the child process."""
-
-NICE = 5
-"""Niceness of the child process. On a busy processor a process of the job gets three times as much time."""
 
 
 def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
