@@ -26,6 +26,7 @@ from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.spark import private
 from ferry.system import flight_places
+from ferry.system.priority import compilers_give_way
 from ferry.system.user_module import ProgramCopy
 
 OURS = {
@@ -234,8 +235,14 @@ def watch_over(spark: SparkSession) -> None:
         print(f"Spark's JVM has given no answer for {ANSWER_SECONDS} s", file=sys.stderr)
         os._exit(1)
 
-    call = private.jvm(spark).java.lang.System.nanoTime
-    threading.Thread(target=await_silence, args=(call, end), name="jvm", daemon=True).start()
+    java = private.jvm(spark).java.lang
+    pid = int(java.ProcessHandle.current().pid())
+
+    def ask() -> None:
+        java.System.nanoTime()
+        compilers_give_way(pid)  # A JVM starts compilers when they have much to do.
+
+    threading.Thread(target=await_silence, args=(ask, end), name="jvm", daemon=True).start()
 
 
 def await_silence(ask: Callable[[], object], end: Callable[[], None], second: float = 1.0) -> None:

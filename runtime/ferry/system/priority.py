@@ -7,6 +7,8 @@ the job wants none.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 NICE = 5
 """Niceness of work that may take longer."""
@@ -15,3 +17,11 @@ NICE = 5
 def give_way() -> None:
     """Give this process, and the processes that it starts, a lower priority than the job's."""
     os.nice(max(0, NICE - os.nice(0)))
+
+
+def compilers_give_way(jvm: int) -> None:
+    """Give the compilers of a JVM a lower priority. They work when a deploy makes Spark do something for the first time."""
+    with suppress(OSError):  # The JVM or a thread has ended, or the system is not Linux.
+        for thread in Path(f"/proc/{jvm}/task").iterdir():
+            if (thread / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), NICE)
