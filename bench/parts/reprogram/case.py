@@ -87,8 +87,9 @@ class Reprogrammed:
         return [max(0.0, one - usual) for one in self.silences()]
 
     def epoch(self) -> float:
-        """The usual distance of two outputs."""
-        return statistics.median(self.usual())
+        """The usual distance of two outputs; nan with fewer than two before the first act."""
+        usual = self.usual()
+        return statistics.median(usual) if usual else math.nan
 
     def parts(self) -> dict[str, LatencyHistogram]:
         """Latency before the first act, while an act is under way (and its tail), and in all other time after the first."""
