@@ -24,4 +24,5 @@ def compilers_give_way(jvm: int) -> None:
     with suppress(OSError):  # The JVM or a thread has ended, or the system is not Linux.
         for thread in Path(f"/proc/{jvm}/task").iterdir():
             if (thread / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), NICE)
+                tid = int(thread.name)
+                os.setpriority(os.PRIO_PROCESS, tid, max(NICE, os.getpriority(os.PRIO_PROCESS, tid)))
