@@ -42,14 +42,25 @@ def test_the_file_is_what_the_models_say() -> None:
     assert yaml.safe_load(written) == schema.definition()
 
 
+KNOWN = set(schema._KEPT) | {
+    "default", "properties", "items", "additionalProperties", "nullable", "x-kubernetes-validations",
+    "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+}  # fmt: skip
+"""Fields of a schema that Kubernetes knows."""
+
+
+@pytest.mark.parametrize("file", sorted(FILE.parent.glob("*.yaml")), ids=lambda file: file.name)
+def test_a_definition_has_only_fields_that_the_api_server_knows(file: Path) -> None:
+    """A comma in a description without quotes begins another field, and `kubectl apply` refuses the definition."""
+    for version in yaml.safe_load(file.read_text("utf-8"))["spec"]["versions"]:
+        for path, node in nodes(version["schema"]["openAPIV3Schema"]):
+            assert set(node) <= KNOWN, path
+
+
 def test_the_schema_is_structural() -> None:
     """What Kubernetes demands of a schema, and nothing that only pydantic understands."""
-    known = set(schema._KEPT) | {
-        "default", "properties", "items", "additionalProperties", "nullable", "x-kubernetes-validations",
-        "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
-    }  # fmt: skip
     for path, node in NODES.items():
-        assert set(node) <= known, (path, set(node) - known)
+        assert set(node) <= KNOWN, (path, set(node) - KNOWN)
         assert "type" in node or node.get("x-kubernetes-int-or-string"), path
         assert node.get("description") or path in ("apiVersion", "kind", "metadata") or path[-1] in "]}", path
         assert ("properties" in node) + ("additionalProperties" in node) + (
