@@ -27,12 +27,13 @@ def test_all_keys_come_first_and_then_what_is_due() -> None:
 def test_a_record_is_created_when_it_is_due() -> None:
     source = PacedKeys(100, rate=1000.0)
     (split,) = source.plan({"read": 90, "since": 0}, {"read": 110, "since": 5_000_000}, 1)
-    (batch,) = source.read(split, ["created", "key"])
-    assert batch.schema.names == ["created", "key"]
+    (batch,) = source.read(split, ["created", "number", "key"])
+    assert batch.schema.names == ["created", "number", "key"]
+    assert batch.column("number").to_pylist() == [*range(90, 110)]
     created = batch.column("created").to_numpy()
     assert np.all(np.abs(created[:10] / 1000 - time.time()) < 5), "loaded"
     assert created[10:].tolist() == [5000 + n for n in range(10)]
-    assert source.schema().names == ["ts", "key", "created"]
+    assert source.schema().names == ["ts", "key", "created", "number"]
 
 
 def test_a_move_is_looked_at_with_what_waited_because_of_it() -> None:
