@@ -236,10 +236,10 @@ def watch_over(spark: SparkSession) -> None:
         os._exit(1)
 
     java = private.jvm(spark).java.lang
-    pid = int(java.ProcessHandle.current().pid())
+    call, pid = java.System.nanoTime, int(java.ProcessHandle.current().pid())
 
     def ask() -> None:
-        java.System.nanoTime()
+        call()
         compilers_give_way(pid)  # A JVM starts compilers when they have much to do.
 
     threading.Thread(target=await_silence, args=(ask, end), name="jvm", daemon=True).start()

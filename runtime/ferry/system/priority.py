@@ -23,6 +23,6 @@ def compilers_give_way(jvm: int) -> None:
     """Give the compilers of a JVM a lower priority. They work when a deploy makes Spark do something for the first time."""
     with suppress(OSError):  # The JVM or a thread has ended, or the system is not Linux.
         for thread in Path(f"/proc/{jvm}/task").iterdir():
-            if (thread / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
+            if (thread / "comm").read_bytes().startswith((b"C1 Compiler", b"C2 Compiler")):
                 tid = int(thread.name)
                 os.setpriority(os.PRIO_PROCESS, tid, max(NICE, os.getpriority(os.PRIO_PROCESS, tid)))

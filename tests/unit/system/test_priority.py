@@ -38,6 +38,21 @@ def test_only_the_compilers_of_a_jvm_give_way(tmp_path: Path) -> None:
                 process.kill()
 
 
+def test_a_thread_may_have_any_name(tmp_path: Path) -> None:
+    """Linux cuts a name after 15 bytes, also within a letter. The watch over the JVM must not fail of it."""
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    named = tmp_path / "12345678901234ß"
+    shutil.copy(sleep, named)
+    with subprocess.Popen([named, "60"]) as process:
+        try:
+            while not Path(f"/proc/{process.pid}/comm").read_bytes().startswith(b"1234"):
+                pass
+            compilers_give_way(process.pid)
+        finally:
+            process.kill()
+
+
 def test_a_jvm_that_has_ended_has_no_compilers() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
