@@ -141,7 +141,7 @@ def test_a_task_that_dies_in_the_first_epoch_is_repeated(tmp_path: Path) -> None
 
 @pytest.mark.turns
 def test_windows_have_another_size_from_an_event_time_on(tmp_path: Path) -> None:
-    """No window is partial, whoever dies; a time that has passed is refused."""
+    """No window is partial, also if a worker or the driver is killed. A time that has passed is refused."""
     cut = list[int]()
 
     def changes(running: runner.Running) -> None:

@@ -169,7 +169,7 @@ def harmless(sink: Sink, by_tasks: bool) -> Iterator[None]:
 
 
 def words_of(listed: dict[str, Any]) -> str:
-    """A comparison as it is listed, in words."""
+    """A listed comparison in words."""
     counted = f"{listed['rows']:,} rows of {listed['epochs']:,} epochs"
     if not listed["missing"] and not listed["more"]:
         return f"0 of {counted} differ"

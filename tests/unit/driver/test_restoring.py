@@ -210,7 +210,7 @@ def test_a_restore_under_another_program_is_a_deploy_from_the_next_epoch_on(tmp_
 
 
 def test_after_a_restore_of_two_programs_side_by_side_the_state_of_the_silent_half_goes(tmp_path: Path) -> None:
-    """At once in a new job, and at the end of the half if the same job goes back; what has no partner may return."""
+    """A new job voids the id at once; a job that goes back, at the end of the half. An operator without a partner may return."""
     place = Place(tmp_path)
     copy = replace(OPERATORS[0], index=2)
     for number, both, gone in (
