@@ -216,8 +216,8 @@ def wrong(output: Path, steps: dict[int, int], name: str = "seen") -> list[str]:
         rows = table.sort_by("seq")
         for i, (seq, k, n) in enumerate(zip(*(rows[name].to_pylist() for name in ("seq", "k", "n")), strict=True)):
             gap, counts[k] = seq - last, counts[k] + step
-            # Between two programs numbers of either one may have been left out.
-            follows = gap == step if i or step == last_step else 0 < gap <= max(step, last_step)
+            # Between two programs, the old one may have left out numbers up to its next, and then the new one.
+            follows = gap == step if i or step == last_step else 0 < gap < step + last_step
             if seq % step or not follows or n != counts[k] or k != seq % KEYS:
                 out.append(f"epoch {epoch}, step {step}: {seq} after {last}, count {n} of {counts[k]}")
             last = seq
