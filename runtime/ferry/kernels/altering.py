@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels.aggregates import KEPT, flagged, places, state_columns, value_columns
+from ferry.kernels.columns import projected
 from ferry.kernels.grouping import OVERFLOWED, Ints
 from ferry.kernels.kept import StateColumn
 from ferry.kernels.schemas import state_schema
@@ -37,14 +38,8 @@ def deriving(before: OperatorDescriptor, after: OperatorDescriptor) -> Derive:
     if after.kind == "process":
         return lambda rows: rows
     if after.kind == "join":
-        return lambda rows: _rows(rows, state_schema(after))
+        return lambda rows: projected(rows, state_schema(after))
     return lambda rows: _aggregates(rows, before, after)
-
-
-def _rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = set(rows.schema.names)
-    columns = [rows.column(f.name) if f.name in names else pa.nulls(rows.num_rows, f.type) for f in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _aggregates(rows: pa.RecordBatch, before: OperatorDescriptor, after: OperatorDescriptor) -> pa.RecordBatch:

@@ -193,6 +193,13 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
+def projected(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with the columns of a schema; those that they lack are null."""
+    names = set(rows.schema.names)
+    found = [rows.column(f.name) if f.name in names else pa.nulls(rows.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(found, schema=schema)
+
+
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 

@@ -4,7 +4,8 @@
              '-- every delta and chunk of the state before is derived, too
 
 So the switch does not depend on the size of the state. Each instance derives what it holds: derived rows are not copied to
-learners before the switch, and a copy that began before the switch ends with chunks that the learner derives.
+learners before the switch, and a copy that began before the switch ends with chunks that the learner derives. A join has
+its rows at once: files of the state before get a second name (`RowState.adopt`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.programs import Programs
 from ferry.kernels.altering import Derive, deriving
 from ferry.store.process import ProcessState
+from ferry.store.rows import RowState
 from ferry.store.state import State
 from ferry.store.upgrading import Upgrade
 
@@ -94,7 +96,9 @@ class Altering:
                     state.give_up("")
                 state.release(-1, self._states[before].expired)
                 derive = derive_of(self._descriptors[before], self._descriptors[after])
-                self._of[after] = _Derivation(before, derive, self._scan(before))
+                origin = self._states[before]
+                is_there = isinstance(state, RowState) and isinstance(origin, RowState) and state.adopt(origin)
+                self._of[after] = _Derivation(before, derive, None if is_there else self._scan(before))
 
     def _scan(self, number: int) -> Iterator[pa.RecordBatch]:
         return self._states[number].snapshot(self._every, CHUNK_BYTES)

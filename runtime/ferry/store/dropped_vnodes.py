@@ -44,6 +44,10 @@ class DroppedVnodes:
         """Rows of these virtual nodes in files numbered up to `number` do not count any more."""
         at = self.at.copy()
         at[vnodes] = number
+        self.replace(at, notes)
+
+    def replace(self, at: Ints, notes: dict[str, Any]) -> None:
+        """Write all numbers anew. Raises Exhausted without room."""
         try:
             with files.replacing(self._path) as new:
                 body = msgpack.packb({"at": at.tobytes(), "notes": notes})

@@ -7,6 +7,7 @@ cleans and removes in pieces, so that no step takes longer with more state. `joi
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import Bug
+from ferry.contract.errors import Bug, Exhausted
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints
 from ferry.store import mapped, segment_removal, segments
@@ -28,7 +29,9 @@ from ferry.store.inventory import Inventory
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
 from ferry.store.segment_removal import SegmentRemoval
-from ferry.store.segments import About, Segment
+from ferry.store.segments import About, Adoptions, Segment
+
+log = logging.getLogger("ferry.store")
 
 TIER = 16
 """Segments of one level that are merged into one of the next."""
@@ -71,9 +74,10 @@ class RowState:
         self._drops = DroppedVnodes(directory / "drops", virtual_nodes)
         segment_removal.finish()
         self._inventory = Inventory(directory)
-        self._segments = segments.read_all(directory, virtual_nodes, self._inventory)
-        self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
+        self._adoptions = Adoptions(tuple((number, tuple(names)) for number, names in noted.get("adoptions", ())))
+        self._segments = segments.read_all(directory, virtual_nodes, self._inventory, self._adoptions, self._schema)
+        self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
         """of the last applied delta; earlier epochs are over"""
         self._sources = set(noted["sources"]) if noted.get("epoch") == self._epoch else set()
@@ -199,9 +203,43 @@ class RowState:
         vnodes = np.asarray(vnodes, np.int64)
         if not self._entries[vnodes].any():
             return
-        self._drops.drop(vnodes, self._sequence, {"epoch": self._epoch, "sources": sorted(self._sources)})
+        self._drops.drop(vnodes, self._sequence, self._notes())
         self._entries[vnodes] = self._bytes[vnodes] = 0
         self._unclean = deque(s.sequence for s in self._segments)
+
+    def _notes(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "sources": sorted(self._sources), "adoptions": self._adoptions.each}
+
+    def adopt(self, before: RowState) -> bool:
+        """Have the present rows of another join, and no others: files of `before` get a second name here.
+
+        Columns of both have the values of `before`, others are null. Its applied deltas count as applied. After an
+        interruption, repeat it. False: this file system gives a file one name only, and the state is empty.
+        Raises Exhausted without room.
+        """
+        base, names = self._sequence, tuple(name for name in self._schema.names if name in before._schema.names)
+        self._sequence = base + before._sequence
+        self._adoptions = Adoptions((*before._adoptions.shift(base).each, (self._sequence, names)))
+        self._epoch, self._sources = before._epoch, set(before._sources)
+        # What is here has numbers up to `base`.
+        self._drops.replace(np.maximum(before._drops.at, 0) + base, self._notes())
+        self._entries[:] = self._bytes[:] = 0
+        self._unclean = deque(s.sequence for s in self._segments)
+        for segment in before._segments:
+            number = base + segment.sequence
+            path = segments.path_of(self.directory, number, segment.level)
+            self._inventory.begins(number)
+            try:
+                path.hardlink_to(segment.path)
+            except OSError as error:
+                if segment is not before._segments[0]:
+                    raise Exhausted(f"{path}: could not be written: {error}") from error
+                log.warning("%s: files of %s get no second name: %s", self.directory, before.directory, error)
+                return False
+            view = self._adoptions.view(number, self._schema)
+            self._add(segment.adopted(path, number, view, self._schema))
+            self._unclean.append(number)
+        return True
 
     # -- upkeep, in pieces --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import json
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,52 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
+class Adoptions:
+    """Segments that were written for operators with other columns, and the columns of them that count.
+
+    A segment has all columns that it was written with for ever. Columns that an operator has lost do not return with a later
+    one that has the same names.
+    """
+
+    each: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Segments up to this number have no other columns than these."""
+
+    def shift(self, by: int) -> Adoptions:
+        """The same for segments whose numbers are greater."""
+        return Adoptions(tuple((number + by, names) for number, names in self.each))
+
+    def view(self, sequence: int, schema: pa.Schema) -> pa.Schema:
+        """The columns of this schema that count in a segment."""
+        names = set(schema.names).intersection(*(names for number, names in self.each if sequence <= number))
+        return pa.schema([field for field in schema if field.name in names])
+
+    def __contains__(self, sequence: int) -> bool:
+        return any(sequence <= number for number, _ in self.each)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentPart:
     """One batch, sorted by hash."""
 
-    batch: pa.RecordBatch
+    stored: pa.RecordBatch
     hashes: Hashes = field(repr=False)
+    schema: pa.Schema | None = None
+    """of an adopted part: other columns than the stored ones are null"""
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> SegmentPart:
         """The part for a batch with rows."""
         return SegmentPart(batch.replace_schema_metadata(None), hashes_of(batch))
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """Its rows, with all columns."""
+        return self.stored if self.schema is None else columns.projected(self.stored, self.schema)
+
+    def adopted(self, view: pa.Schema, schema: pa.Schema) -> SegmentPart:
+        """The same rows with this schema, in which only columns of `view` have values."""
+        stored = self.stored.select([name for name in self.stored.schema.names if name in view.names])
+        return SegmentPart(stored, self.hashes, schema)
 
     def rows_between(self, begins: Hashes, lasts: Hashes) -> Ints:
         """Row numbers of the hashes in these ranges, which are in order; `lasts` are inclusive."""
@@ -96,6 +132,16 @@ class Segment:
         """Average bytes of a row, at least 1."""
         return max(1, self.bytes // max(1, self.rows))
 
+    def adopted(self, path: Path, sequence: int, view: pa.Schema, schema: pa.Schema) -> Segment:
+        """The same rows under another name, in which only columns of `view` have values."""
+        parts = tuple(part.adopted(view, schema) for part in self.parts)
+        return replace(self, path=path, sequence=sequence, about=replace(self.about, replaces=()), parts=parts)
+
+
+def path_of(directory: Path, sequence: int, level: int) -> Path:
+    """The file of a segment."""
+    return directory / f"{sequence:012d}.{level}.arrow"
+
 
 class Writer:
     """A segment that is written a part at a time. Segments that it replaces stay until it is finished."""
@@ -103,7 +149,7 @@ class Writer:
     def __init__(
         self, directory: Path, sequence: int, level: int, schema: pa.Schema, about: About, virtual_nodes: int
     ) -> None:
-        self._path = directory / f"{sequence:012d}.{level}.arrow"
+        self._path = path_of(directory, sequence, level)
         self._unfinished = self._path.with_suffix(".tmp")
         self._about = about
         self._sequence = sequence
@@ -228,7 +274,9 @@ def read(path: Path, virtual_nodes: int, expected: int) -> Segment:
     )
 
 
-def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[Segment]:
+def read_all(
+    directory: Path, virtual_nodes: int, inventory: Inventory, adoptions: Adoptions, schema: pa.Schema
+) -> list[Segment]:
     """All segments in order; unfinished files and replaced segments are removed.
 
     Raises StateUnavailable when a segment is missing or damaged.
@@ -241,6 +289,10 @@ def read_all(directory: Path, virtual_nodes: int, inventory: Inventory) -> list[
     for number in inventory.require_known(there):
         there.pop(number).unlink()
     segments = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
+    segments = [
+        s.adopted(s.path, s.sequence, adoptions.view(s.sequence, schema), schema) if s.sequence in adoptions else s
+        for s in segments
+    ]
     replaced = {name for segment in segments for name in segment.about.replaces}
     inventory.remove(segment.sequence for segment in segments if segment.path.name in replaced)
     for segment in segments:

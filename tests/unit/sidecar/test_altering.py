@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.programs import Programs, ProgramVersion, first_program
 from ferry.kernels.altering import deriving
@@ -25,6 +25,12 @@ from ferry.store.state import State, open_state
 
 BEFORE = OperatorDescriptor("a", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
 AFTER = replace(BEFORE, index=1, aggregates=(Aggregate("m", "max", "x"), *BEFORE.aggregates))
+AGGREGATES = BEFORE, AFTER
+X, Y = Side((("x", "x", "int64"),)), Side((("y", "x", "int64"), ("x", "x", "int64")))
+JOINS = (
+    OperatorDescriptor("j", 0, "join", BEFORE.key, BEFORE.window, (), X, X),
+    OperatorDescriptor("j", 1, "join", BEFORE.key, BEFORE.window, (), Y, X),
+)
 VNODES, EVERY = 4, np.arange(4)
 ALTERED = ((1, 0),)
 LOADING, SWITCH, SETTLED = (
@@ -35,15 +41,21 @@ LOADING, SWITCH, SETTLED = (
 
 
 class Instance:
-    def __init__(self, folder: Path, programs: Programs = LOADING) -> None:
-        self.states: list[State] = [open_state(d, VNODES, folder / str(d.index), 1 << 24) for d in (BEFORE, AFTER)]
-        self.altering = Altering(self.states, [BEFORE, AFTER], VNODES, threading.RLock(), programs)
+    def __init__(
+        self,
+        folder: Path,
+        programs: Programs = LOADING,
+        kinds: tuple[OperatorDescriptor, OperatorDescriptor] = AGGREGATES,
+    ) -> None:
+        self.kinds = kinds
+        self.states: list[State] = [open_state(d, VNODES, folder / str(d.index), 1 << 24) for d in kinds]
+        self.altering = Altering(self.states, kinds, VNODES, threading.RLock(), programs)
         self.epoch = 0
 
     def records(self, operator: int, keys: list[int], time: int) -> None:
         """An epoch with these records of an operator."""
         self.epoch += 1
-        state, fragmenter = self.states[operator], Fragmenter((BEFORE, AFTER)[operator])
+        state, fragmenter = self.states[operator], Fragmenter(self.kinds[operator])
         fragmenter.add(pa.record_batch({"k": keys, "x": keys, "t": [time] * len(keys)}), ["k"], "t")
         delta, _ = state.delta([state.combine(fragmenter.drain())], EpochTimes(state.expired, state.expired))
         state.apply(delta, self.epoch, "")
@@ -72,9 +84,9 @@ def rows(state: State, descriptor: OperatorDescriptor) -> list[Any]:
 
 
 def expected(instance: Instance) -> list[Any]:
-    derive = deriving(BEFORE, AFTER)
+    derive = deriving(*instance.kinds)
     batches = [derive(piece) for piece in instance.states[0].snapshot(EVERY)]
-    found = pa.Table.from_batches(batches, state_schema(AFTER))
+    found = pa.Table.from_batches(batches, state_schema(instance.kinds[1]))
     return sorted(tuple(map(str, row.values())) for row in found.to_pylist())
 
 
@@ -86,12 +98,12 @@ EVENTS = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
-@given(KEYS, st.lists(EVENTS, max_size=20), st.integers(0, 8))
+@given(KEYS, st.lists(EVENTS, max_size=20), st.integers(0, 8), st.sampled_from((AGGREGATES, JOINS)))
 def test_what_happens_meanwhile_is_derived_too(
-    tmp_path_factory: pytest.TempPathFactory, first: list[int], events: list[Any], begin: int
+    tmp_path_factory: pytest.TempPathFactory, first: list[int], events: list[Any], begin: int, kinds: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("altering")
-    one, other = Instance(folder / "one"), Instance(folder / "other")
+    one, other = Instance(folder / "one", kinds=kinds), Instance(folder / "other", kinds=kinds)
     one.records(0, first, 5)
     one.states[1].apply_absent(expected_rows(one))  # of a life that ended meanwhile
     for number, (what, *values) in enumerate(events):
@@ -113,14 +125,21 @@ def test_what_happens_meanwhile_is_derived_too(
     one.altering.begin(ALTERED)
     one.derive()
     one.release(0)
-    assert rows(one.states[1], AFTER) == expected(one)
+    assert rows(one.states[1], kinds[1]) == expected(one)
     for state in one.states + other.states:
         state.drop(EVERY)
 
 
 def expected_rows(instance: Instance) -> pa.RecordBatch:
     (piece,) = instance.states[0].snapshot(EVERY)
-    return deriving(BEFORE, AFTER)(piece)
+    return deriving(*instance.kinds)(piece)
+
+
+def test_a_join_is_there_at_once(tmp_path: Path) -> None:
+    one = Instance(tmp_path, kinds=JOINS)
+    one.records(0, [1, 2, 3], 5)
+    one.altering.begin(ALTERED)
+    assert not one.altering.step() and rows(one.states[1], JOINS[1]) == expected(one) != []
 
 
 def test_a_copy_that_began_before_the_switch_is_whole(tmp_path: Path) -> None:

@@ -431,4 +431,4 @@ def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest
     path = min(tmp_path.glob("*.arrow"))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(StateUnavailable, match="not a segment"):
-        segments.read_all(tmp_path, 8, Inventory(tmp_path))
+        segments.read_all(tmp_path, 8, Inventory(tmp_path), segments.Adoptions(), schemas.rows_schema(shape_of()))
