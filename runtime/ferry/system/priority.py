@@ -1,6 +1,6 @@
 """The priority of work beside a running job, whose epochs would wait for processors.
 
-A process with NICE gets a third of the time of a process of the job when both want the same processor, and all of it when
+A process with NICE gets a tenth of the time of a process of the job when both want the same processor, and all of it when
 the job wants none.
 """
 
@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-NICE = 5
+NICE = 10
 """Niceness of work that may take longer."""
 
 
