@@ -23,7 +23,8 @@ from ferry.contract.errors import FerryError, Unreachable
 from ferry_operator.local import program as copies
 from ferry_operator.local.deploys import LocalDeploys
 from tests.cluster import runner
-from tests.cluster.programs import FAILING, Oracle, Program, programs_of
+from tests.cluster.program_oracle import Oracle
+from tests.cluster.programs import FAILING, Program, programs_of
 from tests.patience import PATIENCE
 
 SETTLED = ("in force", "over", "refused")

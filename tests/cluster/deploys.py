@@ -14,6 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +24,7 @@ from tests.cluster import runner
 KEYS = 8
 PACE = 1500
 SPAN_MS = 8000
+JOINED_MS = 2000
 
 PIPELINE = """
 from dataclasses import dataclass
@@ -72,6 +74,22 @@ SPANS = """{name} = numbers.window(ferry.tumbling("8s")).aggregate("{name}", n=f
 SUMS = """sums = numbers.window(ferry.tumbling("8s")).aggregate("sums", {columns})
     return [sums.sink(ferry.parquet("sums")), seen]"""
 """Windows with these aggregates of `seq`."""
+
+JOINED = """left, right = (
+        streams["smq"].map_batches(side(rest)).event_time("ts").key_by("pair") for rest in (0, 1)
+    )
+    pairs = left.window(ferry.tumbling("2s")).join("pairs", right, left={left}, right={right})
+    return [pairs.sink(ferry.parquet("pairs")), seen]
+
+
+def side(rest):
+    def function(numbers):
+        seq = numbers.column("seq").to_numpy()
+        columns = [pa.array(seq // 2), pa.array(seq), pa.array([f"{{n}}!" for n in seq]), numbers.column("ts")]
+        return pa.RecordBatch.from_arrays(columns, ["pair", "seq", "text", "ts"]).filter(pa.array(seq % 2 == rest))
+
+    return function"""
+"""Joins each even number with the next number. `left` and `right`: columns, `l` and `r` are the numbers, `a` and `b` texts."""
 
 SIZES = """short = numbers.window(ferry.tumbling("500ms"), until={until}).aggregate("windows", n=ferry.count())
     long = numbers.window(ferry.sliding("{size}s", "2s"), since={until}).aggregate("long", n=ferry.count())
@@ -205,6 +223,37 @@ def wrong_sums(output: Path, columns: dict[int, tuple[str, ...]]) -> list[str]:
             if {name: expected.get(name) for name in has} != {name: row[name] for name in row if name in "sm"}:
                 out.append(f"epoch {epoch}: {row}, expected {expected} of {has}")
     return out[:5] if fired else ["no windows"]
+
+
+def joined(columns: str) -> str:
+    """A join that has these columns, beside the numbers."""
+    left, right = ({n: "seq"} | {c: "text" for c in columns if c == text} for n, text in (("l", "a"), ("r", "b")))
+    return JOINED.format(left=left, right=right)
+
+
+def wrong_pairs(output: Path, columns: dict[int, str]) -> list[str]:
+    """Pairs that are missing, twice, or with a wrong text; `columns`: by the first epoch of a program."""
+    epochs = {n: epoch for epoch, table in read(output / "seen").items() for n in table.column("seq").to_pylist()}
+    begins = SmqGenerator(rate=PACE).times(np.arange(len(epochs))) // JOINED_MS * JOINED_MS
+    fired = [(epoch, row) for epoch, table in read(output / "pairs").items() for row in table.to_pylist()]
+    last = max((row["window_start"] for _, row in fired), default=-1)
+    wanted = Counter(n for n in range(0, len(epochs) - 1, 2) if begins[n] == begins[n + 1] <= last)
+    got = Counter(row["l"] for _, row in fired)
+    out = [f"missing {list((wanted - got).items())[:3]}, unexpected {list((got - wanted).items())[:3]}"] * (
+        wanted != got
+    )
+    ends = [*sorted(columns)[1:], max(epochs.values()) + 1]
+    for epoch, row in fired:
+        for name, number in (("a", row["l"]), ("b", row["r"])):
+            there = [
+                of
+                for (since, of), end in zip(columns.items(), ends, strict=True)
+                if since <= epoch and end > epochs[number]
+            ]
+            text = f"{number}!" if all(name in of for of in there) else None
+            if row.get(name) != text or row["r"] != row["l"] + 1:
+                out.append(f"epoch {epoch}: {row}, {name} is {text} since epoch {epochs[number]}")
+    return out[:5] if fired else ["no pairs"]
 
 
 def wrong(output: Path, steps: dict[int, int], name: str = "seen") -> list[str]:

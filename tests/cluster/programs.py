@@ -1,21 +1,15 @@
-"""Random programs of one job, and what their job has to write, recomputed in Python from the records of each epoch.
+"""Random programs of one job.
 
 All programs read the same numbers, and write them to the sink `all`: so its output tells which records an epoch has. Every
 operator belongs to a name, which has a kind for the whole case. A program chooses operators, their inputs (the numbers, or an
-operator before), their filters, keys and sinks.
+operator before), their filters, keys and sinks, and whether counts of changes have one more column.
 """
 
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import pyarrow.parquet as pq
 
 NUMBERS, ALL = "numbers", "all"
 
@@ -80,7 +74,7 @@ def pipeline(streams, args):
 KINDS = {
     "tally": '.process("{name}", Tally(), order="seq")',
     "records": '.aggregate("{name}", emit=ferry.records("seq", "ts", order="seq"), v=ferry.sum("v"))',
-    "changes": '.aggregate("{name}", emit=ferry.changes(), n=ferry.count(), v=ferry.sum("v"))',
+    "changes": '.aggregate("{name}", emit=ferry.changes(), n=ferry.count(), v=ferry.sum("v"){more})',
     "windows": '.window(ferry.tumbling("400ms")).aggregate("{name}", n=ferry.count(), v=ferry.sum("v"))',
 }
 WINDOW_MS = 400
@@ -110,6 +104,8 @@ class Use:
     keys: int
     sink: str
     """empty: nothing writes its rows"""
+    more: bool = False
+    """whether it has the column `m`, too: the greatest value"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ class Program:
 
     def __str__(self) -> str:
         uses = "; ".join(
-            f"{u.name} {u.kind} of {u.input} {u.rest} mod {u.modulus}, {u.keys} keys, to {u.sink or 'none'}"
+            f"{u.name} {u.kind}{' with m' * u.more} of {u.input} {u.rest} mod {u.modulus}, {u.keys} keys, to {u.sink or 'none'}"
             for u in self.uses
         )
         return f"{f'BAD {self.bad}: ' if self.bad else ''}{uses} (x{self.times} +{self.plus}, weight {self.weight})"
@@ -134,7 +130,7 @@ class Program:
         """The text of its file."""
         lines, sinks = [], [f'streams["smq"].sink(ferry.parquet("{ALL}"))']
         for use in self.uses:
-            call = KINDS[use.kind].format(name=use.name)
+            call = KINDS[use.kind].format(name=use.name, more=', m=ferry.max("v")' * use.more)
             lines.append(f"    {use.name} = keyed({use.input}, {use.modulus}, {use.rest}, {use.keys}){call}")
             sinks += [f'{use.name}.sink(ferry.parquet("{use.sink}"))'] * bool(use.sink)
         text = TEXT.format(
@@ -197,204 +193,10 @@ def _program(draw: random.Random, kinds: dict[str, str]) -> Program:
         modulus = draw.choice([1, 2, 3])
         use = Use(
             name, kinds[name], draw.choice(readable), modulus, draw.randrange(modulus), draw.choice([1, 4, 16]),
-            name + draw.choice(["", "", "_x"]),
+            name + draw.choice(["", "", "_x"]), kinds[name] == "changes" and draw.random() < 0.5,
         )  # fmt: skip
         uses.append(use)
     read = {use.input for use in uses}
     uses = [replace(use, sink="") if use.name in read and draw.random() < 0.4 else use for use in uses]
     helper = draw.choice(["helper", "kit.values"])
     return Program(tuple(uses), draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 99), helper)
-
-
-# ---- the oracle
-Row = tuple[Any, ...]
-
-
-class World:
-    """The state of the operators of a program."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, dict[int, Row]] = defaultdict(dict)
-        self.parts: dict[str, dict[Row, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-        """Count and sum by operator, window and epoch."""
-
-    def copy(self) -> World:
-        """The same state, on its own."""
-        out = World()
-        out.state.update({name: dict(state) for name, state in self.state.items()})
-        for name, places in self.parts.items():
-            out.parts[name].update({place: dict(part) for place, part in places.items()})
-        return out
-
-    def with_rest(self, gone: World, rest: set[str], written: World, until: int) -> World:
-        """This world, with the operators `rest` of the other one, and the windows that have fired until this time."""
-        out = self.copy()
-        for name in rest:
-            out.state[name], out.parts[name] = gone.state[name], gone.parts[name]
-        for name, places in written.parts.items():
-            fired = {place: part for place, part in places.items() if place[1] + WINDOW_MS <= until}
-            out.parts[name] = defaultdict(dict, {**out.parts[name], **fired})
-        return out
-
-
-class Oracle:
-    """The output of a job whose epochs have these programs: `since` has their first epochs.
-
-    After a restore to the end of epoch `restored`, a sink keeps its later epochs until a program has the sink. `silent`:
-    programs that run beside programs of the same first epochs, and are not written.
-    """
-
-    def __init__(
-        self,
-        output: Path,
-        since: dict[int, Program],
-        restored: int | None = None,
-        silent: dict[int, Program] | None = None,
-    ) -> None:
-        self._output, self._restored = output, restored
-        self._firsts = sorted(since)
-        self._since, self._silent = since, silent or {}
-        self._rows: dict[str, dict[int, Counter[Row]]] = defaultdict(lambda: defaultdict(Counter))
-        self._written, self._other = World(), World()
-        self._ever: set[str] = set()
-        """All operators that the job has had."""
-        self._unwritten: set[tuple[str, Row]] = set()
-        """Windows of the program that goes on which ended while it was not written."""
-        self._times: dict[int, int] = {}
-        """The last event time of each epoch."""
-
-    def wrong(self) -> list[str]:
-        """The first few errors."""
-        records = by_epoch(self._output / ALL, ("seq", "ts"))
-        out, following, last = [], 0, 0
-        for epoch, rows in records.items():
-            seqs = sorted(seq for seq, _ in rows)
-            if seqs != [*range(following, following + len(seqs))]:
-                out.append(f"epoch {epoch} has records {seqs[0]} to {seqs[-1]} ({len(seqs)}), after {following - 1}")
-            following = seqs[-1] + 1
-            first = self._first(epoch)
-            if first != last:
-                self._switch(last, first)
-                last = first
-            self._times[epoch] = max(ts for _, ts in rows)
-            self._epoch(epoch, self._since[first], sorted(rows), self._written, is_written=True)
-            if first in self._silent:
-                self._epoch(epoch, self._silent[first], sorted(rows), self._other, is_written=False)
-        sinks = {use.sink: use for program in self._since.values() for use in program.uses if use.sink}
-        for sink in sorted(sinks):
-            out += self._wrong_windows(sinks[sink]) if sinks[sink].kind == "windows" else self._wrong_rows(sinks[sink])
-        return out[:6] if following else ["no output"]
-
-    def program(self, epoch: int) -> Program:
-        """The program of an epoch."""
-        return self._since[self._first(epoch)]
-
-    def _first(self, epoch: int) -> int:
-        return self._firsts[bisect_right(self._firsts, epoch) - 1]
-
-    def _switch(self, before: int, now: int) -> None:
-        """Begin to run two programs, or go on with one of two."""
-        if before not in self._silent:
-            self._ever |= {use.name for use in self._since[before].uses}
-        if now in self._silent and self._since[now] is not self._since[before]:
-            self._other, self._written = self._written, self._written.copy()
-        elif now in self._silent:
-            self._other = self._written.copy()
-        elif before in self._silent:
-            goes_on = self._written if self._since[now] is self._since[before] else self._other
-            gone = self._other if goes_on is self._written else self._written
-            fresh = self._silent[before] if self._since[before] is self.program(before - 1) else self._since[before]
-            names = {use.name for use in fresh.uses}
-            # An operator that only the other one has keeps the state that it had there.
-            rest = {*gone.state, *gone.parts} - names if self._since[now] is fresh else names - self._ever
-            until = max(self._times.values(), default=0)
-            for name, places in goes_on.parts.items():
-                ended = {place for place in places if place[1] + WINDOW_MS <= until}
-                self._unwritten |= {(name, place) for place in ended - self._written.parts[name].keys()}
-            self._written = goes_on.with_rest(gone, rest, self._written, until)
-            self._ever |= names
-
-    def _epoch(self, epoch: int, program: Program, records: list[Row], world: World, is_written: bool) -> None:
-        streams = {NUMBERS: [(seq, ts, seq % 1000 * program.times + program.plus) for seq, ts in records]}
-        for use in program.uses:
-            state, emitted, counted = world.state[use.name], list[Row](), dict[Row, Row]()
-            for seq, ts, v in streams[use.input]:
-                if seq % use.modulus != use.rest:
-                    continue
-                key = seq // 3 % use.keys
-                if use.kind in ROWS:
-                    (total,) = state[key] = (
-                        state.get(key, (0,))[0] + v * (program.weight if use.kind == "tally" else 1),
-                    )
-                    emitted.append((seq, ts, total))
-                    continue
-                begin = ts // WINDOW_MS * WINDOW_MS
-                place = (key, begin) if use.kind == "windows" else (key,)
-                n, total = counted.get(place, (0, 0)) if use.kind == "windows" else state.get(key, (0, 0))
-                counted[place] = (n + 1, total + v)
-                if use.kind == "changes":
-                    state[key] = counted[place]
-            streams[use.name] = emitted
-            if use.kind == "windows":
-                for place, part in counted.items():
-                    world.parts[use.name][place][epoch] = part
-            elif use.sink and is_written:
-                rows = emitted if use.kind in ROWS else [(*key, *values) for key, values in counted.items()]
-                self._rows[use.sink][epoch] += Counter(rows)
-
-    def _wrong_rows(self, use: Use) -> list[str]:
-        columns = ("seq", "ts", "v") if use.kind in ROWS else ("k", "n", "v")
-        found, expected, out = self._found(use.sink, columns), self._rows[use.sink], []
-        for epoch in sorted({*found, *expected}):
-            rows = Counter(found.get(epoch, ()))
-            if rows != expected.get(epoch, Counter()):
-                missing, extra = expected.get(epoch, Counter()) - rows, rows - expected.get(epoch, Counter())
-                out.append(
-                    f"{use.sink}, epoch {epoch}: missing {missing.total()} {sorted(missing)[:2]}, unexpected "
-                    f"{extra.total()} {sorted(extra)[:2]}"
-                )
-        return out
-
-    def _found(self, sink: str, columns: tuple[str, ...]) -> dict[int, list[Row]]:
-        found, restored = by_epoch(self._output / sink, columns), self._restored
-        if restored is None:
-            return found
-        begins = (restored + 1, *(epoch for epoch in self._firsts if epoch > restored))
-        there = [epoch for epoch in begins if any(use.sink == sink for use in self.program(epoch).uses)]
-        return {e: rows for e, rows in found.items() if e <= restored or (there and e >= there[0])}
-
-    def _wrong_windows(self, use: Use) -> list[str]:
-        """Of a window that its operator saw from begin to end, one row with all of it; of another one, not more than all."""
-        fired: dict[Row, list[tuple[int, Row]]] = defaultdict(list)
-        sinks = {u.sink for program in self._since.values() for u in program.uses if u.name == use.name and u.sink}
-        for sink in sinks:
-            for epoch, rows in self._found(sink, ("k", "window_start", "n", "v")).items():
-                for k, begin, n, v in rows:
-                    fired[(k, begin)].append((epoch, (n, v)))
-        out, parts = [], self._written.parts[use.name]
-        for place in sorted({*fired, *parts}):
-            contributed = [*parts.get(place, {}).values()]
-            all_of_it = (sum(n for n, _ in contributed), sum(v for _, v in contributed))
-            rows = [row for _, row in fired.get(place, ())]
-            is_whole = self._is_whole(use.name, place[1]) and (rows or (use.name, place) not in self._unwritten)
-            if sum(n for n, _ in rows) > all_of_it[0] or (is_whole and rows != [all_of_it]):
-                out.append(f"{use.name}: window {place} fired {fired.get(place)}, and has {all_of_it}")
-        return out
-
-    def _is_whole(self, name: str, begin: int) -> bool:
-        """Whether the operator was there, and written, until two epochs after the end of the window."""
-        over = [epoch for epoch, ts in self._times.items() if ts >= begin + WINDOW_MS]
-        if len(over) < 3:
-            return False
-        during = [epoch for epoch, ts in self._times.items() if ts >= begin and epoch <= over[2]]
-        return all(any(u.name == name and u.sink for u in self.program(e).uses) for e in range(during[0], over[2] + 1))
-
-
-def by_epoch(folder: Path, columns: tuple[str, ...]) -> dict[int, list[Row]]:
-    """Rows of a sink, by epoch; epochs without a row are left out."""
-    out: dict[int, list[Row]] = defaultdict(list)
-    for file in folder.glob("epoch=*/*.parquet"):
-        table = pq.ParquetFile(file).read()
-        rows: Iterator[Row] = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-        out[int(file.parent.name.removeprefix("epoch="))] += rows
-    return {epoch: rows for epoch, rows in sorted(out.items()) if rows}

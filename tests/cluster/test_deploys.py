@@ -117,6 +117,27 @@ def test_columns_come_and_go_while_the_state_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.turns
+def test_columns_of_a_join_come_and_go_while_its_rows_stay(tmp_path: Path) -> None:
+    """All copies have the files of the state before. A column that comes back is empty in older rows; no pair is lost."""
+    files = {name: deploys.program(tmp_path, name or "none", 1, deploys.joined(name)) for name in ("", "a", "ab", "b")}
+    columns = {0: "ab"}
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(20)
+        for name, victim in (("b", "worker-0"), ("ab", ""), ("", "driver"), ("a", "worker-1"), ("ab", "")):
+            epoch = deploys.deploy(running, files[name])
+            columns[epoch] = name
+            if victim:
+                running.signal(victim, signal.SIGKILL)
+            running.await_epoch(epoch + 60)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path, more=deploys.joined("ab")), tmp_path, meanwhile=changes)
+    assert result.code == 0 and deploys.wrong(result.output, {0: 1}) == [], result.story()
+    assert deploys.wrong_pairs(result.output, columns) == [], (columns, result.story())
+
+
+@pytest.mark.turns
 def test_a_task_that_dies_in_the_first_epoch_is_repeated(tmp_path: Path) -> None:
     """Once for each process of tasks that has loaded the program: no record is lost, and the program stays."""
     file, flag, since = deploys.program(tmp_path, "dies", 2), tmp_path / "died", list[int]()

@@ -55,9 +55,9 @@ ROWS = (
         "Figure 3, with large state: how long until the operators are at their new place?",
         "13.5 GB: savepoint 191 s, migration 2.3 times less",
         "2.3 (savepoint to migration)",
-        f"NBQ5 in place of NBQ8, 1 GB of state. {UNLIKE}. Ferry has a replica at the target",
-        command("nbq5", "migrate"),
-        changed("nbq5", "migrate", compared=True),
+        f"1 GB of state. {UNLIKE}. Ferry has a replica at the target",
+        command("nbq8", "migrate"),
+        changed("nbq8", "migrate", compared=True),
     ),
     Row(
         "bartnik-7",
