@@ -5,7 +5,7 @@ Arrow's buffers are read-only; compiled functions get writable arrays, so that e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,9 +193,9 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def projected(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with the columns of a schema; those that they lack are null."""
-    names = set(rows.schema.names)
+def projected(rows: pa.RecordBatch, schema: pa.Schema, among: Collection[str] | None = None) -> pa.RecordBatch:
+    """The rows with the columns of a schema; those that they lack, or that are not `among` these, are null."""
+    names = {name for name in rows.schema.names if among is None or name in among}
     found = [rows.column(f.name) if f.name in names else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(found, schema=schema)
 

@@ -150,10 +150,11 @@ class Join:
             begins, lasts = piece.ranges(mine, self._virtual_nodes)
             for part in segment.parts_between(begins, lasts):
                 rows = part.rows_between(begins, lasts)
-                slices = part.batch.column("slice").to_numpy(zero_copy_only=True)[rows]
+                batch = segment.rows_of(part)
+                slices = batch.column("slice").to_numpy(zero_copy_only=True)[rows]
                 rows = rows[(slices >= piece.start) & (slices < end)]
                 if rows.size:
-                    batches.append((part.batch.select(names) if names else part.batch).take(pa.array(rows)))
+                    batches.append((batch.select(names) if names else batch).take(pa.array(rows)))
         if batches:
             return columns.concatenated(batches)
         whole = columns.empty(self._schema)

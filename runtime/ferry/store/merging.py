@@ -58,7 +58,7 @@ class _Cursor:
         begin, self._row = self._row, end
         if end == part.hashes.size:
             self._part, self._row = self._part + 1, 0
-        return part.batch.slice(begin, end - begin)
+        return self.segment.rows_of(part).slice(begin, end - begin)
 
 
 class Merge:

@@ -217,9 +217,9 @@ class RowState:
         interruption, repeat it. False: this file system gives a file one name only, and the state is empty.
         Raises Exhausted without room.
         """
-        base, names = self._sequence, tuple(name for name in self._schema.names if name in before._schema.names)
+        base, kept = self._sequence, tuple(name for name in self._schema.names if name in before._schema.names)
         self._sequence = base + before._sequence
-        self._adoptions = Adoptions((*before._adoptions.shift(base).each, (self._sequence, names)))
+        self._adoptions = Adoptions((*before._adoptions.shift(base).each, (self._sequence, kept)))
         self._epoch, self._sources = before._epoch, set(before._sources)
         # What is here has numbers up to `base`.
         self._drops.replace(np.maximum(before._drops.at, 0) + base, self._notes())
@@ -236,8 +236,8 @@ class RowState:
                     raise Exhausted(f"{path}: could not be written: {error}") from error
                 log.warning("%s: files of %s get no second name: %s", self.directory, before.directory, error)
                 return False
-            view = self._adoptions.view(number, self._schema)
-            self._add(segment.adopted(path, number, view, self._schema))
+            names = self._adoptions.names(number, self._schema)
+            self._add(segment.adopted(path, number, self._schema, names))
             self._unclean.append(number)
         return True
 
@@ -352,9 +352,9 @@ class RowState:
             step = max(1, chunk_bytes // segment.row_bytes)
             begins, lasts = segments.hash_ranges(vnodes[segment.counts[vnodes] > 0], self.virtual_nodes)
             for part in segment.parts_between(begins, lasts):
-                rows = part.rows_between(begins, lasts)
+                rows, batch = part.rows_between(begins, lasts), segment.rows_of(part)
                 for begin in range(0, max(1, rows.size), step):
-                    chunk = self._still_there(segment, part.batch.take(pa.array(rows[begin : begin + step])))
+                    chunk = self._still_there(segment, batch.take(pa.array(rows[begin : begin + step])))
                     in_vain = 0 if chunk.num_rows else in_vain + 1
                     if chunk.num_rows or in_vain % IN_VAIN_MAX == 0:
                         yield chunk

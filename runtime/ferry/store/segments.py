@@ -61,10 +61,9 @@ class Adoptions:
         """The same for segments whose numbers are greater."""
         return Adoptions(tuple((number + by, names) for number, names in self.each))
 
-    def view(self, sequence: int, schema: pa.Schema) -> pa.Schema:
+    def names(self, sequence: int, schema: pa.Schema) -> frozenset[str]:
         """The columns of this schema that count in a segment."""
-        names = set(schema.names).intersection(*(names for number, names in self.each if sequence <= number))
-        return pa.schema([field for field in schema if field.name in names])
+        return frozenset(schema.names).intersection(*(names for number, names in self.each if sequence <= number))
 
     def __contains__(self, sequence: int) -> bool:
         return any(sequence <= number for number, _ in self.each)
@@ -72,27 +71,15 @@ class Adoptions:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """One batch, sorted by hash."""
+    """One batch, sorted by hash. Its columns are as they were written (`Segment.rows_of`)."""
 
     stored: pa.RecordBatch
     hashes: Hashes = field(repr=False)
-    schema: pa.Schema | None = None
-    """of an adopted part: other columns than the stored ones are null"""
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> SegmentPart:
         """The part for a batch with rows."""
         return SegmentPart(batch.replace_schema_metadata(None), hashes_of(batch))
-
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """Its rows, with all columns."""
-        return self.stored if self.schema is None else columns.projected(self.stored, self.schema)
-
-    def adopted(self, view: pa.Schema, schema: pa.Schema) -> SegmentPart:
-        """The same rows with this schema, in which only columns of `view` have values."""
-        stored = self.stored.select([name for name in self.stored.schema.names if name in view.names])
-        return SegmentPart(stored, self.hashes, schema)
 
     def rows_between(self, begins: Hashes, lasts: Hashes) -> Ints:
         """Row numbers of the hashes in these ranges, which are in order; `lasts` are inclusive."""
@@ -119,6 +106,8 @@ class Segment:
     bytes: int
     digest: int
     """digest of its file"""
+    adopted_as: tuple[pa.Schema, frozenset[str]] | None = None
+    """the schema of its rows here, and the columns with values; others are null. None: as they were written"""
 
     def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[SegmentPart]:
         """Parts that may have rows in these ranges, which are in order."""
@@ -132,10 +121,14 @@ class Segment:
         """Average bytes of a row, at least 1."""
         return max(1, self.bytes // max(1, self.rows))
 
-    def adopted(self, path: Path, sequence: int, view: pa.Schema, schema: pa.Schema) -> Segment:
-        """The same rows under another name, in which only columns of `view` have values."""
-        parts = tuple(part.adopted(view, schema) for part in self.parts)
-        return replace(self, path=path, sequence=sequence, about=replace(self.about, replaces=()), parts=parts)
+    def rows_of(self, part: SegmentPart) -> pa.RecordBatch:
+        """The rows of one of its parts."""
+        return part.stored if self.adopted_as is None else columns.projected(part.stored, *self.adopted_as)
+
+    def adopted(self, path: Path, sequence: int, schema: pa.Schema, names: frozenset[str]) -> Segment:
+        """The same rows under another name, with another schema, in which these columns have values."""
+        about = replace(self.about, replaces=())
+        return replace(self, path=path, sequence=sequence, about=about, adopted_as=(schema, names))
 
 
 def path_of(directory: Path, sequence: int, level: int) -> Path:
@@ -290,7 +283,7 @@ def read_all(
         there.pop(number).unlink()
     segments = [read(path, virtual_nodes, inventory.digests[number]) for number, path in there.items()]
     segments = [
-        s.adopted(s.path, s.sequence, adoptions.view(s.sequence, schema), schema) if s.sequence in adoptions else s
+        s.adopted(s.path, s.sequence, schema, adoptions.names(s.sequence, schema)) if s.sequence in adoptions else s
         for s in segments
     ]
     replaced = {name for segment in segments for name in segment.about.replaces}
