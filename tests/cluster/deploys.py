@@ -85,7 +85,7 @@ JOINED = """left, right = (
 def side(rest):
     def function(numbers):
         seq = numbers.column("seq").to_numpy()
-        columns = [pa.array(seq // 2), pa.array(seq), pa.array([f"{{n}}!" for n in seq]), numbers.column("ts")]
+        columns = [pa.array(seq // 2), pa.array(seq), pa.array([f"{{n}}!" for n in seq], pa.string()), numbers.column("ts")]
         return pa.RecordBatch.from_arrays(columns, ["pair", "seq", "text", "ts"]).filter(pa.array(seq % 2 == rest))
 
     return function"""
