@@ -129,7 +129,7 @@ def test_columns_of_a_join_come_and_go_while_its_rows_stay(tmp_path: Path) -> No
             columns[epoch] = name
             if victim:
                 running.signal(victim, signal.SIGKILL)
-            running.await_epoch(epoch + 60)
+            running.await_epoch(epoch + 30)
         runner.stop(running)
 
     result = runner.run(deploys.job(tmp_path, more=deploys.joined("ab")), tmp_path, meanwhile=changes)

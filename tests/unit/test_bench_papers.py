@@ -166,9 +166,9 @@ def test_a_changed_program_is_answered_with_the_longest_silence_of_each_system()
         ("Ferry", 0.05, 4.0), ("Ferry, restart", 20.0, 20.0), ("Flink, tuned", 2.0, 8.0), ("Spark", 30.0, 40.0),
     ):  # fmt: skip
         for times in (0.5, 1.0):
-            about = {"query": "nbq5", "act": "migrate"}
-            results.add(system, "nbq5, migrate", "extra silence", silence * times, "s", **about)
-            results.add(system, "nbq5, migrate", "in force", seconds, "s", **about)
+            about = {"query": "nbq8", "act": "migrate"}
+            results.add(system, "nbq8, migrate", "extra silence", silence * times, "s", **about)
+            results.add(system, "nbq8, migrate", "in force", seconds, "s", **about)
     rows = {row.key: row for row in bartnik.ROWS}
     answer = rows["bartnik-5"].answer(results)
     assert answer.ratio == 2.0 and "Ferry 50 ms and 4.0 s; Ferry, restart 20,000 ms and 20.0 s;" in answer.words

@@ -194,7 +194,7 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def projected(rows: pa.RecordBatch, schema: pa.Schema, among: Collection[str] | None = None) -> pa.RecordBatch:
-    """The rows with the columns of a schema; those that they lack, or that are not `among` these, are null."""
+    """The rows with the columns of a schema. A column is null if the rows lack it, or `among` does not name it."""
     names = {name for name in rows.schema.names if among is None or name in among}
     found = [rows.column(f.name) if f.name in names else pa.nulls(rows.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(found, schema=schema)
