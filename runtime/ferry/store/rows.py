@@ -7,6 +7,7 @@ cleans and removes in pieces, so that no step takes longer with more state. `joi
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -54,6 +55,9 @@ _CLEAN_AT_ONCE = 64
 IN_VAIN_MAX = 32
 """Pieces of a snapshot without rows before it yields an empty chunk."""
 
+_ONE_NAME = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of a file system that cannot give a file another name."""
+
 _CLEANING = -1
 """In place of a level: the rewrite of a single segment, most of which was dropped."""
 
@@ -77,7 +81,8 @@ class RowState:
         noted = self._drops.notes
         self._adoptions = Adoptions(tuple((number, tuple(names)) for number, names in noted.get("adoptions", ())))
         self._segments = segments.read_all(directory, virtual_nodes, self._inventory, self._adoptions, self._schema)
-        self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
+        adopted = [number for number, _ in self._adoptions.each]
+        self._sequence = max([self._drops.last, 0, *adopted, *(s.sequence for s in self._segments)])
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
         """of the last applied delta; earlier epochs are over"""
         self._sources = set(noted["sources"]) if noted.get("epoch") == self._epoch else set()
@@ -217,12 +222,14 @@ class RowState:
         interruption, repeat it. False: this file system gives a file one name only, and the state is empty.
         Raises Exhausted without room.
         """
-        base, kept = self._sequence, tuple(name for name in self._schema.names if name in before._schema.names)
-        self._sequence = base + before._sequence
-        self._adoptions = Adoptions((*before._adoptions.shift(base).each, (self._sequence, kept)))
-        self._epoch, self._sources = before._epoch, set(before._sources)
+        base, names = self._sequence, tuple(name for name in self._schema.names if name in before._schema.names)
+        last = base + before._sequence
+        adoptions = Adoptions((*before._adoptions.shift(base).each, (last, names)))
+        notes = {"epoch": before._epoch, "sources": sorted(before._sources), "adoptions": adoptions.each}
         # What is here has numbers up to `base`.
-        self._drops.replace(np.maximum(before._drops.at, 0) + base, self._notes())
+        self._drops.replace(np.maximum(before._drops.at, 0) + base, notes)
+        self._sequence, self._adoptions = last, adoptions
+        self._epoch, self._sources = before._epoch, set(before._sources)
         self._entries[:] = self._bytes[:] = 0
         self._unclean = deque(s.sequence for s in self._segments)
         for segment in before._segments:
@@ -232,12 +239,12 @@ class RowState:
             try:
                 path.hardlink_to(segment.path)
             except OSError as error:
-                if segment is not before._segments[0]:
+                if error.errno not in _ONE_NAME:
                     raise Exhausted(f"{path}: could not be written: {error}") from error
                 log.warning("%s: files of %s get no second name: %s", self.directory, before.directory, error)
+                self.drop(np.arange(self.virtual_nodes))
                 return False
-            names = self._adoptions.names(number, self._schema)
-            self._add(segment.adopted(path, number, self._schema, names))
+            self._add(segment.adopted(path, number, self._schema, adoptions.names(number, self._schema)))
             self._unclean.append(number)
         return True
 

@@ -146,8 +146,9 @@ def test_applied_deltas_were_adopted_too(tmp_path: Path) -> None:
         assert contents(state) == was != Counter()
 
 
-def test_columns_that_come_back_are_empty(tmp_path: Path) -> None:
+def test_columns_that_come_back_are_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file still has their values: before and after a restart, and for the next program."""
+    monkeypatch.setattr(rows, "TIER", 2)
     states = [opened(tmp_path, operator(n, columns)) for n, columns in enumerate((WHOLE, ({0}, {1}), WHOLE, WHOLE))]
     for number in range(3):
         epoch(states[3], RECORDS_OF_A_WINDOW, number)  # of a life that ended meanwhile
@@ -156,10 +157,34 @@ def test_columns_that_come_back_are_empty(tmp_path: Path) -> None:
     states[2].adopt(states[1])
     epoch(states[2], [(0, 5, 3, 4)], 1)
     states[3].adopt(states[2])
-    for state in (*states[2:], *(opened(tmp_path, state.descriptor) for state in states[2:])):
+    for number, is_opened in ((2, False), (3, False), (2, True), (3, True)):
+        state = opened(tmp_path, states[number].descriptor) if is_opened else states[number]
         seen = {(row[4] is None, row[5], row[7]) for row in contents(state)}
         assert seen == {(False, None, None), (True, None, None), (False, "4", None)}, seen
+        was, joined = contents(state), fired(state, 0, 20)
+        assert {row[3:5] for row in joined} == {(None, None)} == {row[4:6] for row in joined}, joined
         upkeep(state)
+        assert contents(state) == was and fired(state, 0, 20) == joined
+
+
+@pytest.mark.parametrize("what", ("expired", "a merge under way"))
+def test_new_rows_are_not_taken_for_adopted_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """After a restart they have greater numbers, though no segment with the last number of the adoption is there."""
+    monkeypatch.setattr(rows, "TIER", 2)
+    monkeypatch.setattr(rows, "_FUEL", 0)
+    before, after = opened(tmp_path, operator(0, ({0}, {1}))), opened(tmp_path, operator(1, WHOLE))
+    for number in range(2):
+        epoch(before, RECORDS_OF_A_WINDOW, number)
+    if what == "a merge under way":
+        before._merge()
+        assert before._sequence == 3 and len(before._segments) == 2
+    after.adopt(before)
+    if what == "expired":
+        after.release(2, 10)
+    for number in (2, 3):
+        after = opened(tmp_path, after.descriptor)
+        epoch(after, [(0, 15, number, 4)], number)
+    assert {row[5] for row in contents(opened(tmp_path, after.descriptor)) if row[2] == 3} == {"4"}
 
 
 def test_segments_that_were_replaced_in_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,17 +208,22 @@ def test_a_file_system_that_gives_a_file_one_name(tmp_path: Path, monkeypatch: p
         epoch(before, RECORDS_OF_A_WINDOW, number)
     real, linked = Path.hardlink_to, list[Path]()
 
-    def link(self: Path, target: Path, allowed: int) -> None:
+    def link(self: Path, target: Path, allowed: int, code: int) -> None:
         if len(linked) == allowed:
-            raise OSError(errno.EPERM if not allowed else errno.ENOSPC, "no")
+            raise OSError(code, "no")
         linked.append(self)
         real(self, target)
 
-    monkeypatch.setattr(Path, "hardlink_to", lambda self, target: link(self, target, 0))
-    assert not after.adopt(before) and contents(after) == Counter()
-    monkeypatch.setattr(Path, "hardlink_to", lambda self, target: link(self, target, 2))
-    with pytest.raises(Exhausted):
-        after.adopt(before)
+    for allowed in (0, 2):
+        linked.clear()
+        monkeypatch.setattr(Path, "hardlink_to", lambda self, target, n=allowed: link(self, target, n, errno.EMLINK))
+        assert not after.adopt(before) and contents(after) == Counter()
+        after = opened(tmp_path, after.descriptor)
+        assert contents(after) == Counter()
+        linked.clear()
+        monkeypatch.setattr(Path, "hardlink_to", lambda self, target, n=allowed: link(self, target, n, errno.ENOSPC))
+        with pytest.raises(Exhausted):
+            after.adopt(before)
     monkeypatch.undo()
     assert opened(tmp_path, after.descriptor).adopt(before)
     assert contents(opened(tmp_path, after.descriptor)) == contents(before)
