@@ -20,6 +20,7 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Refusal, UserCodeFailed
+from ferry.contract.names import CommitId
 from ferry.contract.programs import Programs
 from ferry.kernels.altering import Derive, deriving
 from ferry.store.process import ProcessState
@@ -87,8 +88,8 @@ class Altering:
         wanted = self.missing(altered)
         if wanted == [(after, derivation.before) for after, derivation in self._of.items() if derivation.since is None]:
             return
-        self._of = {after: derivation for after, derivation in self._of.items() if derivation.since is not None}
         with self._lock:
+            self._forget([after for after, derivation in self._of.items() if derivation.since is None])
             for after, before in wanted:
                 state = self._states[after]
                 state.drop(self._every)  # of a life that ended meanwhile
@@ -99,6 +100,12 @@ class Altering:
                 origin = self._states[before]
                 is_there = isinstance(state, RowState) and isinstance(origin, RowState) and state.adopt(origin)
                 self._of[after] = _Derivation(before, derive, None if is_there else self._scan(before))
+
+    def _forget(self, operators: Sequence[int]) -> None:
+        """These operators never came into force: nothing would release their rows any more."""
+        for after in operators:
+            self._of.pop(after, None)
+            self._states[after].drop(self._every)
 
     def _scan(self, number: int) -> Iterator[pa.RecordBatch]:
         return self._states[number].snapshot(self._every, CHUNK_BYTES)
@@ -112,6 +119,18 @@ class Altering:
     def left_out(self) -> Collection[int]:
         """The operators that no table has yet: their state is copied to no other place."""
         return {after for after, derivation in self._of.items() if derivation.since is None}
+
+    def left_out_of_copy(self, base: CommitId | None) -> Collection[int]:
+        """The operators that a copy as of `base` leaves out. It has the state before or the altered one, never both: a join
+        would have its rows twice, and rows that the altered state has removed would be there again.
+
+        Until a step of the program is committed, the program may be taken back: the learner derives what it gets.
+        """
+        epoch, out = -1 if base is None else base.step.epoch, {*self.left_out}
+        for after, derivation in self._of.items():
+            if derivation.since is not None:
+                out.add(after if epoch < derivation.since else derivation.before)
+        return out
 
     @property
     def failure(self) -> str:
@@ -160,6 +179,7 @@ class Altering:
                 rows = self._derived(after, delta)
                 self._states[after].apply(rows, epoch, source)
                 late += [(after, rows)] * (derivation.since is not None)
+                late += self.applied(after, rows, epoch, source)
         return late
 
     def loaded(self, operator: int, chunk: pa.RecordBatch) -> None:
@@ -190,6 +210,9 @@ class Altering:
     def install(self, programs: Programs) -> bool:
         """A table with these programs is in force. Returns whether it brings altered operators."""
         before = {number for program in self._programs for number in program.operators}
+        taken_back = [
+            after for gone in self._programs if gone.number > programs[-1].number for after, _ in gone.altered
+        ]
         self._programs = programs
         now = {number: program.since for program in reversed(programs) for number in program.operators}
         fresh = [after for after, derivation in self._of.items() if after in now and derivation.since is None]
@@ -198,8 +221,10 @@ class Altering:
         # Operators that go on beside their copies bring rows of their own.
         for after in [n for n, of in self._of.items() if of.since is not None and programs[-1].beside]:
             del self._of[after]
+        with self._lock:
+            self._forget(taken_back)
         for after in [after for after in self._of if after in before - now.keys()]:
-            del self._of[after]  # It was taken back.
+            del self._of[after]
         return bool(fresh)
 
 

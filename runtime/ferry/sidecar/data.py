@@ -261,7 +261,7 @@ class Data:
             case core.LoadChunk():
                 self._load(effect.chunk)
             case core.BeginSnapshot():
-                self.scans.begin(scan_of(effect, self.states, self.altering.left_out))
+                self.scans.begin(scan_of(effect, self.states, self.altering.left_out_of_copy(effect.base)))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
             case core.Archive():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.programs import Programs, ProgramVersion, first_program
 from ferry.kernels.altering import deriving
 from ferry.kernels.schemas import state_schema
@@ -45,7 +46,7 @@ class Instance:
         self,
         folder: Path,
         programs: Programs = LOADING,
-        kinds: tuple[OperatorDescriptor, OperatorDescriptor] = AGGREGATES,
+        kinds: tuple[OperatorDescriptor, ...] = AGGREGATES,
     ) -> None:
         self.kinds = kinds
         self.states: list[State] = [open_state(d, VNODES, folder / str(d.index), 1 << 24) for d in kinds]
@@ -84,7 +85,7 @@ def rows(state: State, descriptor: OperatorDescriptor) -> list[Any]:
 
 
 def expected(instance: Instance) -> list[Any]:
-    derive = deriving(*instance.kinds)
+    derive = deriving(*instance.kinds[:2])
     batches = [derive(piece) for piece in instance.states[0].snapshot(EVERY)]
     found = pa.Table.from_batches(batches, state_schema(instance.kinds[1]))
     return sorted(tuple(map(str, row.values())) for row in found.to_pylist())
@@ -166,18 +167,26 @@ def test_a_copy_that_began_before_the_switch_is_whole(tmp_path: Path) -> None:
     assert rows(leader.states[0], BEFORE) == [] and len(rows(leader.states[1], AFTER)) == 40
 
 
-def test_a_copy_that_begins_after_the_switch_has_the_newer_rows(tmp_path: Path) -> None:
-    """Though the state before is still there, and the learner derives its chunks."""
-    leader, learner = Instance(tmp_path / "leader"), Instance(tmp_path / "learner", SWITCH)
+@pytest.mark.parametrize("kinds", (AGGREGATES, JOINS))
+@pytest.mark.parametrize("is_begun", (False, True))
+def test_a_copy_that_begins_after_the_switch_has_each_row_once(tmp_path: Path, kinds: Any, is_begun: bool) -> None:
+    """Though the state before is still there, and a learner derives its chunks. Without an epoch of the program, the table
+    may be taken back, and the learner has the state before."""
+    leader, learner = Instance(tmp_path / "leader", kinds=kinds), Instance(tmp_path / "learner", SWITCH, kinds=kinds)
     leader.records(0, [*range(40)], 5)
     leader.altering.begin(ALTERED)
     leader.derive()
     leader.altering.install(SWITCH)
-    leader.records(1, [7, 7], 5)
-    for operator, _, batch in begun(leader.states, EVERY, leader.altering.left_out):
+    leader.epoch = 4
+    if is_begun:
+        leader.records(1, [7, 7], 5)
+    base = CommitId(Step(leader.epoch, 0), Attempt(1, 1))
+    for operator, _, batch in begun(leader.states, EVERY, leader.altering.left_out_of_copy(base)):
         if batch is not None:
             learner.load(batch, operator)
-    assert rows(learner.states[1], AFTER) == rows(leader.states[1], AFTER)
+    assert rows(learner.states[1], kinds[1]) == rows(leader.states[1], kinds[1])
+    assert is_begun or rows(learner.states[0], kinds[0]) == rows(leader.states[0], kinds[0])
+    assert leader.altering.left_out_of_copy(None) == {1}
 
 
 def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path) -> None:
@@ -188,6 +197,34 @@ def test_a_learner_derives_the_last_deltas_of_the_program_before(tmp_path: Path)
     one.epoch = 4
     one.records(0, [4], 5)
     assert len(rows(one.states[1], AFTER)) == 3
+
+
+def test_a_late_delta_reaches_an_operator_that_is_derived_from_an_altered_one(tmp_path: Path) -> None:
+    one = Instance(tmp_path, kinds=(*JOINS, replace(JOINS[1], index=2, left=X)))
+    one.records(0, [*range(40)], 5)
+    one.altering.begin(ALTERED)
+    one.altering.install(SWITCH)
+    one.altering.begin(((2, 1),))
+    one.records(0, [7, 8], 5)
+    assert [state.statistics()["entries"].sum() for state in one.states] == [42, 42, 42]
+
+
+@pytest.mark.parametrize("kinds", (AGGREGATES, JOINS))
+def test_a_program_that_never_came_into_force_leaves_no_rows(tmp_path: Path, kinds: Any) -> None:
+    """It was refused, or its table was taken back. The state of an operator that a later program removes is kept."""
+    for what in ("refused", "taken back", "removed"):
+        one = Instance(tmp_path / what, kinds=kinds)
+        one.records(0, [*range(40)], 5)
+        one.altering.begin(ALTERED)
+        one.derive()
+        if what == "refused":
+            one.altering.begin(())
+        else:
+            one.altering.install(SWITCH)
+            one.altering.install(LOADING if what == "taken back" else (*SWITCH, ProgramVersion(3, 7, (3,))))
+            one.altering.install(LOADING if what == "taken back" else (ProgramVersion(3, 7, (3,)),))
+        counts = [int(state.statistics()["entries"].sum()) for state in one.states]
+        assert counts == ([40, 40] if what == "removed" else [40, 0]), what
 
 
 def test_what_no_program_needs() -> None:
@@ -252,4 +289,4 @@ def test_a_program_that_is_taken_back_is_derived_no_more(tmp_path: Path) -> None
     one.altering.install(SWITCH)
     assert not one.altering.install(LOADING)
     one.records(0, [2], 5)
-    assert len(rows(one.states[0], BEFORE)) == 2 and len(rows(one.states[1], AFTER)) == 1
+    assert len(rows(one.states[0], BEFORE)) == 2 and rows(one.states[1], AFTER) == []
