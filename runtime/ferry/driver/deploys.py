@@ -271,7 +271,7 @@ class Deploys:
         program = self._programs[record.number] = self._built(record)
         if program.loops is not None:
             self._phase = "waiting for the first epoch of the program before"
-            while not program.loops.settled and self._withdrawn != record.number:
+            while not program.loops.only(self._in_force.number) and self._withdrawn != record.number:
                 sleep(self._life.loop, 0.05)  # Tasks of three programs would leave no slot for the rows of that epoch.
             self._phase = "loading"
             until = time.monotonic() + LOAD_SECONDS

@@ -194,10 +194,9 @@ class Loops:
             self.forget(*[number for number in self._works if number < program])
             self._keep_program(program, slots)
 
-    @property
-    def settled(self) -> bool:
-        """Whether only the program in force has loops."""
-        return len(self._works) == 1
+    def only(self, program: int) -> bool:
+        """Whether this program has loops, and no other one."""
+        return [*self._works] == [program]
 
     def has(self, program: int) -> bool:
         """Whether loops of this program are kept."""

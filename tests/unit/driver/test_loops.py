@@ -273,6 +273,7 @@ def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled
             time.sleep(0.01)
 
     until((4, 2))
+    assert not rig.loops.only(1) and not rig.loops.only(2)
     taken: dict[int, set[int]] = {}
     for program in (2, 1, 2):
         receipts, _ = rig.loops.ingest(replace(run(program), program=program), [[("a", str(n))] for n in range(8)])
@@ -280,7 +281,7 @@ def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled
         taken.setdefault(program, set()).update(receipt.task for receipt in receipts)
     rig.loops.settle(2)
     until((0, 4))
-    assert not rig.loops.has(1) and len(taken[1]) == 8
+    assert not rig.loops.has(1) and rig.loops.only(2) and not rig.loops.only(1) and len(taken[1]) == 8
     assert len(rig.loops.ingest(replace(run(9), program=2), [[("a", "1")]])[0]) == 1
 
 
