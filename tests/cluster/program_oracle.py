@@ -1,4 +1,4 @@
-"""What a job of random programs has to write, recomputed in Python from the records of each epoch."""
+"""Computes the rows that a job of random programs has to write, in Python, from the records of each epoch."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Oracle:
         return {e: rows for e, rows in found.items() if e <= restored or (there and e >= there[0])}
 
     def _wrong_windows(self, use: Use) -> list[str]:
-        """Of a window that its operator saw from begin to end, one row with all of it; of another one, not more than all."""
+        """A whole window fires one row with all its records. A partial window fires no more records than the window has."""
         fired: dict[Row, list[tuple[int, Row]]] = defaultdict(list)
         sinks = {u.sink for program in self._since.values() for u in program.uses if u.name == use.name and u.sink}
         for sink in sinks:

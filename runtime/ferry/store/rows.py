@@ -216,7 +216,7 @@ class RowState:
         return {"epoch": self._epoch, "sources": sorted(self._sources), "adoptions": self._adoptions.each}
 
     def adopt(self, before: RowState) -> bool:
-        """Have the present rows of another join, and no others: files of `before` get a second name here.
+        """Take over the rows of another join, and drop all rows of this one: each file of `before` gets a second name.
 
         Columns of both have the values of `before`, others are null. Its applied deltas count as applied. After an
         interruption, repeat it. False: this file system gives a file one name only, and the state is empty.
@@ -226,7 +226,7 @@ class RowState:
         last = base + before._sequence
         adoptions = Adoptions((*before._adoptions.shift(base).each, (last, names)))
         notes = {"epoch": before._epoch, "sources": sorted(before._sources), "adoptions": adoptions.each}
-        # What is here has numbers up to `base`.
+        # All segments of this join have numbers up to `base`: this write drops them.
         self._drops.replace(np.maximum(before._drops.at, 0) + base, notes)
         self._sequence, self._adoptions = last, adoptions
         self._epoch, self._sources = before._epoch, set(before._sources)

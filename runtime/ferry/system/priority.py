@@ -1,7 +1,7 @@
 """The priority of work beside a running job, whose epochs would wait for processors.
 
 A process with NICE gets a tenth of the time of a process of the job when both want the same processor, and all of it when
-the job wants none.
+the job wants none. Linux may compare processes of one session only (`sched_autogroup`): each worker is a session of its own.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_segments_that_were_replaced_in_the_state_before(tmp_path: Path, monkeyp
 
 
 def test_a_file_system_that_gives_a_file_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the rows are derived. A disk that is full meanwhile is told as such."""
+    """The adoption says so, and leaves the state empty. A full disk is an error."""
     before, after = opened(tmp_path, operator(0, WHOLE)), opened(tmp_path, operator(1, WHOLE))
     for number in range(3):
         epoch(before, RECORDS_OF_A_WINDOW, number)
