@@ -105,6 +105,7 @@ class Deploys:
             return self._probation.tell_back(now, why)
         if now.number not in self._programs:
             self._programs[now.number] = self._built(now)
+            self.settled(now.number)  # The driver has begun with the tasks of the program before, which hold slots.
         with suppress(Refusal):
             self._go_back(now, why)
         return self._await_switch()
@@ -271,7 +272,7 @@ class Deploys:
         program = self._programs[record.number] = self._built(record)
         if program.loops is not None:
             self._phase = "waiting for the first epoch of the program before"
-            while not program.loops.only(self._in_force.number) and self._withdrawn != record.number:
+            while program.loops.others(self._in_force.number) and self._withdrawn != record.number:
                 sleep(self._life.loop, 0.05)  # Tasks of three programs would leave no slot for the rows of that epoch.
             self._phase = "loading"
             until = time.monotonic() + LOAD_SECONDS
@@ -377,8 +378,7 @@ class Deploys:
         if record is None:
             return
         if outcome.refused:
-            loops = self._life.program.loops
-            if loops is not None and loops.has(outcome.number):
+            if (loops := self._life.program.loops) is not None and loops.has(outcome.number):
                 loops.forget(outcome.number)
             self._programs.pop(outcome.number, None)
             metrics.note("deploy-refused", f"program {outcome.number}: {outcome.refused}")

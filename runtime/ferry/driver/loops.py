@@ -187,16 +187,17 @@ class Loops:
         return True
 
     def settle(self, program: int) -> None:
-        """This program is in force for good: the loops of all programs before it end, and it gets as many."""
+        """This program is in force for good: the loops of all programs before it end, and it gets as many if it is loaded."""
         slots = self._wanted()
         with self._changed:
             self._program = program
             self.forget(*[number for number in self._works if number < program])
-            self._keep_program(program, slots)
+            if program in self._works:
+                self._keep_program(program, slots)
 
-    def only(self, program: int) -> bool:
-        """Whether this program has loops, and no other one."""
-        return [*self._works] == [program]
+    def others(self, program: int) -> bool:
+        """Whether loops of any other program are kept."""
+        return any(number != program for number in self._works)
 
     def has(self, program: int) -> bool:
         """Whether loops of this program are kept."""

@@ -273,7 +273,7 @@ def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled
             time.sleep(0.01)
 
     until((4, 2))
-    assert not rig.loops.only(1) and not rig.loops.only(2)
+    assert rig.loops.others(1) and rig.loops.others(2)
     taken: dict[int, set[int]] = {}
     for program in (2, 1, 2):
         receipts, _ = rig.loops.ingest(replace(run(program), program=program), [[("a", str(n))] for n in range(8)])
@@ -281,8 +281,15 @@ def test_a_deployed_program_has_loops_of_its_own_and_gets_all_once_it_is_settled
         taken.setdefault(program, set()).update(receipt.task for receipt in receipts)
     rig.loops.settle(2)
     until((0, 4))
-    assert not rig.loops.has(1) and rig.loops.only(2) and not rig.loops.only(1) and len(taken[1]) == 8
+    assert not rig.loops.has(1) and not rig.loops.others(2) and rig.loops.others(1) and len(taken[1]) == 8
     assert len(rig.loops.ingest(replace(run(9), program=2), [[("a", "1")]])[0]) == 1
+
+
+def test_loops_of_a_program_end_before_the_settled_program_is_loaded(rig: Rig) -> None:
+    rig.await_loops(2)
+    rig.loops.settle(2)
+    rig.await_loops(0)
+    assert not rig.loops.others(2) and rig.loops.load(3, {}, lambda: False) and not rig.loops.has(2)
 
 
 def test_a_program_that_no_task_loads_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
