@@ -290,6 +290,7 @@ def test_loops_of_a_program_end_before_the_settled_program_is_loaded(rig: Rig) -
     rig.loops.settle(2)
     rig.await_loops(0)
     assert not rig.loops.others(2) and rig.loops.load(3, {}, lambda: False) and not rig.loops.has(2)
+    rig.loops.settle(3)
 
 
 def test_a_program_that_no_task_loads_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
