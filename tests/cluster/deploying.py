@@ -105,8 +105,6 @@ def case_of(seed: int) -> Case:
     steps, kills = [], []
     for number in range(1, count + 1):
         kind = draw.choices(["deploy", "rollback", "withdraw", "shadow", "keep"], [8, 2, 1, 3, 3])[0]
-        if kind in ("shadow", "keep") and (lost_after is not None or gone_at is not None):
-            kind = "deploy"
         beside = draw.randint(3, 15) if kind in ("shadow", "keep") else 0
         at, action = 0, draw.choice(_actions(draw, workers, vnodes)) if draw.random() < 0.6 else ""
         if kind == "deploy" and draw.random() < 0.25:
@@ -115,6 +113,8 @@ def case_of(seed: int) -> Case:
         if number == gone_at:
             at, action = 0, "state"
         after, back = draw.choice([0.0, draw.uniform(0, 1), draw.uniform(0, 5)]), kind == "keep" and draw.random() < 0.6
+        if number == gone_at and beside:  # Most often while both programs run.
+            after = draw.uniform(2, 12)
         steps.append(Step(kind, number, at, action, after, beside, back))
     seconds = draw.choice([0, 0, 30, 60]) if lost_after is None else 0
     return Case(seed, draw.choice([300, 1500, 4000]), seconds, programs, steps, sets, kills, lost_after)
@@ -144,6 +144,8 @@ class Play:
     """Of a program that runs beside another one: the number of that one, and whether that one is written."""
     since: dict[int, Program] = field(default_factory=dict)
     """by first epoch, of runs before this one"""
+    not_written: dict[int, Program] = field(default_factory=dict)
+    """The same, of programs that ran beside these and were not written."""
     restored: int | None = None
     """the last epoch of the checkpoint that it went on from"""
     wrong: list[str] = field(default_factory=list)
@@ -217,8 +219,9 @@ class Play:
             time.sleep(0.3)
         return None
 
-    def step(self, step: Step) -> None:
-        """One change of the program, until it is in force or refused."""
+    def step(self, step: Step, is_last: bool) -> None:
+        """One change of the program, until it is in force or refused. `is_last`: of a run of which all is lost: a program
+        that runs beside another one is not awaited."""
         acting, asked_at = threading.Timer(step.after, self._act, [step.action]), time.time()
         number = self.request(step)
         acting.start()
@@ -243,12 +246,17 @@ class Play:
                 state = "failing"
             if state in SETTLED or (state == "forgotten" and self._has_new_driver(asked_at)):
                 break
+            if is_last and state == "shadow":
+                acting.join()
+                return time.sleep(step.after)
             if time.monotonic() > until:
                 self.wrong.append(f"{step}: program {number} is {state!r} after {STEP_SECONDS:g} s")
                 return
             time.sleep(0.2)
         acting.join()
         if step.kind == "keep" and state == "in force":
+            if is_last:
+                return time.sleep(step.after)
             self._keep(step, number)
         if step.kind in ("deploy", "shadow", "keep") and not self.over():
             bad = self.case.programs[step.program].bad
@@ -261,6 +269,8 @@ class Play:
             reason = (record or {}).get("refused", "")
             if step.beside and ("still runs operators of" in reason or "open windows would not be written" in reason):
                 return
+            if "which runs beside another one: deploy it later" in reason:
+                return  # A restore has led back to a program that runs beside another one.
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
 
@@ -328,7 +338,7 @@ class Play:
     def silent(self, records: list[dict[str, Any]]) -> dict[int, Program]:
         """By first epoch: the programs that run beside others and are not written."""
         there = ((number, epoch) for number, epoch in in_force(records).items() if number in self.both)
-        return {epoch: self.numbers[self._of(number, False)] for number, epoch in there}
+        return self.not_written | {epoch: self.numbers[self._of(number, False)] for number, epoch in there}
 
     def lacks_windows(self, result: runner.Result) -> bool:
         """Whether the restore was refused because the program lacks an operator with open windows."""
@@ -344,13 +354,18 @@ class Play:
         store = self.base / "store"
         self.running.await_that(lambda: bool(runner.manifests(store)), "checkpoint", 60)
         self.programs()
-        since = self.epochs(self.running.records())
+        records = self.running.records()
+        since, silent = self.epochs(records), self.silent(records)
         runner.lose_everything(self.running)
         number = runner.manifests(store)[-1]
         (manifest,) = (one for one in store.glob("*/manifests/*.json") if int(one.name.split("-")[0]) == number)
         epoch = json.loads(manifest.read_text())["commit_id"][0][0]
-        program = since[max(one for one in since if one <= epoch)]
+        last = max(one for one in since if one <= epoch)
+        program = since[last]
         self.since, self.restored = {one: at for one, at in since.items() if one <= epoch}, epoch
+        self.not_written, self.both = {one: at for one, at in silent.items() if one <= epoch}, {}
+        if last in silent:  # Of two programs only the written one goes on.
+            self.since[epoch + 1] = program
         print(f"seed {self.case.seed}: lost, goes on from checkpoint {number} of epoch {epoch}", flush=True)
         self.start(self.case.programs.index(program), [f"state.checkpoint.location={store}", f"restoreFrom={number}"])
 
@@ -385,7 +400,7 @@ def check(case: Case, base: Path) -> str | None:
         for number, step in enumerate(case.steps):
             if play.over():
                 break
-            play.step(step)
+            play.step(step, number == case.lost_after)
             if number == case.lost_after and not play.over():
                 play.lose()
         _run_on(play)
