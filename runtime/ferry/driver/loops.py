@@ -187,7 +187,7 @@ class Loops:
         return True
 
     def settle(self, program: int) -> None:
-        """This program is in force for good: the loops of all programs before it end, and it gets as many if it is loaded."""
+        """This program is in force for good: the loops of all programs before it end. It gets as many, if it is loaded."""
         slots = self._wanted()
         with self._changed:
             self._program = program
