@@ -294,7 +294,7 @@ def test_a_refused_program_is_an_answer_and_the_job_goes_on(tmp_path: Path) -> N
         assert code == 2 and words in text and "Traceback" not in text, (name, code, text)
     assert answers["job"][0] == 0 and "keeps its state" in answers["job"][1], answers["job"]
     assert answers["set"][0] == 2 and "changes pipeline.args.NAME=VALUE only" in answers["set"][1]
-    assert answers["back"][0] == 1 and "no program was in force before" in answers["back"][1], answers["back"]
+    assert answers["back"][0] == 2 and "no program was in force before" in answers["back"][1], answers["back"]
     assert any(line.startswith("1 ") and "in force" in line for line in answers["versions"][1].splitlines())
 
 

@@ -25,7 +25,7 @@ from pydantic_core import SchemaValidator
 
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.errors import Fault, Refusal, Unreachable
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
@@ -63,8 +63,8 @@ ANSWER_MAX = 300
 """Characters of a refusal that an error shows."""
 
 
-class DriverRefuses(Fault):
-    """A driver refuses a request."""
+class DriverRefuses(Fault, Refusal):
+    """A driver refuses a request. A command has the exit code of a refusal; a reconcile tries again."""
 
 
 class BadAnswer(Fault):
