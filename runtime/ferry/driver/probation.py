@@ -127,9 +127,10 @@ class OnProbation:
 
 def deployed(record: ProgramRecord, since: int) -> ProgramRecord:
     """The program, in force from this epoch on. Drivers that die later are not the fault of a program that was in force
-    before, and has passed: to leave it would lead to a program that the job has left."""
+    before, and has passed: to leave it would lead to a program that the job has left. Its times begin with the switch."""
     was = record.back_from > 0 or (record.settles is not None and not record.probation)
-    return replace(record, since=since, tries=0 if was else record.tries)
+    deployed_at = time.time() if record.since is None else record.deployed_at
+    return replace(record, since=since, tries=0 if was else record.tries, deployed_at=deployed_at)
 
 
 def passed(record: ProgramRecord) -> ProgramRecord:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ferry.driver.probation import EPOCHS_MIN, SLOW_SECONDS, Probation, exhausted
+from ferry.contract.catalogue import ProgramRecord
+from ferry.driver import probation
+from ferry.driver.probation import EPOCHS_MIN, SLOW_SECONDS, Probation, deployed, exhausted
 
 BEFORE = [0.3] * EPOCHS_MIN
 
@@ -57,3 +59,12 @@ def test_a_probation_ends_after_its_time_and_enough_epochs() -> None:
 
 def test_three_drivers_try_a_program() -> None:
     assert [bool(exhausted(tries)) for tries in range(5)] == [False, False, False, True, True]
+
+
+def test_the_times_of_a_program_begin_with_its_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the state, or a wait for an event time, is no part of the time for which a program is kept."""
+    monkeypatch.setattr(probation.time, "time", lambda: 500.0)
+    now = deployed(ProgramRecord(2, (0,), (), deployed_at=100.0), 7)
+    assert (now.since, now.deployed_at) == (7, 500.0)
+    monkeypatch.setattr(probation.time, "time", lambda: 900.0)
+    assert deployed(now, 7).deployed_at == 500.0, "told once more"
