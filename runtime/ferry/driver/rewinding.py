@@ -26,6 +26,8 @@ def rewind(life: Life, plan: CompiledPipeline, identity: str = "") -> int:
     now = table.programs[-1]
     if now.silent:
         raise Refusal(f"program {now.number} runs beside another one: end it by `ferry rollback` first")
+    if life.checkpoint_scheduler is None:
+        raise Refusal("the job takes no checkpoints, because it has no state.checkpoint.location")
     if (chosen := life.restoring.before(table, life.announcer.catalogue)) is None:
         raise Refusal(
             f"no checkpoint of this run is older than epoch {now.since}, with a program to which the job can go back (the "

@@ -22,7 +22,9 @@ GOES, STAYS = ferry.parquet("out"), ferry.foreach_epoch(lambda epoch, generation
 
 
 class Rig:
-    def __init__(self, sinks: list[Sink], now: ProgramVersion = SECOND, found: bool = True) -> None:
+    def __init__(
+        self, sinks: list[Sink], now: ProgramVersion = SECOND, found: bool = True, stored: bool = True
+    ) -> None:
         self.did = list[Any]()
         manifest = SimpleNamespace(epoch=7, programs=(FIRST,))
         catalog = SimpleNamespace(check=lambda manifest: self.did.append("checked"))
@@ -34,6 +36,7 @@ class Rig:
             restoring=SimpleNamespace(before=lambda table, known: (catalog, manifest) if found else None),
             texts=SimpleNamespace(of=lambda number, catalogue: SimpleNamespace(plan=SimpleNamespace(sinks=sinks))),
             settings=SimpleNamespace(restore_sink="truncate", started_with="the present file"),
+            checkpoint_scheduler=SimpleNamespace() if stored else None,
         )  # fmt: skip
 
     def record(self, catalogue: Catalogue, generation: int) -> None:
@@ -70,12 +73,13 @@ def test_a_deploy_leads_back_to_the_program_of_the_checkpoint_only() -> None:
 @pytest.mark.parametrize(
     ("rig", "sink", "words"),
     [
+        (Rig([GOES], stored=False), GOES, "it has no state.checkpoint.location"),
         (Rig([GOES], found=False), GOES, "no checkpoint of this run is older than epoch 9"),
         (Rig([GOES]), STAYS, "the rows since epoch 7 may stay in foreach_epoch"),
         (Rig([STAYS]), GOES, "the rows since epoch 7 may stay in foreach_epoch"),
         (Rig([GOES], now=SECOND._replace(silent=(0,))), GOES, "program 2 runs beside another one"),
     ],
-    ids=["checkpoint", "sink", "sink of the program before", "beside"],
+    ids=["location", "checkpoint", "sink", "sink of the program before", "beside"],
 )
 def test_what_cannot_go_back_is_refused_and_nothing_changes(rig: Rig, sink: Sink, words: str) -> None:
     with pytest.raises(Refusal, match=words):
