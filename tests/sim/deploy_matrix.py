@@ -184,7 +184,7 @@ one of them each epoch was of one program, the sinks got every row of it once, a
 | asked again | the next driver found the program in the journal, and had all instances load it once more |
 | - | the deploy has no such moment, or no such process |
 
-Before the switch is journaled the deploy is in memory only, and in the journal as wanted; afterwards the epoch is of the new program, whichever driver finishes it. Processes come back as for a move.
+Until the switch is journaled, the journal knows only that the program is wanted, and the next driver has it loaded again; afterwards the epoch is of the new program, whichever driver finishes it. Processes come back as for a move.
 """
 
 TESTS = "## Failures outside of the simulation"
