@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ferry.contract import messages as m
-from ferry.contract.programs import program_at
 from ferry.protocol import coordinator as core
 from tests.sim.spark import Spark
 from tests.sim.store import Manifest
@@ -84,7 +83,7 @@ class Checkpoints:
             name, effect.number, driver.generation, commit, chains, checks.references[effect.commit_id],
             {e: (x, checks.emitted_in[e]) for e, x in checks.emitted_label.items() if e <= epoch},
             {e: x for e, x in world.sink.items() if e <= epoch}, dict(checks.covered),
-            (program_at(driver.core.table.programs, epoch),),
+            (effect.program,),
         )  # fmt: skip
         world.after(world.store.delay(), self.write, manifest)
 

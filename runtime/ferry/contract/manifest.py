@@ -99,6 +99,8 @@ class Manifest:
     """The checkpoint from which a job was restored; this one is another name for it."""
     programs: Programs = ()
     """The program of the epoch, and the next one if it has another; empty: the first program has all operators."""
+    void: tuple[int, ...] = ()
+    """Ids of operators without a state, whose names have no state either (`Catalogue.void`)."""
     format: int = 0
     """0: the lowest one that has all of this."""
 
@@ -144,6 +146,8 @@ class Manifest:
         }
         if self.format > 2:
             doc["programs"] = to_wire(self.programs)
+        if self.void:
+            doc["void"] = self.void
         return json.dumps(doc | {"digest": _digest(json.loads(json.dumps(doc)))}, indent=1).encode()
 
     @staticmethod
@@ -163,6 +167,7 @@ class Manifest:
                     "commit_id": CommitId(Step(*step), Attempt(*attempt)),
                     "results": tuple(StepResult(Attempt(*one[0]), *one[1:]) for one in results),
                     "programs": from_wire(doc.get("programs", ())),
+                    "void": tuple(doc.get("void", ())),
                     "meta": base64.b64decode(doc["meta"]),
                     "operators": tuple(OperatorDescriptor.from_wire(one) for one in doc["operators"]),
                     "chains": tuple(

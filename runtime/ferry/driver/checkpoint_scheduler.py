@@ -12,13 +12,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
-from ferry.contract.programs import program_at
 from ferry.contract.settings import CheckpointSettings, RunSettings
 from ferry.contract.status import CHECKPOINT_DELAYED, CheckpointStatus
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -55,7 +54,7 @@ class CheckpointScheduler:
         self,
         settings: RunSettings,
         where: CheckpointSettings,
-        operators: Callable[[], Sequence[OperatorDescriptor]],
+        catalogue: Callable[[], Catalogue],
         catalog: CheckpointCatalog,
         loop: Loop,
         metrics: DriverMetrics,
@@ -64,7 +63,7 @@ class CheckpointScheduler:
         """`on_published` is called after each complete checkpoint."""
         self._settings = settings
         self._where = where
-        self._operators = operators
+        self._catalogue = catalogue
         self.catalog = catalog
         self._loop = loop
         self._metrics = metrics
@@ -225,6 +224,7 @@ class CheckpointScheduler:
         self._loop.post(core.Published(number, reason))
 
     def _manifest(self, order: core.Publish, name: str | None) -> Manifest:
+        catalogue = self._catalogue()
         chains: list[Chain] = [chain_from_wire(chain) for text in order.chains for chain in json.loads(text)]
         return Manifest(
             number=order.number,
@@ -238,8 +238,9 @@ class CheckpointScheduler:
             results=order.results,
             meta=order.meta,
             virtual_nodes=self._settings.virtual_nodes,
-            operators=tuple(self._operators()),
-            programs=(program_at(self._loop.machine.table.programs, order.commit_id.step.epoch),),
+            operators=catalogue.operators,
+            void=catalogue.void,
+            programs=(order.program,),
             chains=tuple(chains),
         )
 

@@ -135,7 +135,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
     if where is not None and catalog is not None:
         published = partial(_has_checkpoint, restoring, metrics)
         checkpoint_scheduler = CheckpointScheduler(
-            settings, where, lambda: announcer.catalogue.operators, catalog, loop, metrics, published
+            settings, where, lambda: announcer.catalogue, catalog, loop, metrics, published
         )
     return Life(
         settings=settings,

@@ -121,6 +121,7 @@ class Restoring:
         before, mine = _program_of(manifest), self.catalogue.programs[-1]
         written = [number for number in before.operators if number not in before.silent]
         gone = tuple(n for n in before.silent if any(n in pair for pair in before.altered))
+        gone = tuple(sorted({*manifest.void, *gone}))
         try:
             diff = program_diff(Catalogue(manifest.operators, (), gone), written, self._operators)
         except SpecRefused as error:
@@ -134,7 +135,7 @@ class Restoring:
             )
         if diff.ids == before.operators and not diff.altered:
             record = replace(mine, number=before.number, operators=before.operators, since=before.since)
-            self.catalogue = Catalogue(manifest.operators, (record,))
+            self.catalogue = Catalogue(manifest.operators, (record,), gone)
             return (before,)
         descriptors = tuple(replace(manifest.operators[n], index=i) for i, n in enumerate(before.operators))
         old = ProgramRecord(before.number, before.operators, descriptors, since=before.since)

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import Refusal
 from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
-from ferry.contract.programs import first_program
+from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.settings import CheckpointSettings
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import checkpoint_scheduler
@@ -46,7 +47,9 @@ class Job:
         loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
         self.loop = loop
         catalog = CheckpointCatalog(Location(where.location, self.settings.job))
-        self.scheduler = CheckpointScheduler(self.settings, where, tuple, catalog, self.loop, self.metrics)
+        self.scheduler = CheckpointScheduler(
+            self.settings, where, lambda: Catalogue((), ()), catalog, self.loop, self.metrics
+        )
         self.scheduler.start()
 
     def heard(self) -> Any:
@@ -62,7 +65,7 @@ class Job:
         """All leaders have."""
         chains = json.dumps([asdict(Chain(tuple(range(8)), files))]).encode()
         commit_id = CommitId(Step(self.metrics.epoch, 0), Attempt(1, 1))
-        self.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,)))
+        self.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,), first_program(1)[0]))
         answer = self.heard()
         assert isinstance(answer, core.Published) and answer.number == number
         return answer
@@ -150,7 +153,7 @@ def test_a_store_that_is_away_is_waited_for_and_said_to_be(tmp_path: Path, monke
     manifests.symlink_to("/proc/tty")  # Nobody can write there.
     commit_id = CommitId(Step(5, 0), Attempt(1, 1))
     chains = json.dumps([asdict(Chain(tuple(range(8)), (file,)))]).encode()
-    job.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,)))
+    job.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,), first_program(1)[0]))
     until(lambda: any(one.reason == "CheckpointDelayed" for one in job.metrics.problems.lasting))
     assert job.posted.empty()
     manifests.unlink()
@@ -200,3 +203,15 @@ def test_the_next_driver_goes_on_with_the_numbers_and_the_lineage(tmp_path: Path
     until(lambda: other.scheduler._published_epoch == 5)
     following = other.scheduler.take(None)
     assert following == number + 1 and other.heard() == core.TakeCheckpoint(following, False)
+
+
+def test_a_checkpoint_is_of_the_program_of_its_epoch_though_others_are_in_force_by_now(tmp_path: Path) -> None:
+    """Two deploys may take less time than an upload; and ids without a state stay without."""
+    job = Job(tmp_path)
+    number, catalogue = job.scheduler.take(None), Catalogue((), (), (3,))
+    job.heard()
+    job.scheduler._catalogue = lambda: catalogue
+    job.loop.machine.table.programs = (ProgramVersion(2, 6, (1,)), ProgramVersion(3, 8, (2,)))
+    assert job.written(number, job.file()).reason == ""
+    (manifest,) = job.scheduler.catalog.manifests()
+    assert manifest.programs == first_program(1) and manifest.void == (3,)

@@ -230,6 +230,18 @@ def test_after_a_restore_of_two_programs_side_by_side_the_state_of_the_silent_ha
         assert driver._programs_of(driver.manifest, driver.catalogue)[0] == both
 
 
+def test_a_void_id_of_the_checkpoint_has_no_name_in_the_next_job(tmp_path: Path) -> None:
+    """The operator returned with the id of a copy without rows, which had run beside it."""
+    place = Place(tmp_path)
+    operators, programs = (*OPERATORS[:2], replace(OPERATORS[1], index=2)), (ProgramVersion(5, 9, (0,)),)
+    place.checkpoint(4, 17, operators=operators, results=(NO_RESULT,) * 3, programs=programs, void=(2,), format=3)
+    driver = place.driver("4")
+    driver._operators = tuple(OPERATORS[:2])
+    driver.catalogue = first_catalogue(driver._operators, file="job.py")
+    table, _ = driver.begin(None, INITIAL)
+    assert table.programs[-1].operators == (0, 1) and driver.catalogue.void == (2,)
+
+
 def test_a_job_goes_back_to_the_newest_checkpoint_before_the_program_in_force(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for number, epoch in ((1, 3), (2, 7), (3, 12)):

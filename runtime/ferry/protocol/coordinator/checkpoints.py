@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
+from ferry.contract.programs import ProgramVersion, program_at
 from ferry.contract.results import Results
 from ferry.contract.routing import Version
 from ferry.protocol.coordinator.commits import Commits
@@ -34,6 +35,7 @@ class WrittenByLeaders:
     commit_id: CommitId
     results: Results
     meta: bytes
+    program: ProgramVersion
     waiting: dict[InstanceId, bool]
     chains: list[bytes] = field(default_factory=list)
 
@@ -89,7 +91,11 @@ class Checkpointing:
             return
         number, version = self.wanted.number, self._journaling.table.version
         meta, results = self._commits.meta, self._commits.results
-        self.under_way = WrittenByLeaders(number, version, committed, results, meta, dict.fromkeys(view.led, True))
+        program, waiting = (
+            program_at(self._journaling.table.programs, committed.step.epoch),
+            dict.fromkeys(view.led, True),
+        )
+        self.under_way = WrittenByLeaders(number, version, committed, results, meta, program, waiting)
         for i in view.led:
             self._driver.send(i, m.Freeze(number, version, committed.step.epoch, self.wanted.anew))
 
@@ -107,7 +113,8 @@ class Checkpointing:
         del now.waiting[event.instance]
         now.chains.append(event.chains)
         if not now.waiting:
-            self._driver.do(Publish(now.number, now.commit_id, now.results, now.meta, tuple(now.chains)))
+            chains = tuple(now.chains)
+            self._driver.do(Publish(now.number, now.commit_id, now.results, now.meta, chains, now.program))
 
     def forget(self, instance: InstanceId) -> None:
         """The instance's next life does not know the part that this life has written."""

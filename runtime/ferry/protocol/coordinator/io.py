@@ -311,6 +311,8 @@ class Publish:
     results: Results
     meta: bytes
     chains: tuple[bytes, ...]
+    program: ProgramVersion
+    """Of the epoch; others may be in force by now."""
 
 
 @record
