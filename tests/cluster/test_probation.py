@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,39 @@ def test_the_job_goes_back_from_a_committed_program_of_which_three_drivers_die(t
     ready = [r["text"] for r in result.kinds("ready")]
     assert len(ready) == 4 and ready[3].endswith(f"committed up to epoch {since[3] - 1}"), (ready, since)
     assert "3 drivers have ended" in told[0][1].replace("\n", ""), told
+
+
+@pytest.mark.parametrize("cause", ["sink", "function"])
+def test_a_program_that_cannot_begin_is_taken_back_though_its_driver_dies_in_its_first_epoch(
+    tmp_path: Path, cause: str
+) -> None:
+    """The next driver begins with it: it waited for the sink for ever, or halted of the function."""
+    if cause == "sink":
+        bad, text = program(tmp_path, "bad", 2, more=DEADLY.format(ends='raise OSError("no broker")')), "no broker"
+    else:
+        fails = ("def passing(numbers):\n", "def passing(numbers):\n    raise ValueError('no price')\n")
+        bad, text = program(tmp_path, "bad", 2, fails), "no price"
+    told = list[tuple[int, str]]()
+
+    def killed(running: runner.Running) -> None:
+        if cause == "sink":
+            running.await_that(
+                lambda: any("program 2 is in force" in r.get("text", "") for r in running.records()), "program 2", 90
+            )
+            running.signal("driver", signal.SIGKILL)
+
+    def meanwhile(running: runner.Running) -> None:
+        running.await_epoch(5)
+        killing = threading.Thread(target=killed, args=[running])
+        killing.start()
+        told.append(deploys.ferry(running, "deploy", "numbers", bad, "--at-epoch", 60))
+        killing.join()
+        running.await_epoch(max(r["epoch"] for r in running.records() if r["kind"] == "epoch") + 10)
+        runner.stop(running)
+
+    at = ["epoch=60:ingest kill-driver"] if cause == "function" else []
+    result = runner.run(deploys.job(tmp_path), tmp_path, at=at, meanwhile=meanwhile)
+    assert result.code == 0 and len(result.kinds("ready")) == 2, result.story()
+    code, words = told[0]
+    assert code == 2 and "program 2 is refused" in words and text in words, words
+    assert deploys.wrong(result.output, {0: 1}) == [], result.story()

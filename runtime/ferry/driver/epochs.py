@@ -86,6 +86,8 @@ class Epochs:
     """The last epoch in which most records of an operator were malformed."""
     _unsettled = _failed_first = False
     """The program has no committed epoch yet; its first step has failed in the user's code."""
+    _is_open = True
+    """The sinks of the program were opened."""
 
     def __init__(
         self,
@@ -96,8 +98,9 @@ class Epochs:
         hook: Hook,
         program: Program,
         versions: Versions,
+        is_first_epoch: bool = False,
     ) -> None:
-        """The job begins with `program`."""
+        """The job begins with `program`. `is_first_epoch`: no epoch of it is committed yet, and its sinks are not open."""
         self.settings = settings
         self.spark = spark = program.spark
         self.plan = plan = program.plan
@@ -111,6 +114,7 @@ class Epochs:
         self.idle.set()
         self._program = program
         self._versions = versions
+        self._is_open = not is_first_epoch
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
         self._watch = InstanceWatch(self._cancel, loop.members.connected)
@@ -213,9 +217,10 @@ class Epochs:
     def _follow(self, epoch: int) -> None:
         """Run the program of this epoch."""
         at = program_at(self.loop.machine.table.programs, epoch)
-        if at.number == self._program.number:
+        if at.number == self._program.number and self._is_open:
             return
         program = self._program = self._versions.version(at.number, epoch)
+        self._is_open = True
         plan = self.plan = program.plan
         self._unsettled, self._failed_first = True, False
         self._planned = planned_once(self.spark, plan, program.works)

@@ -72,11 +72,11 @@ def resume(
     checkpoint: Checkpoint,
     metrics: DriverMetrics,
     late: int,
-    switched: int = -1,
+    of_plan: Callable[[int], bool] = lambda epoch: True,
 ) -> tuple[int, bool]:
     """Resume from the committed epoch of the state. Raises StateUnavailable if its offsets are lost.
 
-    `switched`: the first epoch of the program in force, if it was deployed.
+    `of_plan(epoch)`: whether the offsets of this epoch are of the sources of `plan`; another program may have other ones.
 
     Returns: the last committed epoch, and whether it was the last epoch of the input.
     """
@@ -85,7 +85,7 @@ def resume(
     foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
     splits = [name for name in plan.sources if name not in foreign]
     again = checkpoint.settle(committed, ready.final, notes.spark, foreign)
-    if switched < committed or switched < 0:  # Else the offsets may be of the program before.
+    if of_plan(committed):
         checkpoint.require_sources(committed, splits, foreign)
     metrics.resume(committed - again, notes, late, again)
     return committed, notes.flush and not again
@@ -119,10 +119,12 @@ class Job:
         if mine.checkpoint_scheduler is None:
             restoring.over()
         newest = loop.machine.table.programs[-1]
-        switched = newest.since if newest.number > 1 else -1
-        committed, over = resume(
-            ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late, switched
-        )
+
+        def of_plan(epoch: int) -> bool:
+            """Offsets before the switch may be of the program before; this driver may have an earlier program."""
+            return newest.number == 1 or (newest.since < epoch and newest.number == mine.program.number)
+
+        committed, over = resume(ready, mine.program.plan, mine.checkpoint, metrics, loop.machine.commits.late, of_plan)
         metrics.epoch_mode = mine.program.mode
         metrics.note("mode", mine.program.mode)
         record = mine.announcer.catalogue.program(newest.number)
@@ -130,7 +132,10 @@ class Job:
             text = f"the job goes on with program {record.number} ({record.file or record.module})"
             metrics.note("deployed", f"{text}, which is in force from epoch {newest.since} on")
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        if not mine.sink_startup.open(committed, loop, metrics, cut=self._restored and newest.since > committed):
+        is_first_epoch = loop.machine.deploying.may_take_back(mine.program.number)
+        if is_first_epoch:  # The epoch opens them: sinks that refuse, or are away, take the program back.
+            mine.sink_startup.postpone()
+        elif not mine.sink_startup.open(committed, loop, metrics, cut=self._restored and newest.since > committed):
             raise Stopped("the job was stopped")
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
@@ -143,6 +148,7 @@ class Job:
             mine.stage,
             mine.program,
             self._deploys,
+            is_first_epoch,
         )
         # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.
         self._ticks = loop.machine.generation << 32

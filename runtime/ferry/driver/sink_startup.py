@@ -69,6 +69,10 @@ class SinkStartup:
             metrics.problems.warn("OutputIsNew", "; ".join(texts))
         return opened
 
+    def postpone(self) -> None:
+        """Open no sink now: `follow` does, at the begin of the first epoch."""
+        self._sinks, self._over = (), True
+
     def follow(
         self,
         declared: Sequence[sinks.Sink],

@@ -20,7 +20,7 @@ from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.names import Fragment, Step
 from ferry.contract.notes import EpochNotes, Receipt
-from ferry.contract.programs import first_program
+from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import Checkpoint
@@ -319,3 +319,24 @@ def test_a_step_whose_rows_are_not_written_is_void_once_its_code_has_failed(tmp_
     assert asked == ([] if way in ("instance", "earlier") else [0])
     epochs.plan.silent = frozenset()
     assert epochs._begun(Step(2, 0), notes).failed is None, "the half is gone"
+
+
+def test_the_first_epoch_of_a_program_opens_its_sinks_also_in_a_driver_that_begins_with_it() -> None:
+    """And its functions may fail twice: the driver that had switched to it has died in this epoch."""
+    program: Any = SimpleNamespace(number=2, works={}, plan=SimpleNamespace(sources={}, operators=[]))
+    followed, asked = SimpleNamespace(follow=lambda *parts: None), list[tuple[int, int]]()
+
+    def version(number: int, epoch: int) -> Any:
+        asked.append((number, epoch))
+        return program
+
+    for is_first_epoch in (False, True):
+        epochs: Any = object.__new__(Epochs)
+        epochs.spark, epochs._program, epochs._is_open = None, program, not is_first_epoch
+        epochs._versions, epochs._poison = SimpleNamespace(version=version), followed
+        epochs.publisher = followed
+        programs = (ProgramVersion(1, 0, ()), ProgramVersion(2, 7, ()))
+        epochs.loop = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(programs=programs)))
+        epochs._follow(7)
+        epochs._follow(7)
+        assert asked == [(2, 7)] * is_first_epoch and epochs._unsettled == is_first_epoch

@@ -33,13 +33,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, sources: Any = NONE) -> tuple[Any, ...]:
+def resumed(
+    folder: Path, notes: str, final: bool = False, flush: bool = False, sources: Any = NONE, **more: Any
+) -> tuple[Any, ...]:
     """What a driver finds when the state has committed epoch 7: its last epoch, whether all is over, what it counts."""
     metrics = DriverMetrics("job", str(folder.parent))
     meta = EpochNotes(spark=notes, flush=flush, rows=70, epoch=EpochCounts(10)).dump()
     ready = Ready(CommitId(Step(7, 0), Attempt(1, 9)), meta, final)
     return (
-        *resume(ready, CompiledPipeline(sources, (), ()), Checkpoint(folder), metrics, 0),
+        *resume(ready, CompiledPipeline(sources, (), ()), Checkpoint(folder), metrics, 0, **more),
         metrics.epoch,
         metrics.rows,
     )
@@ -65,3 +67,16 @@ def test_what_cannot_be_written_again_ends_the_job(folder: Path) -> None:
         (folder / log / "7").write_text(text)
     with pytest.raises(StateUnavailable, match="was rolled back to another day"):
         resumed(folder, notes)
+
+
+def test_sources_are_compared_with_offsets_of_the_same_program_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that goes back from a program with another source was refused: it had read other sources."""
+    compared = list[int]()
+    monkeypatch.setattr(Checkpoint, "require_sources", lambda self, epoch, *names: compared.append(epoch))
+    notes = Checkpoint(folder).notes(7)
+    resumed(folder, notes, of_plan=lambda epoch: epoch < 7)
+    assert compared == []
+    resumed(folder, notes, of_plan=lambda epoch: epoch < 8)
+    assert compared == [7]
