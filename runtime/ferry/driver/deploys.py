@@ -9,8 +9,6 @@ import a program that the child process has not built.
 
 from __future__ import annotations
 
-import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ from dataclasses import replace
 from ferry.connectors.splits import Splits
 from ferry.contract.catalogue import DeployRequest, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Refusal, SpecRefused, Superseded, Unreachable
+from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff
 from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion, program_at
@@ -31,10 +29,11 @@ from ferry.driver.beside import both, comparison_in
 from ferry.driver.building import built, journaled
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
-from ferry.driver.expectations import VIOLATED, Violation
+from ferry.driver.expectations import Violation
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.opening import OpenSinks, opens
-from ferry.driver.probation import WENT_BACK, OnProbation, Passed, deployed, exhausted, passed, was_refused
+from ferry.driver.outcomes import Outcomes
+from ferry.driver.probation import OnProbation, Passed, exhausted, was_refused
 from ferry.driver.program import Program
 from ferry.driver.program_check import compared
 from ferry.driver.program_list import ProgramList
@@ -42,8 +41,6 @@ from ferry.driver.retiring import retiring
 from ferry.driver.rewinding import require_in_force, rewind
 from ferry.driver.settling import Settling
 from ferry.protocol import coordinator as core
-
-log = logging.getLogger("ferry.driver")
 
 LOAD_SECONDS = 60.0
 """Time until a task has loaded the program."""
@@ -66,30 +63,53 @@ class Deploys:
         self._programs = {life.program.number: life.program}
         self._lock = threading.Lock()
         self._writing = threading.RLock()  # from a look at the journal to its write
-        self._outcomes: queue.SimpleQueue[core.Deployed | Passed] = queue.SimpleQueue()
+        self._outcomes = Outcomes(life, self._programs, self._writing, lambda: self._under_way, self._over)
         self._settling = Settling(life)
         self._probation = OnProbation(life.metrics)
         self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
         self.catalogue = self._list.catalogue
         self.programs = self._list.programs
         self.brief = self._list.brief
-        life.loop.on_deployed = self._outcomes.put
+        life.loop.on_deployed = self._outcomes.tell
 
     def start(self) -> None:
         """The recovery is over: go on with a program that the previous driver had not deployed yet."""
-        threading.Thread(target=self._take_outcomes, name="deployed", daemon=True).start()
+        self._outcomes.start()
         require_in_force(self._life)
         wanted, now = self._life.announcer.catalogue.wanted, self._now
         exits.try_again_if(lambda: bool((newest := self._life.announcer.catalogue.wanted) and newest.tries))
         later = wanted if wanted is not None and wanted.number > self._in_force.number else None
+        if later is not None and now is not None and now.beside is not None:
+            later = self._half_of(now, later)
+        why = exhausted(now.tries - (self._life.program.number == now.number)) if now is not None else ""
+        if now is not None and why and not self._may_take_back(now.number):
+            self._leave(now)
         if later is not None:
             self._begin(later, lambda: self._try(later))
         self._is_started = True
-        if later is not None:
-            if later.back_from and now is not None and exhausted(now.tries):
-                self._await_switch()  # An earlier driver has died before it had gone back.
-        elif now is not None and (why := exhausted(now.tries - (self._life.program.number == now.number))):
+        if later is None and now is not None and why:
             self._begin_with_earlier(now, why)
+        elif later is not None and now is not None and exhausted(now.tries):
+            if not listing.awaits(later, self._life.metrics.epoch + 1):
+                self._await_switch()  # Also if an earlier driver has died before it had gone back.
+
+    def _half_of(self, now: ProgramRecord, later: ProgramRecord) -> ProgramRecord:
+        """The program to go on with: a restore has led back to two programs side by side. If the job had gone on with one of
+        them, it does so again, and a later program is refused."""
+        programs = self._life.announcer.catalogue.programs
+        halves = (p for p in programs if p.base == now.number and p.settles is not None and not p.refused)
+        if (half := next((p for p in halves if p.number > now.number), later)) is not later:
+            why = f"the job has lost its state, and is back at program {now.number}, which runs beside another one"
+            self._outcomes.tell(core.Deployed(later.number, f"{why}: deploy it again"))
+        return half
+
+    def _leave(self, now: ProgramRecord) -> None:
+        """The job is to go back from the program in force: the tasks of the program before, with which the driver has begun,
+        end, because they hold slots."""
+        if now.number not in self._programs:
+            program = self._programs[now.number] = self._built(now)
+            self.settled(now.number)
+            self._follow(program)
 
     def _try(self, wanted: ProgramRecord) -> None:
         """Go on with a program that an earlier driver was to deploy."""
@@ -103,9 +123,6 @@ class Deploys:
         if self._may_take_back(now.number):
             self._life.loop.post(core.Withdraw(now.number, why))
             return self._probation.tell_back(now, why)
-        if now.number not in self._programs:
-            self._programs[now.number] = self._built(now)
-            self.settled(now.number)  # The driver has begun with the tasks of the program before, which hold slots.
         with suppress(Refusal):
             self._go_back(now, why)
         return self._await_switch()
@@ -232,7 +249,7 @@ class Deploys:
 
         def guarded() -> None:
             if (why := listing.why_not(run, record.number)) is not None:
-                self._outcomes.put(core.Deployed(record.number, why))
+                self._outcomes.tell(core.Deployed(record.number, why))
 
         self._life.metrics.note("deploy", f"program {record.number}")
         threading.Thread(target=guarded, name="deploy", daemon=True).start()
@@ -286,8 +303,10 @@ class Deploys:
             self._phase = waits
             if record.tries > 1:  # Drivers that end while it only waits do not count.
                 self._under_way = record = replace(record, tries=1)
-                self._record_as(record)
+                self._outcomes.record_as(record)
         self._life.loop.post(listing.order_of(record, self._life.announcer.catalogue))
+        if self._withdrawn == record.number:
+            self._life.loop.post(core.Withdraw(record.number))  # It was given up before the coordinator knew it.
         if lacks := self._settling.lacks(record, self._programs.get(self._in_force.number), program):
             self._life.loop.post(core.Withdraw(record.number, lacks))  # The code has failed meanwhile.
 
@@ -307,18 +326,23 @@ class Deploys:
         program = self._programs[number]
         if program.loops is not None and not program.loops.has(number):
             program.loops.load(number, program.works, lambda: False)
-        for reader in self._life.readers:
-            reader.follow({name: s for name, s in program.plan.sources.items() if isinstance(s, Splits)})
+        self._follow(program)
         tell_windows(self._life.metrics, [operator.descriptor for operator in program.plan.operators])
 
         def present() -> int:
             return program_at(self._life.loop.machine.table.programs, epoch).number
 
-        if opens(self._life, self._open_sinks, program, epoch, self._may_take_back, lambda: present() != number):
-            return program
+        opened = opens(self._life, self._open_sinks, program, epoch, self._may_take_back, lambda: present() != number)
         if present() == number:
-            raise Stopped("the job was stopped")
-        return self.version(present(), epoch)  # It was taken back meanwhile.
+            if not opened:
+                raise Stopped("the job was stopped")
+            return program
+        self._outcomes.forget(number)  # It was taken back meanwhile, maybe before it was loaded here.
+        return self.version(present(), epoch)
+
+    def _follow(self, program: Program) -> None:
+        for reader in self._life.readers:
+            reader.follow({name: s for name, s in program.plan.sources.items() if isinstance(s, Splits)})
 
     def _may_take_back(self, number: int) -> bool:
         return bool(self._life.loop.machine.deploying.may_take_back(number))
@@ -349,7 +373,7 @@ class Deploys:
             if is_kept:
                 return
         elif not why and self._probation.has_passed(record):
-            self._outcomes.put(Passed(record.number))
+            self._outcomes.tell(Passed(record.number))
         following = None if notes.flush else self._settling.following(record, program, notes, self._next_number())
         if following is None:
             return
@@ -359,42 +383,8 @@ class Deploys:
         with suppress(Refusal):  # Another deploy is under way.
             self._begin(following, lambda: self._journal(following, over=record))
 
-    def _take_outcomes(self) -> None:
-        while True:
-            outcome = self._outcomes.get()
-            with self._writing:
-                self._take(outcome)
-
-    def _take(self, outcome: core.Deployed | Passed) -> None:
-        """A deploy is over, or a probation: journal the outcome."""
-        announcer, metrics = self._life.announcer, self._life.metrics
-        if isinstance(outcome, Passed):
-            for deployed_as in announcer.catalogue.deployed_as(outcome.number):
-                self._record_as(passed(deployed_as))
-            return
-        record = self._under_way
-        if record is None or record.number != outcome.number:
-            record = announcer.catalogue.program(outcome.number)
-        if record is None:
-            return
-        if outcome.refused:
-            if (loops := self._life.program.loops) is not None and loops.has(outcome.number):
-                loops.forget(outcome.number)
-            self._programs.pop(outcome.number, None)
-            metrics.note("deploy-refused", f"program {outcome.number}: {outcome.refused}")
-            log.warning("program %d is refused: %s", outcome.number, outcome.refused)
-            record = replace(record, refused=outcome.refused, since=None)
-        else:
-            record = deployed(record, self._in_force.since)
-            for problem in () if record.back_from else (WENT_BACK, VIOLATED):
-                metrics.problems.caught_up(problem)
-        self._record_as(record)
+    def _over(self, number: int) -> None:
+        """A deploy is over, and journaled."""
         with self._lock:
-            if self._under_way is not None and self._under_way.number == outcome.number:
+            if self._under_way is not None and self._under_way.number == number:
                 self._under_way, self._phase = None, ""
-
-    def _record_as(self, record: ProgramRecord) -> None:
-        """Journal a known program, unless another driver does by now."""
-        announcer = self._life.announcer
-        with suppress(Superseded), self._writing:
-            announcer.record(announcer.catalogue.with_program(record), self._life.loop.machine.generation)

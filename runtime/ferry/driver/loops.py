@@ -172,7 +172,9 @@ class Loops:
 
     # ---- programs
     def load(self, program: int, works: Mapping[int, IngestWork], gives_up: Callable[[], bool]) -> bool:
-        """Start loops of a program beside the loops of the program in force; wait until one has attached, or `gives_up()`.
+        """Start loops of a program beside the loops of the program in force; wait until one has attached.
+
+        False: `gives_up()`, or the program was forgotten meanwhile.
 
         They leave slots free: an epoch before the switch may need a Spark job for its rows.
         """
@@ -181,7 +183,7 @@ class Loops:
             self._works[program] = works
             self._keep_program(program, slots)
             while not any(loop.job.program == program and not loop.over for loop in self._loops):
-                if gives_up():
+                if gives_up() or program not in self._works:
                     return False
                 self._changed.wait(LOOK_SECONDS / 10)
         return True

@@ -242,6 +242,7 @@ def test_a_wanted_program_is_compared_anew_when_a_restore_brought_back_another_p
 def test_a_program_that_another_driver_has_deployed_is_built_from_the_journal(rig: Rig) -> None:
     record = ProgramRecord(2, (1, 0), (MORE, COUNTS), file="v2.py")
     rig.announcer.journaled = lambda: (rig.announcer.catalogue.with_program(record, (COUNTS, MORE)), None)
+    rig.table.programs = (*rig.table.programs, ProgramVersion(2, 7, (1, 0)))
     assert rig.deploys.version(2, 7).number == 2
     with pytest.raises(Refusal, match="no text of program 5"):
         rig.deploys.version(5, 7)

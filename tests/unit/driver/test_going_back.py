@@ -178,7 +178,7 @@ def test_a_passed_probation_and_another_program_are_both_in_the_journal(
         rig.record(catalogue, generation)
 
     monkeypatch.setattr(rig.announcer, "record", record)
-    rig.deploys._outcomes.put(Passed(2))
+    rig.deploys._outcomes.tell(Passed(2))
     assert passes.wait(10)
     rig.deploys.request(DeployRequest(file="v3.py"))
     rig.until(lambda: rig.posted)
@@ -280,6 +280,74 @@ def test_a_program_has_passed_also_if_it_goes_on_under_another_number(rig: Rig) 
     """`ferry deploy --probation` waits for the number that it was given; it waited for ever."""
     settled = replace(rig.announcer.catalogue.program(2), number=3, settles=2, since=9)
     rig.announcer.catalogue = rig.announcer.catalogue.with_program(settled)
-    rig.deploys._outcomes.put(Passed(3))
+    rig.deploys._outcomes.tell(Passed(3))
     rig.until(lambda: not rig.announcer.catalogue.program(3).probation)
     assert [one["probation"] for one in rig.deploys.programs()] == [0.0, 0.0, 0.0]
+
+
+class Loops:
+    """The numbers of programs that have tasks; a task attaches at once."""
+
+    def __init__(self, *programs: int) -> None:
+        self.kept = [*programs]
+
+    def others(self, program: int) -> bool:
+        return any(number != program for number in self.kept)
+
+    def has(self, program: int) -> bool:
+        return program in self.kept
+
+    def load(self, program: int, works: Any, gives_up: Any) -> bool:
+        self.kept.append(program)
+        return True
+
+    def settle(self, program: int) -> None:
+        self.forget(*[number for number in self.kept if number < program])
+
+    def forget(self, *programs: int) -> None:
+        self.kept = [number for number in self.kept if number not in programs]
+
+
+def with_loops(rig: Rig, monkeypatch: pytest.MonkeyPatch, *programs: int) -> Loops:
+    loops = Loops(*programs)
+    rig.life.program.loops = loops
+    monkeypatch.setattr(
+        rig.deploys, "_built", lambda record: Program(record.number, plan_of(record.descriptors), {}, loops)
+    )
+    return loops
+
+
+@pytest.mark.parametrize("wanted", ["nothing", "the way back", "a program of the user's"])
+def test_no_epoch_of_a_program_that_drivers_die_of_begins_before_the_next_one_has_tasks(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """The driver has begun with the tasks of the program before; tasks of three programs would hold all slots."""
+    catalogue = with_tries(rig, 4)
+    of, back_from = (1, 2) if wanted == "the way back" else (2, 0)
+    if wanted != "nothing":
+        record = replace(catalogue.program(of), number=3, since=None, base=2, back_from=back_from, tries=1)
+        catalogue = catalogue.with_program(record)
+    after = begun_again(tmp_path, monkeypatch, catalogue, 1, back=False)
+    loops, looks = with_loops(after, monkeypatch, 1), list[bool]()
+
+    def is_due(epoch: int) -> bool:
+        looks.append(bool(after.posted))
+        return looks[-1]
+
+    after.machine.deploying.is_due = is_due
+    after.deploys.start()
+    assert after.posted[0].number == 3 and looks[-1] and loops.kept == [3]
+
+
+def test_a_program_that_is_taken_back_keeps_no_tasks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be loaded after the driver has heard that it is taken back; the next deploy waited for its tasks to end."""
+    loops = with_loops(rig, monkeypatch, 1)
+
+    def open_sinks(program: Program, committed: int, is_over: Any) -> bool:
+        rig.table.programs = rig.table.programs[:1]
+        return True
+
+    rig.deploys._programs.clear()
+    rig.announcer.journaled = lambda: (rig.announcer.catalogue, None)
+    rig.deploys._open_sinks = open_sinks  # type: ignore[assignment]
+    assert rig.deploys.version(2, 7).number == 1 and loops.kept == [1] and not loops.others(1)

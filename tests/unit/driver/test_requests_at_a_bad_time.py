@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import Catalogue, DeployRequest, ProgramRecord, Retired
+from ferry.contract.catalogue import Beside, Catalogue, DeployRequest, ProgramRecord, Retired
 from ferry.contract.errors import Refusal, Unreachable
 from ferry.contract.notes import EpochNotes
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.results import NO_RESULT
 from ferry.contract.watermarks import FlowClock
+from ferry.driver import program_list as listing
 from ferry.protocol import coordinator as core
 from tests.unit.driver.test_deploys import COUNTS, MORE, Program, Rig, plan_of
 
@@ -135,3 +136,41 @@ def test_programs_are_not_rewound_if_the_driver_died_before_the_checkpoint_was_i
     second.deploys.start()
     after: Catalogue = second.announcer.catalogue
     assert not after.void and [one.rewound for one in after.programs] == [False, False]
+
+
+def test_a_job_that_is_back_at_two_programs_goes_on_with_the_half_that_it_had_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All state was lost. A later program was compared with that half; it is refused, not deployed after an hour."""
+    rig = Rig(tmp_path, monkeypatch, starts=False)
+    both = ProgramRecord(
+        2, (1, 0), (MORE, COUNTS), file="v2.py", since=4, base=1, beside=Beside(1, 0, 60.0), silent=(0,)
+    )
+    half = ProgramRecord(3, (0,), (COUNTS,), file="job.py", since=6, base=2, settles=1)
+    later = ProgramRecord(4, (0,), (COUNTS,), file="v4.py", since=8, base=3)
+    for record in (both, half, later):
+        rig.announcer.catalogue = rig.announcer.catalogue.with_program(record, (COUNTS, MORE))
+    rig.table.programs = (ProgramVersion(2, 4, (1, 0), (), (0,)),)
+    rig.deploys.start()
+    rig.until(lambda: rig.posted and rig.announcer.catalogue.program(4).refused)
+    assert [one.number for one in rig.posted] == [3]
+    assert (
+        "is back at program 2, which runs beside another one: deploy it again"
+        in rig.announcer.catalogue.program(4).refused
+    )
+
+
+def test_a_rollback_just_before_the_coordinator_has_the_deploy_gives_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator did not know the program yet, and ignored it."""
+    rig, order_of = Rig(tmp_path, monkeypatch), listing.order_of
+
+    def late(*parts: Any) -> Any:
+        rig.deploys.rollback(None)
+        return order_of(*parts)
+
+    monkeypatch.setattr(listing, "order_of", late)
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    rig.until(lambda: len(rig.posted) == 3)
+    assert rig.posted[0] == rig.posted[2] == core.Withdraw(2) and rig.posted[1].number == 2
