@@ -183,7 +183,8 @@ def test_a_program_that_cannot_begin_is_taken_back_though_its_driver_dies_in_its
     if cause == "sink":
         bad, text = program(tmp_path, "bad", 2, more=DEADLY.format(ends='raise OSError("no broker")')), "no broker"
     else:
-        fails = ("def passing(numbers):\n", "def passing(numbers):\n    raise ValueError('no price')\n")
+        raises = "    if len(numbers):\n        raise ValueError('no price')\n"
+        fails = ("def passing(numbers):\n", f"def passing(numbers):\n{raises}")
         bad, text = program(tmp_path, "bad", 2, fails), "no price"
     told = list[tuple[int, str]]()
 
