@@ -82,16 +82,17 @@ class Deploys:
         if later is not None and now is not None and now.beside is not None:
             later = self._half_of(now, later)
         why = exhausted(now.tries - (self._life.program.number == now.number)) if now is not None else ""
-        if now is not None and why and not self._may_take_back(now.number):
-            self._leave(now)
+        stays = now is None or not why or not self._leave(now, why)
         if later is not None:
             self._begin(later, lambda: self._try(later))
         self._is_started = True
-        if later is None and now is not None and why:
-            self._begin_with_earlier(now, why)
-        elif later is not None and now is not None and exhausted(now.tries):
-            if not listing.awaits(later, self._life.metrics.epoch + 1):
-                self._await_switch()  # Also if an earlier driver has died before it had gone back.
+        if now is None or not stays:
+            return
+        if later is None and why:
+            with suppress(Refusal):
+                self._go_back(now, why)
+        if exhausted(now.tries) and not (later and listing.awaits(later, self._life.metrics.epoch + 1)):
+            self._await_switch()  # Also if an earlier driver has died before it had gone back.
 
     def _half_of(self, now: ProgramRecord, later: ProgramRecord) -> ProgramRecord:
         """The program to go on with: a restore has led back to two programs side by side. If the job had gone on with one of
@@ -103,13 +104,21 @@ class Deploys:
             self._outcomes.tell(core.Deployed(later.number, f"{why}: deploy it again"))
         return half
 
-    def _leave(self, now: ProgramRecord) -> None:
-        """The job is to go back from the program in force: the tasks of the program before, with which the driver has begun,
-        end, because they hold slots."""
+    def _leave(self, now: ProgramRecord, why: str) -> bool:
+        """Leave the program in force, of which earlier drivers have died; True: it is taken back.
+
+        Else the job is to go back from it. The tasks of the program before, with which the driver has begun, end: they hold
+        slots.
+        """
+        if self._may_take_back(now.number):
+            self._life.loop.post(core.Withdraw(now.number, why))
+            self._probation.tell_back(now, why)
+            return True
         if now.number not in self._programs:
             program = self._programs[now.number] = self._built(now)
             self.settled(now.number)
             self._follow(program)
+        return False
 
     def _try(self, wanted: ProgramRecord) -> None:
         """Go on with a program that an earlier driver was to deploy."""
@@ -117,15 +126,6 @@ class Deploys:
             raise SpecRefused(why)
         wanted = replace(wanted, tries=wanted.tries + 1)
         (self._journal if wanted.base in (0, self._in_force.number) else self._again)(wanted)
-
-    def _begin_with_earlier(self, now: ProgramRecord, why: str) -> None:
-        """Earlier drivers have died of the program in force: the first epoch of this one is of the program before."""
-        if self._may_take_back(now.number):
-            self._life.loop.post(core.Withdraw(now.number, why))
-            return self._probation.tell_back(now, why)
-        with suppress(Refusal):
-            self._go_back(now, why)
-        return self._await_switch()
 
     def _await_switch(self) -> None:
         """No epoch begins before the deploy is over, or due, or takes too long."""
