@@ -182,6 +182,8 @@ class Play:
             with suppress(FerryError):
                 found = self.deploys.programs()
                 for one in found:
+                    if one["folder"] is None:
+                        continue  # Of a restored checkpoint, whose other program had the text.
                     key = (Path(one["folder"]).name, one["arguments"]["plus"])
                     self.numbers[one["number"]] = self.known[key]
                     self.both.pop(one["number"], None)  # Of a deploy that its driver forgot.

@@ -285,6 +285,11 @@ class Catalogue:
             tuple(sorted(void)),
         )
 
+    def as_of(self, program: ProgramVersion) -> Catalogue:
+        """As of an epoch of this program: operators that only later programs have begun have no state there, and no name."""
+        later = {number for one in self.programs if one.number > program.number for number in one.begins}
+        return replace(self, void=tuple(sorted({*self.void, *later} - {*program.operators})))
+
     def dump(self) -> str:
         """JSON."""
         programs = [

@@ -224,7 +224,7 @@ class CheckpointScheduler:
         self._loop.post(core.Published(number, reason))
 
     def _manifest(self, order: core.Publish, name: str | None) -> Manifest:
-        catalogue = self._catalogue()
+        catalogue = self._catalogue().as_of(order.program)
         chains: list[Chain] = [chain_from_wire(chain) for text in order.chains for chain in json.loads(text)]
         return Manifest(
             number=order.number,

@@ -102,7 +102,14 @@ class Deploys:
         if (half := next((p for p in halves if p.number > now.number), later)) is not later:
             why = f"the job has lost its state, and is back at program {now.number}, which runs beside another one"
             self._outcomes.tell(core.Deployed(later.number, f"{why}: deploy it again"))
+            self._forget_begun_after(ProgramVersion(half.number, 0, half.operators))
         return half
+
+    def _forget_begun_after(self, program: ProgramVersion) -> None:
+        """A restore has led back to this program: operators of programs after it have no state to return with."""
+        announcer = self._life.announcer
+        with self._writing:
+            announcer.record(announcer.catalogue.as_of(program), self._life.loop.machine.generation)
 
     def _leave(self, now: ProgramRecord, why: str) -> bool:
         """Leave the program in force, of which earlier drivers have died; True: it is taken back.
@@ -270,6 +277,7 @@ class Deploys:
         now = self._in_force.number
         if self._now is not None and self._now.beside is not None:
             raise SpecRefused(f"program {now} is in force again, which runs beside another one: deploy it later")
+        self._forget_begun_after(self._in_force)
         beside = None if wanted.beside is None else wanted.beside._replace(program=now)
         self._deploy(replace(wanted, base=now, settles=None, altered=(), drops=(), beside=beside))
 

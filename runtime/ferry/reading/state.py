@@ -89,7 +89,8 @@ def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:
     An altered operator has several ids. The id in the program of the checkpoint counts, otherwise the newest id.
     """
     now = manifest.programs[0].operators
-    found = [(number in now, number) for number, one in enumerate(manifest.operators) if one.name == name]
+    named = [(number, one) for number, one in enumerate(manifest.operators) if one.name == name]
+    found = [(number in now, number) for number, one in named if number not in manifest.void]
     if found:
         return manifest.operators[max(found)[1]]
     there = ", ".join(repr(each.name) for each in manifest.operators)

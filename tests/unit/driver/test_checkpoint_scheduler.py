@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ferry.contract.catalogue import Catalogue
+from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.errors import Refusal
 from ferry.contract.manifest import Chain, StoredFile, file_name
 from ferry.contract.names import Attempt, CommitId, Step
@@ -208,10 +208,11 @@ def test_the_next_driver_goes_on_with_the_numbers_and_the_lineage(tmp_path: Path
 def test_a_checkpoint_is_of_the_program_of_its_epoch_though_others_are_in_force_by_now(tmp_path: Path) -> None:
     """Two deploys may take less time than an upload; and ids without a state stay without."""
     job = Job(tmp_path)
-    number, catalogue = job.scheduler.take(None), Catalogue((), (), (3,))
+    wanted = ProgramRecord(2, (4, 5), (), base=1, begins=(4,))
+    number, catalogue = job.scheduler.take(None), Catalogue((), (wanted,), (3,))
     job.heard()
     job.scheduler._catalogue = lambda: catalogue
     job.loop.machine.table.programs = (ProgramVersion(2, 6, (1,)), ProgramVersion(3, 8, (2,)))
     assert job.written(number, job.file()).reason == ""
     (manifest,) = job.scheduler.catalog.manifests()
-    assert manifest.programs == first_program(1) and manifest.void == (3,)
+    assert manifest.programs == first_program(1) and manifest.void == (3, 4)

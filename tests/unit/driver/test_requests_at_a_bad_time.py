@@ -174,3 +174,22 @@ def test_a_rollback_just_before_the_coordinator_has_the_deploy_gives_it_up(
     rig.deploys.request(DeployRequest(file="v2.py"))
     rig.until(lambda: len(rig.posted) == 3)
     assert rig.posted[0] == rig.posted[2] == core.Withdraw(2) and rig.posted[1].number == 2
+
+
+def test_an_operator_of_a_lost_program_begins_anew_after_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Program 2 had begun it, and no checkpoint of program 2 is left; it had returned with an id without a state."""
+    first = Rig(tmp_path, monkeypatch)
+    first.deployed()
+    first.posted.clear()
+    first.deploys.request(DeployRequest(file="v3.py"))
+    first.until(lambda: first.posted)
+    assert first.posted[0].operators == (1, 0)
+    first.in_force(3, 9)
+    second = Rig(tmp_path, monkeypatch, starts=False)
+    second.announcer.catalogue = first.announcer.catalogue
+    second.deploys.start()
+    second.until(lambda: second.posted)
+    assert (second.posted[0].number, second.posted[0].operators) == (3, (2, 0))
+    assert second.announcer.catalogue.void == (1,) and second.announcer.catalogue.ids == {"counts": 0, "more": 2}

@@ -209,7 +209,7 @@ def test_an_altered_operator_has_the_id_that_the_program_of_the_checkpoint_names
 
     def index(name: str, *now: int) -> int:
         programs = (ProgramVersion(3, 20, now), ProgramVersion(4, 30, (0,)))
-        manifest: Any = SimpleNamespace(operators=operators("a", "b", "a", "a"), programs=programs)
+        manifest: Any = SimpleNamespace(operators=operators("a", "b", "a", "a"), programs=programs, void=())
         return operator_of(manifest, name).index
 
     assert [index("a", 2, 1), index("a", 3), index("a", 0), index("b", 3)] == [2, 3, 0, 1]
