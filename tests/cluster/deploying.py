@@ -201,8 +201,9 @@ class Play:
                 if step.kind == "rollback":
                     return self.deploys.rollback(None)
                 file, program = self.files[step.program], self.case.programs[step.program]
-                assert self.running.directory is not None
-                folder = copies.copy(None, str(file), self.running.directory)
+                if (directory := self.running.directory) is None:
+                    raise Unreachable("the run ends")
+                folder = copies.copy(None, str(file), directory)
                 arguments = {"pace": self.case.pace, "plus": program.plus}
                 return self.deploys.deploy(
                     {

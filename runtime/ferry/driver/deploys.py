@@ -255,7 +255,8 @@ class Deploys:
             self._under_way, self._phase = record, "checking"
 
         def guarded() -> None:
-            if (why := listing.why_not(run, record.number)) is not None:
+            why = listing.why_not(run, record.number)
+            if why is not None and not self._life.loop.ending.is_set():  # Else the next driver goes on with it.
                 self._outcomes.tell(core.Deployed(record.number, why))
 
         self._life.metrics.note("deploy", f"program {record.number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.results import NO_RESULT
 from ferry.contract.watermarks import FlowClock
 from ferry.driver import program_list as listing
+from ferry.driver.errors import Halted
 from ferry.protocol import coordinator as core
 from tests.unit.driver.test_deploys import COUNTS, MORE, Program, Rig, plan_of
 
@@ -193,3 +195,19 @@ def test_an_operator_of_a_lost_program_begins_anew_after_a_restore(
     second.until(lambda: second.posted)
     assert (second.posted[0].number, second.posted[0].operators) == (3, (2, 0))
     assert second.announcer.catalogue.void == (1,) and second.announcer.catalogue.ids == {"counts": 0, "more": 2}
+
+
+def test_a_deploy_during_which_the_job_ends_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that halts because state was lost told the user that the program was refused, because state was lost."""
+    rig, halted = Rig(tmp_path, monkeypatch), threading.Event()
+
+    def load(record: ProgramRecord) -> None:
+        rig.life.loop.ending.set()
+        halted.set()
+        raise Halted(core.Halt("unavailable", "virtual nodes [0] were held only by 1.0"))
+
+    monkeypatch.setattr(rig.deploys, "_load", load)
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    assert halted.wait(10)
+    time.sleep(0.1)
+    assert rig.announcer.catalogue.wanted.number == 2 and not rig.announcer.catalogue.program(2).refused
