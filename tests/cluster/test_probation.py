@@ -148,8 +148,8 @@ def test_a_program_that_kills_each_driver_is_given_up(
 
 
 def test_the_job_goes_back_from_a_committed_program_of_which_three_drivers_die(tmp_path: Path) -> None:
-    """The driver after them begins no epoch of the program."""
-    other = program(tmp_path, "other", 2)
+    """The driver after them begins no epoch of the program, which also reads a source of its own."""
+    other = program(tmp_path, "other", 2, more=deploys.MORE)
     told = list[tuple[int, str]]()
 
     def killed(running: runner.Running) -> None:
