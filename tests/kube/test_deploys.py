@@ -249,9 +249,9 @@ def test_a_configmap_that_is_missing_is_a_condition_and_commands_deploy_over_it(
     job.until(lambda s: s["program"]["phase"] == "InForce" and s["program"]["again"] == 1, "the first program")
     # The same with another text is a shadow that goes on; a kept program comes back as if nothing had been deployed.
     file.write_text(PIPELINE.format(step=1, more="return seen") + "# once more\n")
-    told = by_command(ferry, "deploy", job.name, file, "--shadow", 3, "--wait", 50)
+    told = by_command(ferry, "deploy", job.name, file, "--shadow", 60, "--wait", 50)
     assert "program 4 runs as a shadow from epoch" in told and "no row differs: program 5 goes on" in told
-    job.until(lambda s: s["program"]["number"] == 5 and "of 3 epochs differ" in s["program"]["message"], "a verdict")
+    job.until(lambda s: s["program"]["number"] == 5 and "of 60 epochs differ" in s["program"]["message"], "a verdict")
     file.write_text(PIPELINE.format(step=2, more="return seen"))
     assert "program 6 is in force" in by_command(ferry, "deploy", job.name, file, "--keep", "10m", "--wait", 50)
     job.until(lambda s: "program 5 is kept" in s["program"]["message"], "a kept program")
