@@ -157,8 +157,10 @@ def test_the_job_goes_back_from_a_committed_program_of_which_three_drivers_die(t
         last = deploys.deploy(running, other)
         for _ in range(3):
             running.await_epoch(last + 3)
-            last = max(r["epoch"] for r in running.records() if r["kind"] == "epoch")
             running.signal("driver", signal.SIGKILL)
+            last = max(
+                r["epoch"] for r in running.records() if r["kind"] == "epoch"
+            )  # None of this driver comes later.
         running.await_that(
             lambda: any("program 3 is in force" in r.get("text", "") for r in running.records()), "3", 60
         )
