@@ -91,10 +91,8 @@ class Checkpointing:
             return
         number, version = self.wanted.number, self._journaling.table.version
         meta, results = self._commits.meta, self._commits.results
-        program, waiting = (
-            program_at(self._journaling.table.programs, committed.step.epoch),
-            dict.fromkeys(view.led, True),
-        )
+        program = program_at(self._journaling.table.programs, committed.step.epoch)
+        waiting = dict.fromkeys(view.led, True)
         self.under_way = WrittenByLeaders(number, version, committed, results, meta, program, waiting)
         for i in view.led:
             self._driver.send(i, m.Freeze(number, version, committed.step.epoch, self.wanted.anew))
