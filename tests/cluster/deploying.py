@@ -251,7 +251,8 @@ class Play:
                 break
             if is_last and state == "shadow":
                 acting.join()
-                return time.sleep(step.after)
+                time.sleep(step.after)
+                return
             if time.monotonic() > until:
                 self.wrong.append(f"{step}: program {number} is {state!r} after {STEP_SECONDS:g} s")
                 return
@@ -259,7 +260,8 @@ class Play:
         acting.join()
         if step.kind == "keep" and state == "in force":
             if is_last:
-                return time.sleep(step.after)
+                time.sleep(step.after)
+                return
             self._keep(step, number)
         if step.kind in ("deploy", "shadow", "keep") and not self.over():
             bad = self.case.programs[step.program].bad

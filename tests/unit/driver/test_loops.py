@@ -293,6 +293,26 @@ def test_loops_of_a_program_end_before_the_settled_program_is_loaded(rig: Rig) -
     rig.loops.settle(3)
 
 
+def test_a_program_that_is_forgotten_while_it_is_loaded_is_not_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken back meanwhile; the epoch that waited for its tasks stood still for ever."""
+    rig.await_loops(2)
+    keep, loaded = rig.loops._keep_program, list[bool]()
+    monkeypatch.setattr(
+        rig.loops, "_keep_program", lambda program, slots: None if program == 2 else keep(program, slots)
+    )
+    loading = threading.Thread(target=lambda: loaded.append(rig.loops.load(2, {}, lambda: False)), daemon=True)
+    loading.start()
+    deadline = time.monotonic() + 10
+    while not rig.loops.has(2):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    rig.loops.forget(2)
+    loading.join(10)
+    assert loaded == [False]
+
+
 def test_a_program_that_no_task_loads_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.await_loops(2)
     keep = rig.loops._keep_program

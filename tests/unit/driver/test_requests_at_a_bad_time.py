@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,15 +198,15 @@ def test_an_operator_of_a_lost_program_begins_anew_after_a_restore(
 
 def test_a_deploy_during_which_the_job_ends_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that halts because state was lost told the user that the program was refused, because state was lost."""
-    rig, halted = Rig(tmp_path, monkeypatch), threading.Event()
+    rig, told = Rig(tmp_path, monkeypatch), list[Any]()
+    monkeypatch.setattr(rig.deploys._outcomes, "tell", told.append)
 
     def load(record: ProgramRecord) -> None:
         rig.life.loop.ending.set()
-        halted.set()
         raise Halted(core.Halt("unavailable", "virtual nodes [0] were held only by 1.0"))
 
     monkeypatch.setattr(rig.deploys, "_load", load)
     rig.deploys.request(DeployRequest(file="v2.py"))
-    assert halted.wait(10)
-    time.sleep(0.1)
-    assert rig.announcer.catalogue.wanted.number == 2 and not rig.announcer.catalogue.program(2).refused
+    for thread in [one for one in threading.enumerate() if one.name == "deploy"]:
+        thread.join(10)
+    assert rig.life.loop.ending.is_set() and told == [] and rig.announcer.catalogue.wanted.number == 2
