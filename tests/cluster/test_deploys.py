@@ -254,6 +254,43 @@ def test_a_restore_under_another_program_is_the_same_as_a_deploy(tmp_path: Path)
     assert deploys.wrong_sums(second.output, columns) == [], (columns, second.story())
 
 
+@pytest.mark.turns
+def test_a_function_that_fails_after_a_restore_under_another_program_is_told_and_can_be_mended(tmp_path: Path) -> None:
+    """The job went back to the program of the checkpoint, whose text it does not have."""
+    files = [
+        deploys.program(tmp_path, name, 1, deploys.SUMS.format(columns=columns))
+        for name, columns in (("s", "s=ferry.sum('seq')"), ("sm", "s=ferry.sum('seq'), m=ferry.max('seq')"))
+    ]
+    job, good = tmp_path / "job.yaml", files[1].read_text()
+    stored = [f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.every=2s"]
+    begin = '        before = work.get("count")'
+    assert good.count(begin) == 1
+    files[1].write_text(
+        good.replace(begin, f'        if work.count:\n            raise ValueError("no price")\n{begin}')
+    )
+
+    def suspended(running: runner.Running) -> None:
+        running.await_epoch(40)
+        assert deploys.ferry(running, "suspend", "numbers")[0] == 0
+
+    job.write_text(deploys.JOB.format(file=files[0], pace=deploys.PACE))
+    first = runner.run(job, tmp_path, sets=stored, meanwhile=suspended)
+    job.write_text(deploys.JOB.format(file=files[1], pace=deploys.PACE))
+    kept = [*stored, f"state.directory={tmp_path / 'state'}"]
+    failed = runner.run(job, tmp_path, sets=[*kept, "restoreFrom=latest"])
+    assert first.code == 0 and failed.code == 1 and "no price" in failed.story(), failed.story()
+    assert not failed.kinds("taken-back"), failed.story()
+    files[1].write_text(good)
+    last = max(deploys.read(first.output / "seen"))
+
+    def mended(running: runner.Running) -> None:
+        running.await_epoch(last + 10)
+        runner.stop(running)
+
+    again = runner.run(job, tmp_path, sets=kept, meanwhile=mended)
+    assert again.code == 0 and deploys.wrong(again.output, {0: 1}) == [], again.story()
+
+
 REFUSED = {
     "syntax": ("def pipeline(:\n", "cannot be imported: SyntaxError"),
     "import": ("import nothing_here\n", "No module named 'nothing_here'"),

@@ -133,10 +133,9 @@ class Job:
             metrics.note("deployed", f"{text}, which is in force from epoch {newest.since} on")
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         before = mine.announcer.catalogue.program(loop.machine.table.programs[0].number)
-        has_text = before is not None and any(
-            before.pipeline
-        )  # A restored job may lack it: another job ran the program.
-        is_first_epoch = has_text and loop.machine.deploying.may_take_back(mine.program.number)
+        if before is None or not any(before.pipeline):  # Another job ran it, before a restore: its text is not here.
+            loop.machine.deploying.stays = newest.number
+        is_first_epoch = loop.machine.deploying.may_take_back(mine.program.number)
         if is_first_epoch:  # The epoch opens them: sinks that refuse, or are away, take the program back.
             mine.sink_startup.postpone()
         elif not mine.sink_startup.open(committed, loop, metrics, cut=self._restored and newest.since > committed):

@@ -181,6 +181,19 @@ def test_a_deploy_can_be_withdrawn_until_it_is_in_force() -> None:
     assert deployed(one) == [c.Deployed(2, "it was withdrawn")]
 
 
+def test_a_program_is_not_taken_back_to_one_without_a_text() -> None:
+    """After a restore under another program the job stood without either, and the user's error was lost."""
+    for stays in (0, 2):
+        one = top()
+        one.tell(DEPLOY)
+        load(one, A, B)
+        one.tell(c.EpochBegun(1))
+        one.driver.deploying.stays = stays
+        assert one.driver.deploying.may_take_back(2) == (stays == 0)
+        one.tell(c.Withdraw(2, "no"))
+        assert one.driver.table.programs[-1].number == (1 if stays == 0 else 2)
+
+
 def test_a_program_with_operators_beside_their_origins_waits_for_copies() -> None:
     one = Top([(A, B)], (A, B, C), c.CoordinatorSettings())
     one.stop = (m.LoadProgram, m.Chunk)

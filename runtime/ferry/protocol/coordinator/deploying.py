@@ -32,6 +32,8 @@ class Deploying:
         """The program that is loaded, or waits for its epoch."""
         self.taken_back: Withdraw | None = None
         """The program in force that is to be taken back."""
+        self.stays = 0
+        """Number of a program that cannot be taken back: the job has no text of the program before it."""
         self._loaded: dict[InstanceId, bool] = {}
         self._since = 0
         self._asked_at = 0
@@ -84,7 +86,7 @@ class Deploying:
         undecided = driver.phase not in (Phase.COMMIT, Phase.FINISH, Phase.READ) or not driver.rules.programs_kept
         return (
             len(programs) > 1
-            and programs[-1].number == number
+            and programs[-1].number == number != self.stays
             and (self._commits.at.epoch < programs[-1].since or not driver.rules.programs_kept)
             and undecided
         )
