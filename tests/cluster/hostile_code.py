@@ -60,7 +60,7 @@ PASSES = [
     Way("takes another directory", 'os.chdir("/")', first=True),
 ]
 DIES = [
-    Way("signal", "os.kill(os.getpid(), 11)", "", kills=True),
+    Way("signal", "signal.raise_signal(11)", "", kills=True),
     Way("aborts", "os.abort()", "", kills=True),
     Way("is killed", "os.kill(os.getpid(), 9)", "", kills=True),
     Way("exits", "os._exit(3)", "", kills=True),
@@ -107,7 +107,7 @@ BUILDS = [
 """Statements at the end of the file."""
 
 PROGRAM = """
-import os, sys, threading
+import os, signal, sys, threading
 from dataclasses import dataclass
 
 import numpy as np

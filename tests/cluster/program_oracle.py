@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.cluster.programs import ALL, NUMBERS, ROWS, WINDOW_MS, Program, Use
+from tests.cluster.programs import ALL, BOUND, NUMBERS, ROWS, WINDOW_MS, Program, Use
 
 Row = tuple[Any, ...]
 
@@ -133,7 +133,7 @@ class Oracle:
             for seq, ts, v in streams[use.input]:
                 if seq % use.modulus != use.rest:
                     continue
-                key = seq // 3 % use.keys
+                key, v = seq // 3 % use.keys, v % BOUND
                 if use.kind in ROWS:
                     (total,) = state[key] = (
                         state.get(key, (0,))[0] + v * (program.weight if use.kind == "tally" else 1),

@@ -56,6 +56,8 @@ def numbered(plus):
 def passing(modulus, rest, keys):
     def function(rows):
         seq = rows.column("seq").to_numpy(){task_fails}
+        v = pa.array(rows.column("v").to_numpy() % {bound})
+        rows = rows.set_column(rows.schema.get_field_index("v"), "v", v)
         return rows.append_column("k", pa.array(seq // 3 % keys)).filter(pa.array(seq % modulus == rest))
 
     return function
@@ -78,6 +80,8 @@ KINDS = {
     "windows": '.window(ferry.tumbling("400ms")).aggregate("{name}", n=ferry.count(), v=ferry.sum("v"))',
 }
 WINDOW_MS = 400
+BOUND = 1_000_000
+"""Operators read values modulo this: sums of sums of sums stay far below 64 bits."""
 ROWS = ("tally", "records")
 """Kinds whose rows another operator can read."""
 
@@ -135,6 +139,7 @@ class Program:
             sinks += [f'{use.name}.sink(ferry.parquet("{use.sink}"))'] * bool(use.sink)
         text = TEXT.format(
             helper=self.helper,
+            bound=BOUND,
             lines="\n".join(lines),
             sinks=", ".join(sinks),
             task_fails=_failing("len(seq)") if self.bad == "task" else "",
