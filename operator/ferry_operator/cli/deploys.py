@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ferry.contract.catalogue import SLOWER
 from ferry.contract.durations import milliseconds
@@ -24,6 +22,7 @@ from ferry.system.priority import give_way
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job, event_time
+from ferry_operator.cli.program_tables import comparison, cost, fates_table, versions_table
 from ferry_operator.cli.terminal import say, show, show_json
 from ferry_operator.job import spec
 from ferry_operator.local.deploys import IN_FORCE, LocalDeploys
@@ -142,12 +141,12 @@ def deploy(
         how = {name: value for name, value in {**fields, **late}.items() if value is not None}
         begin = partial(remote.deploy, wanted, how)
     if fates and not as_json:
-        show(_table(fates))
+        show(fates_table(fates))
     if check:
         if as_json:
             show_json({"job": job, "operators": [_fate(one) for one in fates], "stateBytes": size})
         else:
-            print(_cost(fates, size, bool(shadow or kept)))
+            print(cost(fates, size, bool(shadow or kept)))
         return
     number = _patiently(job, begin, deadline)
     _await(job, deploys, number, deadline, as_json)
@@ -195,24 +194,7 @@ def versions(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
     if as_json:
         show_json({"job": job, "programs": programs})
         return
-    table = Table("number", "state", "since epoch", "file", "text", "operators", "reason", box=None, pad_edge=False)
-    for record in programs:
-        since = "" if record["since"] is None else str(record["since"])
-        file = Path(record["file"]).name if record["file"] else record["module"] or ""
-        cells = (
-            str(record["number"]),
-            record["state"],
-            since,
-            file,
-            Path(record["folder"]).name if record["folder"] else "",
-            ", ".join(record["operators"]),
-            record["refused"]
-            or record.get("wentBack")
-            or record.get("failed")
-            or (_compared(record["compared"]) if record["compared"] else ""),
-        )
-        table.add_row(*map(Text, cells))
-    show(table)
+    show(versions_table(programs))
 
 
 def _remote(job: RemoteJob) -> RemoteDeploys:
@@ -238,25 +220,6 @@ def _with(arguments: dict[str, Any], sets: list[str] | tuple[str, ...]) -> dict[
 
 def _fate(one: OperatorFate) -> dict[str, str]:
     return {"name": one.name, "fate": one.fate, "text": one.words}
-
-
-def _table(fates: list[OperatorFate]) -> Table:
-    table = Table("operator", "fate", "state", box=None, pad_edge=False)
-    for one in fates:
-        table.add_row(*map(Text, (one.name, one.fate, one.words)))
-    return table
-
-
-def _cost(fates: list[OperatorFate], size: int | None, both: bool) -> str:
-    """The cost of a deploy. `size`: bytes of all state, None if they are not known; `both`: two programs are to run."""
-    state = f"the state (at most {size / 1e6:,.1f} MB)" if size is not None else "the state"
-    if both:
-        return f"cost: {state} is copied while epochs go on, and then each epoch runs the operators of both programs"
-    if altered := [one.name for one in fates if one.fate == "altered"]:
-        return (
-            f"cost: {state} of {', '.join(altered)} is derived while epochs go on, and is kept twice until the switch"
-        )
-    return "cost: no state is rewritten"
 
 
 def _patiently(job: str, ask: Callable[[], T], deadline: float) -> T:
@@ -312,7 +275,7 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
     shown = ""
     for record, programs in _looks(deploys, number):
         compared = record["compared"]
-        if compared and (text := _compared(compared)) != shown:
+        if compared and (text := comparison(compared)) != shown:
             say(f"{job}: {text}")
             shown = text
         if record["state"] != "shadow":
@@ -336,11 +299,6 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
         ended = f"the shadow's code failed: {failed}" if failed else ended
         say(f"{job}: {ended}, and program {now} goes on")
         raise typer.Exit(REFUSED)
-
-
-def _compared(compared: dict[str, Any]) -> str:
-    rows = f"{compared['rows']:,} rows of {compared['epochs']:,} epochs"
-    return f"{rows}: {compared['missing']:,} are missing, {compared['more']:,} are more"
 
 
 def _await_rewound(job: str, deploys: JobPrograms, number: int, deadline: float, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.program_diff import OperatorFate
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.routing import Group, Table, Version
-from ferry_operator.cli.deploys import _cost
+from ferry_operator.cli.program_tables import cost, versions_table
 from ferry_operator.cli.remote.deploys import RemoteDeploys, helpers
 from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.kube.api.port import CONFIG_MAPS, JOBS, ApiError
@@ -247,6 +247,19 @@ def test_modules_beside_the_file_are_named(tmp_path: Path) -> None:
 
 def test_a_check_tells_the_cost() -> None:
     kept, altered = OperatorFate("more", "kept", "keeps its state"), OperatorFate("sales", "altered", "gains m")
-    assert _cost([kept], 5, False) == "cost: no state is rewritten"
-    assert _cost([kept, altered], 2_500_000, False).startswith("cost: the state (at most 2.5 MB) of sales is derived")
-    assert _cost([kept], None, True).startswith("cost: the state is copied while epochs go on, and then each epoch")
+    assert cost([kept], 5, False) == "cost: no state is rewritten"
+    assert cost([kept, altered], 2_500_000, False).startswith("cost: the state (at most 2.5 MB) of sales is derived")
+    assert cost([kept], None, True).startswith("cost: the state is copied while epochs go on, and then each epoch")
+
+
+def test_versions_show_the_arguments_in_which_programs_differ() -> None:
+    def program(number: int, **arguments: Any) -> dict[str, Any]:
+        empty = dict.fromkeys(("file", "module", "folder", "refused", "compared"))
+        return {"number": number, "state": "over", "since": 0, "operators": [], "arguments": arguments, **empty}
+
+    def arguments(*programs: dict[str, Any]) -> dict[str, list[str]]:
+        return {str(c.header): [str(cell) for cell in c.cells] for c in versions_table(programs).columns}
+
+    shown = arguments(program(2, rate=5, least=100, shop="x"), program(1, rate=5, least=10))
+    assert shown["arguments"] == ['least=100, shop="x"', "least=10"]
+    assert "arguments" not in arguments(program(2, rate=5), program(1, rate=5))
