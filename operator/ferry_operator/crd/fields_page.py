@@ -78,7 +78,9 @@ def _row(group: str, path: str, field: FieldInfo, *more: str) -> str:
 def _values(node: dict[str, Any], field: FieldInfo) -> str:
     if "enum" in node:
         return ", ".join(f"`{one}`" for one in node["enum"])
-    kind = {"array": "list", "object": "map", "string": "text", "integer": "number"}.get(node.get("type", ""), "size")
+    kind = {"array": "list", "object": "map", "string": "text", "integer": "number", "number": "number"}.get(
+        node.get("type", ""), "size"
+    )
     kind = _PATTERNS.get(node.get("pattern", ""), "yes or no" if node.get("type") == "boolean" else kind)
     low, high = node.get("minimum"), node.get("maximum")
     bounds = f"{low} to {high}" if high is not None else f"from {low}" if low is not None else ""

@@ -53,7 +53,8 @@ class DeployPolicy(SpecPart):
     probation: Annotated[Duration, between("1s", "720h", or_zero=True)] | None = Field(
         default=None,
         description="For this time the job goes back automatically to the program before if rows violate an expectation, if "
-        "epochs are too slow, or if drivers die of the new program. '0s': never. null: 30s.",
+        "epochs are too slow, or if drivers die of the new program. '0s': only if drivers die before its first epoch is "
+        "over. null: 30s.",
         json_schema_extra=DEPLOYS,
     )
     slower: float | None = Field(

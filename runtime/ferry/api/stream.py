@@ -274,8 +274,8 @@ class Stream(BaseStream):
     def expect(self, name: str, condition: pc.Expression | Holds) -> Stream:
         """Declare a condition that each row of a sink must meet. The rows stay as they are.
 
-        A violation is counted in the metric `ferry_expectation_violations` and told in the status. During the probation of a
-        deployed program (`ferry deploy --probation`), the job goes back to the program before.
+        A violation is counted in the metric `ferry_expectation_violations_total` and told in the status. During the
+        probation of a deployed program (`ferry deploy --probation`), the job goes back to the program before.
 
         Parameters:
             name: the expectation in words, such as "cents are positive".
