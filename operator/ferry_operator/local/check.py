@@ -18,7 +18,6 @@ from ferry.contract import user_code
 from ferry.contract.errors import Refusal
 from ferry.contract.last_words import last_words
 from ferry.contract.settings import RunSettings
-from ferry.system.priority import beside
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
 from ferry_operator.local import environment
@@ -107,16 +106,9 @@ def _built(
         command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(request), str(answer)]
         # A user's json.py must not replace Python's module; without a copy, modules are imported from the working directory.
         safe = {"PYTHONSAFEPATH": "1"} if program[2] is not None else {}
-        if operators:  # Of a deploy, beside a job.
-            command = beside(command)
         with errors.open("wb") as log:
             with subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **safe},
-                start_new_session=operators,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **safe}
             ) as process:
                 try:
                     code = process.wait(seconds)

@@ -27,7 +27,6 @@ from ferry.contract.last_words import words_of
 from ferry.driver import session
 from ferry.spark import compile
 from ferry.spark.described import described
-from ferry.system.parent import die_with_parent
 
 
 class SparkNeeded(BaseException):
@@ -93,7 +92,6 @@ def _wants_session(refused: BaseException) -> bool:
 
 def main() -> None:
     """Write the answer and end the process at once, even if the program left threads running."""
-    die_with_parent(os.getppid())
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
         Path(sys.argv[2]).write_text(json.dumps(answer(sys.argv[1], folder)), "utf-8")
         session.kill()

@@ -21,7 +21,7 @@ from ferry.contract.last_words import last_words
 from ferry.contract.program_diff import ProgramDiff, program_diff
 from ferry.contract.settings import CONTINUOUS, RunSettings
 from ferry.driver.program import Program
-from ferry.system.priority import beside
+from ferry.system.priority import NICE
 
 CHECK_SECONDS = 60.0
 """Time for a program's `sources` and `pipeline` in the child process."""
@@ -34,7 +34,8 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
         answer, errors = Path(folder) / "answer", Path(folder) / "errors"
-        command = beside([sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)])
+        nice = ["nice", "-n", str(NICE)]  # Beside the job, whose epochs would wait for processors.
+        command = [*nice, sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
         environment = {**os.environ, **({"PYTHONSAFEPATH": "1"} if is_copy else {})}
         with errors.open("wb") as output:
             try:
@@ -44,7 +45,6 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
                     stdout=output,
                     stderr=output,
                     env=environment,
-                    start_new_session=True,
                     timeout=CHECK_SECONDS,
                 ).returncode
             except subprocess.TimeoutExpired:

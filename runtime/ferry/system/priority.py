@@ -1,29 +1,17 @@
 """The priority of work beside a running job, whose epochs would wait for processors.
 
 A process with NICE gets a tenth of the time of a process of the job when both want the same processor, and all of it when
-the job wants none. Linux may compare processes of one session only, and share processors between sessions
-(`sched_autogroup`): each worker is a session of its own, and so is a process of `beside`.
+the job wants none. Linux may compare processes of one session only (`sched_autogroup`): each worker is a session of its own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 NICE = 10
 """Niceness of work that may take longer."""
-
-_BEGIN = f"""{{ echo {NICE} > /proc/self/autogroup; }} 2> /dev/null
-more=$(({NICE} - $(nice)))
-exec nice -n $((more > 0 ? more : 0)) "$@\"
-"""
-
-
-def beside(command: Sequence[str]) -> list[str]:
-    """The command with a lower priority than the job's; to be started as a session of its own."""
-    return ["sh", "-c", _BEGIN, "sh", *command]
 
 
 def give_way() -> None:

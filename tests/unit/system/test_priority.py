@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ferry.system.priority import NICE, beside, compilers_give_way
+from ferry.system.priority import NICE, compilers_give_way
 
 GIVES_WAY = """
 import os, subprocess, sys
@@ -20,16 +20,6 @@ def test_a_process_and_its_children_give_way_once() -> None:
     seen = subprocess.run([sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True).stdout
     wanted = max(NICE, os.nice(0))
     assert seen.split() == [str(wanted), str(wanted)]
-
-
-def test_a_command_beside_a_job_gives_way_to_other_sessions_too() -> None:
-    """Once: also when the process that starts it has given way."""
-    shown = 'nice; cat /proc/self/autogroup; echo "$1"'
-    for first in ([], ["nice", "-n", "5"]):
-        command = [*first, *beside(["sh", "-c", shown, "sh", "a b"])]
-        seen = subprocess.run(command, capture_output=True, text=True, start_new_session=True).stdout.splitlines()
-        assert [seen[0], seen[-1]] == [str(max(NICE, os.nice(0))), "a b"]
-        assert len(seen) == 2 or seen[1].endswith(f"nice {NICE}")
 
 
 def test_only_the_compilers_of_a_jvm_give_way(tmp_path: Path) -> None:
