@@ -43,6 +43,8 @@ class Checked:
     refused: str = ""
     operators: list[dict[str, Any]] | None = None
     """Descriptors of the operators, for a deploy."""
+    sources: list[tuple[str, str]] | None = None
+    """Names of the sources, and digests of their settings, for a deploy."""
 
 
 def pipeline(job: StreamJob, job_file: Path) -> Checked:
@@ -101,9 +103,10 @@ def _built(
     """Build a pipeline in a process: its exit code, its last error, its answer. Raises TimeoutExpired."""
     request = {"pipeline": program, "arguments": arguments, "spark": spark, "operators": operators}
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
-        answer, errors = Path(folder) / "answer", Path(folder) / "errors"
+        asked, answer, errors = (Path(folder) / name for name in ("request", "answer", "errors"))
+        asked.write_text(json.dumps(request), "utf-8")
         # With faulthandler Python prints its stack when a signal ends it, after a crash or a timeout.
-        command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", json.dumps(request), str(answer)]
+        command = [sys.executable, "-X", "faulthandler", "-m", "ferry.driver.check", str(asked), str(answer)]
         # A user's json.py must not replace Python's module; without a copy, modules are imported from the working directory.
         safe = {"PYTHONSAFEPATH": "1"} if program[2] is not None else {}
         with errors.open("wb") as log:

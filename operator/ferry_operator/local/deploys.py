@@ -64,6 +64,8 @@ class LocalDeploys:
         checked = check.deployable((module, path, folder), arguments, output, events, wait)
         if checked.refused or checked.operators is None:
             raise SpecRefused(checked.refused or "the program was not built")
+        if changed := catalogue.changed_source(checked.sources or ()):
+            raise SpecRefused(changed)
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
         diff = program_diff(catalogue, answer["inForce"], operators)
         return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}

@@ -7,7 +7,7 @@ programs    number -> the operators in order, where the text is, arguments, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -114,6 +114,8 @@ class ProgramRecord:
     """Ids of its operators that no program had before."""
     failed: str = ""
     """Why its half that was not written ended before its time: its code failed."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Names of its sources, and digests of their settings: the position of a source that comes back is kept by name."""
 
     @property
     def is_shadow(self) -> bool:
@@ -223,15 +225,15 @@ class Catalogue:
     def before(self, number: int) -> list[ProgramRecord]:
         """The programs that were in force before the program in force, which has this number: to these a job can go back.
 
-        Without programs that only went on without retired operators, shadows that did not go on alone, programs from which
-        the job went back automatically or by `--rewind`, and the program that this one goes on with.
+        Without programs that only went on without retired operators, programs beside another one that did not go on alone,
+        programs from which the job went back automatically or by `--rewind`, and the program that this one goes on with.
         """
         now = self.program(number)
         settled = number if now is None or now.settles is None else now.settles
         left = {p.back_from for p in self.programs} | {p.number for p in self.programs if p.rewound}
         before = [p for p in self.programs if p.since is not None and p.settles is None and p.number < settled]
         alone = {p.settles for p in self.programs if p.since is not None}
-        return [p for p in before if (not p.is_shadow or p.number in alone) and p.number not in left]
+        return [p for p in before if (p.beside is None or p.number in alone) and p.number not in left]
 
     def shadow_before(self, record: ProgramRecord) -> ProgramRecord | None:
         """The shadow whose comparison decided that this program goes on; None: there was none."""
@@ -245,6 +247,22 @@ class Catalogue:
     def program(self, number: int) -> ProgramRecord | None:
         """The program with this number, unless it is forgotten."""
         return next((program for program in self.programs if program.number == number), None)
+
+    def changed_source(self, sources: Iterable[tuple[str, str]]) -> str:
+        """Why a program with these sources (see `ProgramRecord.sources`) cannot follow; empty: it can.
+
+        A source that an earlier program had goes on where it ended. Sources of the program in force are compared with
+        their settings in words, when the program is built.
+        """
+        had = [dict(one.sources) for one in reversed(self.programs) if one.since is not None and not one.rewound]
+        for name, digest in sources if had else ():
+            known = next((one[name] for one in had if name in one), digest)
+            if known != digest and name not in had[0]:
+                return (
+                    f"source {name!r} comes back with other settings, and its position means other records: give it another "
+                    "name, or its settings as before"
+                )
+        return ""
 
     def deployed_as(self, number: int) -> list[ProgramRecord]:
         """The program with this number, after the program that it goes on with."""
@@ -320,6 +338,7 @@ class Catalogue:
                     "silent": tuple(document.get("silent", ())),
                     "drops": tuple(document.get("drops", ())),
                     "begins": tuple(document.get("begins", ())),
+                    "sources": tuple((name, digest) for name, digest in document.get("sources", ())),
                     "altered": tuple((after, before) for after, before in document.get("altered", ())),
                     "descriptors": tuple(OperatorDescriptor.from_wire(d) for d in document["descriptors"]),
                 }

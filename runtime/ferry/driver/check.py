@@ -1,9 +1,10 @@
 """`python -m ferry.driver.check REQUEST ANSWER`: build a pipeline as the driver of its job would, and start nothing.
 
-REQUEST is JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events], "spark": bool,
-"operators": bool, "sources": [name]}. The file ANSWER gets {"refused": reason} or {"plan": ...}, with "operators" also their
-descriptors. With "sources" all other sources have to name their first position. If the program needs Spark itself
-(`spark.readStream`, `.transform`), a JVM starts; without "spark", the answer is {}.
+REQUEST is a file with JSON: {"pipeline": [module, file, folder of the copy], "arguments": [arguments, output, events],
+"spark": bool, "operators": bool, "sources": [name]}. The file ANSWER gets {"refused": reason} or {"plan": ...}, with
+"operators" also their descriptors, and digests of the sources' settings. With "sources" all other sources have to name
+their first position. If the program needs Spark itself (`spark.readStream`, `.transform`), a JVM starts; without "spark",
+the answer is {}.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ferry.connectors.users import source_code
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.last_words import words_of
 from ferry.driver import session
+from ferry.driver.program_parts import digests_of, signatures_of
 from ferry.spark import compile
 from ferry.spark.described import described
 
@@ -64,12 +66,15 @@ def answer(text: str, folder: str) -> dict[str, Any]:
             if not _wants_session(refused):
                 raise
             plan = compile.build(start(), program, *request["arguments"])
+        sources = digests_of(signatures_of(plan))  # Before any source begins.
         for name, source in plan.sources.items() if "sources" in request else ():
             if name not in request["sources"] and isinstance(source, Splits):
                 with source_code(f"start() of source {name!r}", source):
                     source.start()
-        operators = [one.descriptor.to_wire() for one in plan.operators] if request.get("operators") else None
-        return {"plan": described(plan)} | ({"operators": operators} if operators is not None else {})
+        if not request.get("operators"):
+            return {"plan": described(plan)}
+        operators = [one.descriptor.to_wire() for one in plan.operators]
+        return {"plan": described(plan), "operators": operators, "sources": sources}
     except SparkNeeded:
         return {}
     except SpecRefused as refused:
@@ -93,7 +98,7 @@ def _wants_session(refused: BaseException) -> bool:
 def main() -> None:
     """Write the answer and end the process at once, even if the program left threads running."""
     with tempfile.TemporaryDirectory(prefix="ferry-check-") as folder:
-        Path(sys.argv[2]).write_text(json.dumps(answer(sys.argv[1], folder)), "utf-8")
+        Path(sys.argv[2]).write_text(json.dumps(answer(Path(sys.argv[1]).read_text("utf-8"), folder)), "utf-8")
         session.kill()
     sys.stdout.flush()
     os._exit(0)

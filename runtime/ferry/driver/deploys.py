@@ -263,7 +263,7 @@ class Deploys:
         threading.Thread(target=guarded, name="deploy", daemon=True).start()
 
     def _deploy(self, record: ProgramRecord) -> None:
-        (descriptors, diff), announcer = self._checked(record), self._life.announcer
+        (record, descriptors, diff), announcer = self._checked(record), self._life.announcer
         before = self._programs.get(self._in_force.number, self._life.program)
         now = announcer.catalogue.program(self._in_force.number)
         if record.beside is not None and now is not None:
@@ -319,7 +319,7 @@ class Deploys:
         if lacks := self._settling.lacks(record, self._programs.get(self._in_force.number), program):
             self._life.loop.post(core.Withdraw(record.number, lacks))  # The code has failed meanwhile.
 
-    def _checked(self, record: ProgramRecord) -> tuple[list[OperatorDescriptor], ProgramDiff]:
+    def _checked(self, record: ProgramRecord) -> tuple[ProgramRecord, list[OperatorDescriptor], ProgramDiff]:
         life = self._life
         return compared(record, life.settings, life.program, life.announcer.catalogue, self._in_force.operators)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.checkpoint_scheduler import CheckpointScheduler
 from ferry.driver.probation import tried
 from ferry.driver.program import Program, prepared
+from ferry.driver.program_parts import digests_of
 from ferry.driver.restoring import Restoring
 from ferry.driver.retiring import Texts
 from ferry.driver.sink_startup import SinkStartup
@@ -111,6 +112,7 @@ def begun(settings: RunSettings, env: Environment) -> Life | None:
         before, table = announcer.journaled()  # Programs may have been deployed, or refused, while it was a standby.
         record = tried(beginning(before, table, settings), before, table, announcer)
     descriptors = [operator.descriptor for operator in plan.operators]
+    record = replace(record, sources=digests_of(text.signatures) or record.sources)
     catalogue = begun_with(before, record, descriptors)
     if weakness := journal.weakness():
         log.warning("%s", weakness)

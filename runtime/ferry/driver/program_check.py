@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
     Raises SpecRefused for a process that does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="ferry-deploy-") as folder:
-        answer, errors = Path(folder) / "answer", Path(folder) / "errors"
+        asked, answer, errors = (Path(folder) / name for name in ("request", "answer", "errors"))
+        asked.write_text(json.dumps(request), "utf-8")
         nice = ["nice", "-n", str(NICE)]  # Beside the job, whose epochs would wait for processors.
-        command = [*nice, sys.executable, "-m", "ferry.driver.check", json.dumps(request), str(answer)]
+        command = [*nice, sys.executable, "-m", "ferry.driver.check", str(asked), str(answer)]
         environment = {**os.environ, **({"PYTHONSAFEPATH": "1"} if is_copy else {})}
         with errors.open("wb") as output:
             try:
@@ -58,10 +60,10 @@ def built_apart(request: dict[str, Any], is_copy: bool) -> dict[str, Any]:
 
 def compared(
     record: ProgramRecord, settings: RunSettings, program: Program, catalogue: Catalogue, in_force: Sequence[int]
-) -> tuple[list[OperatorDescriptor], ProgramDiff]:
-    """Build a program in a child process, and compare its operators. `program`: with which the driver began.
+) -> tuple[ProgramRecord, list[OperatorDescriptor], ProgramDiff]:
+    """Build a program in a child process, and compare its operators and sources. `program`: with which the driver began.
 
-    Raises SpecRefused.
+    Returns: the record with its sources. Raises SpecRefused.
     """
     request = {
         "pipeline": record.pipeline,
@@ -73,6 +75,8 @@ def compared(
     checked = built_apart(request, record.folder is not None)
     if "refused" in checked:
         raise SpecRefused(checked["refused"])
+    if changed := catalogue.changed_source(checked["sources"]):
+        raise SpecRefused(changed)
     descriptors = [OperatorDescriptor.from_wire(one) for one in checked["operators"]]
     diff = program_diff(catalogue, in_force, descriptors)
     if settings.epoch_mode != "micro-batch" and program.mode == CONTINUOUS and checked["plan"]["planned"]:
@@ -80,4 +84,5 @@ def compared(
             f"{checked['plan']['planned']}: Spark would have to plan each epoch, and the job runs continuous epochs. "
             "Remove it, or stop the job and start it again with the new program"
         )
-    return descriptors, diff
+    sources = tuple((name, digest) for name, digest in checked["sources"])
+    return replace(record, sources=sources), descriptors, diff

@@ -6,11 +6,15 @@ is replaced. A new sink is opened between two epochs: the old program has writte
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +28,8 @@ from ferry.spark.compile import CompiledPipeline
 
 _NO_REPR: Any = object.__repr__
 """Of types without a text of their own."""
+
+DIGEST_BYTES = 8
 
 AGAIN = "Stop the job, and start it again with the new program"
 
@@ -40,32 +46,70 @@ class Signatures:
 def signatures_of(plan: CompiledPipeline) -> Signatures:
     """Of a plan that was built now."""
     sources = {name: signature(source) for name, source in plan.sources.items()}
-    return Signatures(sources, tuple(map(signature, plan.sinks)))
+    return Signatures(sources, tuple(signature(sink, closures=True) for sink in plan.sinks))
 
 
-def signature(part: Any) -> str:
-    """The values that a source or a sink was built with; of code, its name only."""
+def digests_of(signatures: Signatures) -> tuple[tuple[str, str], ...]:
+    """Names of the sources, and digests of their settings."""
+    each = signatures.sources.items()
+    return tuple((name, blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()) for name, text in each)
+
+
+def signature(part: Any, closures: bool = False, inside: tuple[int, ...] = ()) -> str:
+    """The values that a source or a sink was built with; of code its name, with `closures` also the values that it holds.
+
+    `inside`: ids of the objects around it, which may refer to each other.
+    """
+    if id(part) in inside:
+        return "itself"
+    inside = (*inside, id(part))
+
+    def of(value: Any) -> str:
+        return signature(value, closures, inside)
+
     if isinstance(part, DataFrame):
         return f"a DataFrame of {part.schema.simpleString()}"
+    if isinstance(part, types.MethodType):
+        return f"{of(part.__func__)} of {of(part.__self__)}"
+    if isinstance(part, partial):
+        return f"{of(part.func)}({of(part.args)}, {of(part.keywords)})"
+    if isinstance(part, types.FunctionType) and closures:
+        return f"{part.__qualname__}({of(held_by(part))})"
     if isinstance(part, types.FunctionType | type):
         return part.__qualname__
     if isinstance(part, Mapping):
-        return f"{{{', '.join(f'{signature(k)}: {signature(v)}' for k, v in part.items())}}}"
-    if isinstance(part, list | tuple | set | frozenset):
-        return f"[{', '.join(map(signature, part))}]"
+        return f"{{{', '.join(f'{of(k)}: {of(v)}' for k, v in part.items())}}}"
+    if isinstance(part, set | frozenset):
+        return f"[{', '.join(sorted(map(of, part)))}]"
+    if isinstance(part, list | tuple):
+        return f"[{', '.join(map(of, part))}]"
     if isinstance(part, pa.Schema | str | bytes | int | float | None):
         return repr(part)
     values = getattr(part, "__dict__", None)
     if values is None:
-        return repr(part) if type(part).__repr__ is not _NO_REPR else type(part).__qualname__
-    named = ", ".join(f"{name}={signature(value)}" for name, value in sorted(values.items()))
+        text = repr(part) if type(part).__repr__ is not _NO_REPR else type(part).__qualname__
+        return re.sub(" at 0x[0-9a-f]+", "", text)
+    named = ", ".join(f"{name}={of(value)}" for name, value in sorted(values.items()))
     return without_text(f"{type(part).__qualname__}({named})")
+
+
+def held_by(function: types.FunctionType) -> list[Any]:
+    """The values of its closure, and its defaults."""
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # It is empty.
+            held.append(cell.cell_contents)
+    return held
 
 
 def has_users_code(part: Any) -> bool:
     """Whether code is in it that is neither Ferry's nor of an installed package."""
     if isinstance(part, types.FunctionType | type):
         return _is_users(part.__module__)
+    if isinstance(part, types.MethodType):
+        return has_users_code(part.__func__) or has_users_code(type(part.__self__))
+    if isinstance(part, partial):
+        return any(map(has_users_code, (part.func, part.args, part.keywords)))
     if isinstance(part, Mapping):
         return any(map(has_users_code, part.values()))
     if isinstance(part, list | tuple | set | frozenset):

@@ -24,7 +24,7 @@ from ferry.contract.program_diff import ProgramDiff
 from ferry.contract.settings import RunSettings
 from ferry.contract.user_code import shown
 from ferry.driver import session
-from ferry.driver.program_parts import Signatures, has_users_code, signatures_of
+from ferry.driver.program_parts import Signatures, signatures_of
 from ferry.spark import compile
 from ferry.spark.compile import CompiledPipeline
 from ferry.system import program_texts
@@ -133,9 +133,7 @@ def with_retired(
         operators.append(Operator(replace(old.descriptor, index=at[retired.operator]), inputs, old.gives))
         for output, signature in zip(of.plan.outputs, of.signatures.sinks, strict=False):
             if isinstance(output.input.origin, int) and ids[output.input.origin] == retired.operator:
-                sink = next(
-                    (sink for same, sink in known if same == signature and not has_users_code(sink)), output.sink
-                )
+                sink = next((sink for same, sink in known if same == signature), output.sink)
                 before = schemas.setdefault(id(sink), output.input)
                 if isinstance(before.origin, str) or before.schema != output.input.schema:
                     raise SpecRefused(_conflict(old, sink))

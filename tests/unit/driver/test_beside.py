@@ -126,6 +126,10 @@ def test_what_goes_on_alone(tmp_path: Path) -> None:
     assert again.void == (2,) and Catalogue.load(again.dump()) == again
     later = again.with_program(replace(program, number=4, beside=None, altered=(), since=12))
     assert [one.number for one in later.before(4)] == [1], "a shadow that was dropped is no program to go back to"
+    kept = replace(program, beside=Beside(1, 0, 60.0))
+    left = Catalogue(every, (replace(old(tmp_path).record, since=0), kept)).with_program(replace(back, since=9))
+    later = left.with_program(replace(program, number=4, beside=None, altered=(), since=12))
+    assert [one.number for one in later.before(4)] == [1], "the user had gone back from it"
 
 
 def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ class Rig:
         if self.refuses:
             raise SpecRefused(self.refuses)
         descriptors = [MORE, COUNTS]
-        return descriptors, program_diff(self.announcer.catalogue, (0,), descriptors)
+        return record, descriptors, program_diff(self.announcer.catalogue, (0,), descriptors)
 
     def until(self, true: Any) -> None:
         deadline = time.monotonic() + 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.errors import SpecRefused
-from ferry.driver.program_parts import has_users_code, same_parts, signature, signatures_of
+from ferry.driver.program_parts import digests_of, has_users_code, same_parts, signature, signatures_of
 from ferry.spark.compile import CompiledPipeline
 
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -78,3 +80,44 @@ def test_a_signature_has_values_and_only_the_names_of_code() -> None:
     assert signature(one) == signature(SimpleNamespace(**vars(one)))
     assert signature(one) != signature(SimpleNamespace(**{**vars(one), "x": 2}))
     assert "write" in signature(one) and hex(id(write))[2:] not in signature(one)
+
+
+def put(place: str, epoch: int, generation: int, rows: Any) -> None:
+    """The user's."""
+
+
+class Store:
+    """The user's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.itself = self
+
+    def write(self, epoch: int, generation: int, rows: Any) -> None:
+        """To the place of this name."""
+
+
+def test_methods_and_bound_functions_are_code_of_the_user_with_values() -> None:
+    for wrapped in (Store("x").write, partial(put, "x")):
+        sink = ferry.foreach_epoch(wrapped)
+        assert has_users_code(sink) and "x" in signature(Store("x").write)
+    assert signature(Store("x").write) != signature(Store("y").write)
+    assert signature(partial(put, "x")) != signature(partial(put, "y"))
+    assert signature({"b", "a", "c"}) == signature({"c", "b", "a"})
+
+
+def test_a_source_that_comes_back_has_its_settings_as_before(tmp_path: Path) -> None:
+    """Its position is kept by name."""
+
+    def digests(**folders: str) -> tuple[tuple[str, str], ...]:
+        sources = {name: ferry.json_files(str(tmp_path / folder), SCHEMA) for name, folder in folders.items()}
+        return digests_of(signatures_of(plan(sources)))
+
+    first = ProgramRecord(1, (), (), since=0, sources=digests(a="x", b="z"))
+    catalogue = Catalogue((), (first, ProgramRecord(2, (), (), since=5, sources=digests(b="z"))))
+    assert Catalogue.load(catalogue.dump()) == catalogue
+    assert catalogue.changed_source(digests(a="x")) == catalogue.changed_source(digests(c="y")) == ""
+    assert "source 'a' comes back with other settings" in catalogue.changed_source(digests(a="y"))
+    assert catalogue.changed_source(digests(b="y")) == "", "that one is in force, and is refused in words"
+    for unknown in (replace(first, since=None, refused="no"), replace(first, rewound=True), replace(first, sources=())):
+        assert replace(catalogue, programs=(unknown, catalogue.programs[1])).changed_source(digests(a="y")) == ""

@@ -87,6 +87,34 @@ def test_a_retired_operator_reads_event_times_and_rows_of_retired_operators(tmp_
     assert with_retired(settings_of(tmp_path), now.record, now, lambda number: before)[0] is now.plan
 
 
+def table(name: str) -> Any:
+    """A sink of the user, whose function knows its place."""
+
+    def write(epoch: int, generation: int, rows: pa.Table) -> None:
+        print(name)
+
+    return ferry.foreach_epoch(write)
+
+
+@pytest.mark.parametrize(("other", "is_shared"), [("x", True), ("y", False)])
+def test_a_sink_of_the_user_gets_the_rows_of_both_operators_at_once(
+    tmp_path: Path, other: str, is_shared: bool
+) -> None:
+    """Another call with the same epoch would replace the rows of the first call. Another place is another sink."""
+
+    def writing(number: int, ids: tuple[int, ...], sink: Any) -> BuiltProgram:
+        made = text(tmp_path, number, ids, operators((WINDOWED, "a")))
+        plan = replace(made.plan, outputs=(Output(Input(0, (), ROWS, None, 0), sink),))
+        return replace(made, plan=plan, signatures=signatures_of(plan))
+
+    before, now = writing(1, (0,), table("x")), writing(2, (1,), table(other))
+    record = ProgramRecord(2, (1, 0), (), retires=(Retired(0, 1),))
+    plan, _ = with_retired(settings_of(tmp_path), record, now, lambda number: before)
+    assert plan.sinks[0] is now.plan.sinks[0]
+    assert [output in United(plan.outputs) for output in plan.outputs] == [is_shared, is_shared]
+    assert plan.sinks[1] is (now if is_shared else before).plan.sinks[0]
+
+
 @pytest.mark.parametrize("output", [(0, "x", OTHER), ("a", "x", ROWS)])
 def test_rows_of_another_kind_in_its_sink_are_refused(tmp_path: Path, output: Any) -> None:
     before = text(tmp_path, 1, (0,), operators((WINDOWED, "a")), (0, "x", ROWS))
