@@ -271,7 +271,7 @@ def _went_back(job: str, number: int, why: str) -> NoReturn:
 
 
 def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -> None:
-    """Show the comparison of a shadow until it is over. The exit code is 2 if rows differ."""
+    """Show the comparison of a shadow until it is over. The exit code is 2 if the job does not go on with it."""
     shown = ""
     for record, programs in _looks(deploys, number):
         compared = record["compared"]
@@ -283,6 +283,9 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
             break
     failed = record.get("failed", "")
     differs = not compared or bool(compared["missing"] or compared["more"] or compared.get("violation") or failed)
+    alone = [one for one in programs if one["settles"] == number]  # The present program goes on alone as another one.
+    refused = next((one["refused"] for one in alone if one["refused"]), "")
+    goes_on = not differs and any(one["since"] is not None and not one["refused"] for one in alone)
     if as_json:
         show_json({"job": job, **record, "inForce": now})
     else:
@@ -292,11 +295,12 @@ def _await_verdict(job: str, deploys: JobPrograms, number: int, as_json: bool) -
             say(f"{job}: {name} was not compared")
         if violation := compared.get("violation"):
             say(f"{job}: {violation}")
-        if not differs:
+        if goes_on:
             print(f"{job}: no row differs: program {now} goes on, which is program {number} alone")
-    if differs:
+    if not goes_on:
         ended = "the shadow is over" if compared else "the shadow was ended before its last epoch"
         ended = f"the shadow's code failed: {failed}" if failed else ended
+        ended = f"no row differs, but the shadow could not go on alone: {refused}" if refused and not differs else ended
         say(f"{job}: {ended}, and program {now} goes on")
         raise typer.Exit(REFUSED)
 

@@ -50,8 +50,9 @@ class _Program:
         """`beside`: the folder of the pipeline's file."""
         self.texts: list[tuple[CopiedFile, bytes]] = []
         self._seen: dict[str, ModuleSpec | None] = {}
-        # The user's modules are found here before installed ones, but never in place of Python's own.
-        self._path = [os.getcwd(), *sys.path[1:], *([str(beside)] if beside is not None else [])]
+        # The user's modules are found here before installed ones, but never in place of Python's own. Modules beside the
+        # file are first, as when Python runs the file.
+        self._path = [*([str(beside)] if beside is not None else []), os.getcwd(), *sys.path[1:]]
 
     def take(self, module: str | None, path: Path, text: bytes, package: bool) -> None:
         """Add a file and its imports."""

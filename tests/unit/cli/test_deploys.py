@@ -180,6 +180,29 @@ def test_a_rewind_is_an_option_of_the_deploy_of_the_program_before(rig: Rig) -> 
     assert rig.deploys.deploy(wanted, how) == 3
     rig.catalogue, rig.in_force = before.with_program(replace(before.programs[1], rewound=True)), 1
     assert rig.deploys.deploy(wanted, how) == 1, "the next driver has restored the checkpoint"
+    assert [one["state"] for one in rig.deploys.programs()] == ["over", "in force"]
+    with pytest.raises(Unreachable):  # The program that was left comes again under another number.
+        rig.deploys.deploy(rig.deploys.request(None, least))
+    assert rig.deploys.rolled_back(None).identity == rig.catalogue.programs[0].identity, "it is given up"
+
+
+def test_a_rollback_gives_up_a_deploy_that_is_checked(rig: Rig, tmp_path: Path) -> None:
+    """The journal does not know it yet."""
+    rig.has(2, 5, module="jobs.nbq5", arguments={"least": 3})
+    for wrong in ({"args": {"least": 9}}, {"configMap": {"name": "gone", "key": "x.py"}, "module": None}):
+        rig.api.api.edit(JOBS, "nbq5", {"spec": {"pipeline": wrong}})
+        assert rig.deploys.rolled_back(None).identity == rig.catalogue.programs[1].identity
+    rig.api.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.nbq5", "configMap": None}}})
+    rig.has(3, module="jobs.nbq5", arguments={"least": 9}, refused="no")
+    assert rig.deploys.rolled_back(None).identity == rig.catalogue.programs[0].identity, "the deploy is answered"
+
+
+def test_one_text_under_two_names_is_one_configmap(rig: Rig, tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("VALUE = 1\n")
+        with pytest.raises(Unreachable):
+            rig.deploys.deploy(rig.deploys.request(tmp_path / name, kept))
+        assert rig.pipeline["configMap"]["key"] == "a.py"
 
 
 def test_what_cannot_be_rolled_back_is_refused(rig: Rig) -> None:

@@ -64,7 +64,9 @@ class _Known:
             return "shadow" if record.is_shadow else "in force"
         if now is not None and now.beside is not None and now.beside.program == record.number:
             return "in force" if now.is_shadow else "kept"
-        return "refused" if record.refused else "deploying" if record.number > self.in_force.number else "over"
+        if record.refused:
+            return "refused"
+        return "deploying" if record.number > self.in_force.number and not record.rewound else "over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class RemoteDeploys:
         newest, now = known.catalogue.programs[-1], known.record
         shadow = known.catalogue.shadow_before(now)
         mine = (request.identity, attempt(nonce, wanted))
-        if (newest.identity, newest.attempt) == mine and not newest.is_withdrawn:
+        if (newest.identity, newest.attempt) == mine and not (newest.is_withdrawn or newest.rewound):
             return newest.number
         if now.identity == request.identity and not now.is_shadow:
             return now.number
@@ -168,7 +170,7 @@ class RemoteDeploys:
         beside = known.record.beside
         if to is None and beside is not None:
             chosen = known.catalogue.program(beside.program)
-        elif to is None and known.state(newest) == "deploying":
+        elif to is None and (known.state(newest) == "deploying" or self._is_asked(known)):
             chosen = known.record
         else:
             chosen = next((one for one in reversed(earlier) if to in (None, one.number)), None)
@@ -187,6 +189,18 @@ class RemoteDeploys:
             raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
         text = Text.of(unpacked(chosen.text).decode())
         return self._of_text(Path(chosen.file or "").name, text, chosen.arguments)
+
+    def _is_asked(self, known: _Known) -> bool:
+        """Whether the spec names a program of which the journal has no answer: the driver checks it, or it is missing."""
+        spec = self._job.object()["spec"]
+        try:
+            wanted = self.request(None, dict).identity
+        except Refusal:
+            return True
+        mine = (wanted, attempt(spec.get("restartNonce"), _deploy_of(_given(spec.get("deploy")))))
+        answers = [one for one in known.catalogue.programs if not (one.is_withdrawn or one.rewound)]
+        answered = any((one.identity, one.attempt) == mine for one in answers)
+        return wanted != known.record.identity and not answered
 
     def _require(self, how: Document) -> None:
         """Raises Refusal if the cluster would lose fields of `spec.deploy`: it would deploy the program at once."""
@@ -220,17 +234,20 @@ class RemoteDeploys:
         programs = table.programs or first_program(len(catalogue.operators))
         return _Known(catalogue, programs[-1])
 
-    def _text(self, source: Document) -> str:
+    def _data(self, source: Document) -> Document:
         try:
-            data = self._job.api.get(CONFIG_MAPS, source["name"]).get("data") or {}
+            return self._job.api.get(CONFIG_MAPS, source["name"]).get("data") or {}
         except ApiError as error:
             raise as_refusal(error) from None
+
+    def _text(self, source: Document) -> str:
+        data = self._data(source)
         if source["key"] not in data:
             raise SpecRefused(f"ConfigMap {source['name']} has no key {source['key']!r}")
         return str(data[source["key"]])
 
     def _keep(self, source: Document, text: Text) -> None:
-        """Create the ConfigMap of a text, unless it is there."""
+        """Create the ConfigMap of a text, unless it is there: then `source` gets the key that it has."""
         job = self._job.object()
         document: Doc = {
             "apiVersion": "v1",
@@ -249,8 +266,12 @@ class RemoteDeploys:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise as_refusal(error) from None
-        if self._text(source) != text.text:
-            raise Refusal(f"ConfigMap {source['name']} exists and has another text: delete it")
+        there = self._data(source)
+        if there.get(source["key"]) != text.text:
+            key = next((key for key, known in there.items() if known == text.text), None)
+            if key is None:
+                raise Refusal(f"ConfigMap {source['name']} exists and has another text: delete it")
+            source["key"] = key
 
 
 def helpers(file: Path) -> list[str]:
@@ -267,13 +288,17 @@ def _deploy_of(how: Document) -> DeployPolicy:
         raise SpecRefused(f"spec.deploy: {why}") from None
 
 
+def _given(how: Document | None) -> Document:
+    return {name: value for name, value in (how or {}).items() if value is not None}
+
+
 def _patch(job: Doc, request: Request, how: Document) -> Doc | None:
     """The change of the job; None: it is made. A merge patch removes arguments and options by nulls."""
     pipeline, now = request.pipeline, job["spec"]["pipeline"]
     gone = {key: None for key in now.get("args") or {} if key not in pipeline["args"]}
     before = job["spec"].get("deploy") or {}
     same = all(now.get(key) == value for key, value in pipeline.items() if value or now.get(key))
-    if same and {name: value for name, value in before.items() if value is not None} == how:
+    if same and _given(before) == how:
         return None
     deploy = {**dict.fromkeys(before), **how}
     return {"spec": {"pipeline": {**pipeline, "args": {**pipeline["args"], **gone}}, "deploy": deploy or None}}
