@@ -12,12 +12,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import SpecRefused
 from ferry.contract.lenient import known
 from ferry.contract.program_text import identity
 from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
+
+PROCESSES_MAX = 400
+"""Operators with state of a process, also of refused deploys: each maps 256 GiB, and a process has addresses for 512."""
 
 TEXTS_MAX = 512 << 10
 """Bytes of all packed texts; texts of older programs are forgotten, and these programs cannot be deployed by number."""
@@ -276,7 +280,12 @@ class Catalogue:
         return None if newest is None or newest.rewound else newest
 
     def with_program(self, program: ProgramRecord, operators: Sequence[OperatorDescriptor] = ()) -> Catalogue:
-        """With this program in place of the one with its number, and with these operators."""
+        """With this program in place of the one with its number, and these operators. Raises SpecRefused for too many."""
+        if sum(one.kind == "process" for one in operators) > PROCESSES_MAX:
+            raise SpecRefused(
+                f"the job has had {PROCESSES_MAX} operators with state of a process, with copies of --shadow and --keep, "
+                "and an instance opens no more: stop the job, and start it again from its newest checkpoint"
+            )
         known = self.program(program.number)
         begun = {*(known.begins if known is not None else ()), *range(len(self.operators), len(operators))}
         program = replace(program, begins=tuple(number for number in program.operators if number in begun))

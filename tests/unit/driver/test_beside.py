@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.catalogue import Beside, Catalogue, ProgramRecord, Retired
+from ferry.contract.catalogue import PROCESSES_MAX, Beside, Catalogue, ProgramRecord, Retired
 from ferry.contract.errors import SpecRefused
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import program_diff
@@ -230,3 +230,13 @@ def test_a_half_whose_code_has_failed_is_never_gone_on_with(tmp_path: Path) -> N
     comparison.failed = "user code: before a sink"
     following = settling.Settling(life).following(program, SimpleNamespace(plan=plan), EpochNotes(), 3)  # type: ignore[arg-type]
     assert following is not None and following.operators == (0, 1)
+
+
+def test_a_job_has_as_many_states_of_processes_as_an_instance_can_open() -> None:
+    """Also of refused deploys, and of both halves: ids are never used again."""
+    process = replace(WINDOWED, kind="process")
+    catalogue = Catalogue((process,) * PROCESSES_MAX, ())
+    record = ProgramRecord(2, (0,), (process,))
+    assert catalogue.with_program(record, (*catalogue.operators, WINDOWED)).program(2) == record
+    with pytest.raises(SpecRefused, match=r"has had 400 operators .* start it again from its newest checkpoint"):
+        catalogue.with_program(record, (*catalogue.operators, process))
