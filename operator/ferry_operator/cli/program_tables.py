@@ -74,6 +74,6 @@ def cost(fates: list[OperatorFate], size: int | None, both: bool) -> str:
 
 
 def comparison(compared: dict[str, Any]) -> str:
-    """The rows of a shadow beside those of the program in force."""
+    """How many rows of a shadow and of the program in force differ."""
     rows = f"{compared['rows']:,} rows of {compared['epochs']:,} epochs"
     return f"{rows}: {compared['missing']:,} are missing, {compared['more']:,} are more"
