@@ -11,12 +11,13 @@ from typing import Any
 
 from ferry.contract.catalogue import Catalogue
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import FerryError, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate, program_diff
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.settings import RunSettings
 from ferry_operator.control.driver_client import DriverClient
 from ferry_operator.local import check, program
+from ferry_operator.local.registry import outcome
 
 Document = dict[str, Any]
 
@@ -24,8 +25,12 @@ IN_FORCE = ("in force", "first epoch")
 """States of the program that the next epoch has; in its first epoch it may still be taken back."""
 
 
+class JobEnded(FerryError):
+    """The run has ended: no driver will answer."""
+
+
 class LocalDeploys:
-    """The programs of one run."""
+    """The programs of one run. All methods that ask the driver may raise JobEnded."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -105,4 +110,9 @@ class LocalDeploys:
             url = DriverAddress.load((self._directory / DRIVER).read_text()).url
         except (OSError, ValueError, KeyError, TypeError):
             raise Unreachable("the driver does not answer yet: it is starting") from None
-        return self._client.call(method, f"{url}/{path}", self._settings.secret, purpose, document)
+        try:
+            return self._client.call(method, f"{url}/{path}", self._settings.secret, purpose, document)
+        except Unreachable:
+            if how := outcome(self._directory):
+                raise JobEnded(f"{self._settings.job} has {how}") from None
+            raise

@@ -168,13 +168,24 @@ def _kept(file: Path) -> KeptRun | None:
     """The ended run of a directory; None if its files cannot be read."""
     try:
         settings = json.loads(file.read_text())
-        lines = (file.parent / TIMELINE).read_bytes().splitlines()[-LAST_RECORDS:]
-        ends = [record for record in map(json.loads, lines) if record["kind"] == "ended" and "outcome" in record]
-        how = ": ".join(filter(None, (ends[-1]["outcome"], ends[-1]["text"]))) if ends else "ended with its supervisor"
-        at = ends[-1]["t"] if ends else file.stat().st_mtime
+        how, at = _ended(file.parent) or ("ended with its supervisor", file.stat().st_mtime)
         return KeptRun(settings["job"], settings["run"], file.parent.resolve(), at, how)
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def outcome(directory: Path) -> str:
+    """Outcome and reason of the run in a directory, as in `KeptRun`; empty: it has not ended, or its timeline is gone."""
+    try:
+        return (_ended(directory) or ("",))[0]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _ended(directory: Path) -> tuple[str, float] | None:
+    lines = (directory / TIMELINE).read_bytes().splitlines()[-LAST_RECORDS:]
+    ends = [record for record in map(json.loads, lines) if record["kind"] == "ended" and "outcome" in record]
+    return (": ".join(filter(None, (ends[-1]["outcome"], ends[-1]["text"]))), ends[-1]["t"]) if ends else None
 
 
 def born(pid: int) -> float:

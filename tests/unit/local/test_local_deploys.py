@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferry_operator.local.deploys import LocalDeploys
+from ferry.contract.errors import Unreachable
+from ferry.contract.run_directory import DRIVER, DriverAddress
+from ferry.contract.timeline import TIMELINE
+from ferry_operator.local.deploys import JobEnded, LocalDeploys
 from tests.unit.sidecar.test_data import settings_of
 
 
@@ -24,3 +28,16 @@ def test_a_number_that_is_used_again_is_not_the_program_that_was_asked_for(
     for other in ({}, {"folder": "/a", "file": "a.py"}, {"arguments": {"n": [2]}}):
         listed[:] = [{**mine, **other}, first]
         assert [one["number"] for one in deploys.programs()] == ([1] if other else [7, 1])
+
+
+def test_a_command_ends_when_the_job_has_ended(tmp_path: Path) -> None:
+    """No driver will answer it."""
+    settings_of(tmp_path).write()
+    (tmp_path / DRIVER).write_text(DriverAddress("http://127.0.0.1:9", 1, 1).dump())
+    deploys = LocalDeploys(tmp_path)
+    with pytest.raises(Unreachable):
+        deploys.programs()
+    ended = {"kind": "ended", "outcome": "halted", "text": "user code: KeyError", "t": 1.0}
+    (tmp_path / TIMELINE).write_text(json.dumps(ended) + "\n")
+    with pytest.raises(JobEnded, match="has halted: user code: KeyError"):
+        deploys.programs()
