@@ -6,7 +6,6 @@ is replaced. A new sink is opened between two epochs: the old program has writte
 
 from __future__ import annotations
 
-import re
 import sys
 import sysconfig
 import types
@@ -55,26 +54,20 @@ def digests_of(signatures: Signatures) -> tuple[tuple[str, str], ...]:
     return tuple((name, blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()) for name, text in each)
 
 
-def signature(part: Any, closures: bool = False, inside: tuple[int, ...] = ()) -> str:
-    """The values that a source or a sink was built with; of code its name, with `closures` also the values that it holds.
-
-    `inside`: ids of the objects around it, which may refer to each other.
-    """
-    if id(part) in inside:
-        return "itself"
-    inside = (*inside, id(part))
+def signature(part: Any, closures: bool = False) -> str:
+    """The values that a source or a sink was built with; of code its name, with `closures` also the values that it holds."""
 
     def of(value: Any) -> str:
-        return signature(value, closures, inside)
+        return signature(value, closures)
 
     if isinstance(part, DataFrame):
         return f"a DataFrame of {part.schema.simpleString()}"
     if isinstance(part, types.MethodType):
-        return f"{of(part.__func__)} of {of(part.__self__)}"
+        return f"{part.__func__.__qualname__} of {_plain(getattr(part.__self__, '__dict__', {}))}"
     if isinstance(part, partial):
-        return f"{of(part.func)}({of(part.args)}, {of(part.keywords)})"
+        return f"{of(part.func)}({_plain(part.args)}, {_plain(part.keywords)})"
     if isinstance(part, types.FunctionType) and closures:
-        return f"{part.__qualname__}({of(held_by(part))})"
+        return f"{part.__qualname__}({_plain(held_by(part))})"
     if isinstance(part, types.FunctionType | type):
         return part.__qualname__
     if isinstance(part, Mapping):
@@ -87,8 +80,7 @@ def signature(part: Any, closures: bool = False, inside: tuple[int, ...] = ()) -
         return repr(part)
     values = getattr(part, "__dict__", None)
     if values is None:
-        text = repr(part) if type(part).__repr__ is not _NO_REPR else type(part).__qualname__
-        return re.sub(" at 0x[0-9a-f]+", "", text)
+        return repr(part) if type(part).__repr__ is not _NO_REPR else type(part).__qualname__
     named = ", ".join(f"{name}={of(value)}" for name, value in sorted(values.items()))
     return without_text(f"{type(part).__qualname__}({named})")
 
@@ -100,6 +92,17 @@ def held_by(function: types.FunctionType) -> list[Any]:
         with suppress(ValueError):  # It is empty.
             held.append(cell.cell_contents)
     return held
+
+
+def _plain(value: Any, depth: int = 3) -> str:
+    """Texts and numbers, also in collections; of other objects their type: clients and sessions are large, and differ."""
+    if isinstance(value, str | bytes | int | float | None):
+        return repr(value)
+    if isinstance(value, Mapping) and depth:
+        return f"{{{', '.join(f'{_plain(k, depth - 1)}: {_plain(v, depth - 1)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple) and depth:
+        return f"[{', '.join(_plain(one, depth - 1) for one in value)}]"
+    return value.__qualname__ if isinstance(value, types.FunctionType | type) else type(value).__qualname__
 
 
 def has_users_code(part: Any) -> bool:

@@ -97,12 +97,23 @@ class Store:
         """To the place of this name."""
 
 
+def closure(place: str) -> Any:
+    store, settings = Store(place), {"places": [place]}
+
+    def write(epoch: int, generation: int, rows: Any) -> None:
+        print(store, settings)
+
+    return write
+
+
 def test_methods_and_bound_functions_are_code_of_the_user_with_values() -> None:
     for wrapped in (Store("x").write, partial(put, "x")):
         sink = ferry.foreach_epoch(wrapped)
         assert has_users_code(sink) and "x" in signature(Store("x").write)
     assert signature(Store("x").write) != signature(Store("y").write)
     assert signature(partial(put, "x")) != signature(partial(put, "y"))
+    assert signature(closure("x"), closures=True) != signature(closure("y"), closures=True)
+    assert signature(closure("x"), closures=True) == signature(closure("x"), closures=True) != signature(closure("x"))
     assert signature({"b", "a", "c"}) == signature({"c", "b", "a"})
 
 
