@@ -88,7 +88,7 @@ CHANGES = (
     Change("An exception in `sources()`", "def passing(", "def sources(spark, args):\n    raise OSError('no answer of prices.example')\n\n\ndef passing("),
     Change("`pipeline()` returns nothing", "return [seen, *sinks]", "[seen, *sinks]"),
     Change("`sources()` returns no dict", "def passing(", "def sources(spark, args):\n    return [1]\n\n\ndef passing("),
-    Change("`pipeline()` has no end", "    numbers = ", "    while True:\n        pass\n    numbers = ", ("--wait", "30")),
+    Change("`pipeline()` has no end", "    numbers = ", "    while True: pass\n    numbers = ", ("--wait", "30")),
     Change("The module calls `sys.exit`", IMPORTS, IMPORTS + "import sys\nsys.exit(3)\n"),
     Change("The module ends its process", IMPORTS, IMPORTS + "import os\nos._exit(3)\n"),
     Change("The module crashes its process", IMPORTS, IMPORTS + "import ctypes\nctypes.string_at(0)\n"),
