@@ -107,12 +107,14 @@ class LocalDeploys:
 
     def _call(self, method: str, path: str, purpose: str, document: Document | None = None) -> Any:
         try:
-            url = DriverAddress.load((self._directory / DRIVER).read_text()).url
-        except (OSError, ValueError, KeyError, TypeError):
-            raise Unreachable("the driver does not answer yet: it is starting") from None
-        try:
-            return self._client.call(method, f"{url}/{path}", self._settings.secret, purpose, document)
+            return self._client.call(method, f"{self._url()}/{path}", self._settings.secret, purpose, document)
         except Unreachable:
             if how := outcome(self._directory):
                 raise JobEnded(f"{self._settings.job} has {how}") from None
             raise
+
+    def _url(self) -> str:
+        try:
+            return DriverAddress.load((self._directory / DRIVER).read_text()).url
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Unreachable("the driver does not answer yet: it is starting") from None

@@ -175,7 +175,9 @@ def _kept(file: Path) -> KeptRun | None:
 
 
 def outcome(directory: Path) -> str:
-    """Outcome and reason of the run in a directory, as in `KeptRun`; empty: it has not ended, or its timeline is gone."""
+    """Outcome and reason of the run in a directory, as in `KeptRun`; empty: it has not ended. A stopped run leaves none."""
+    if not directory.is_dir():
+        return "ended"
     try:
         return (_ended(directory) or ("",))[0]
     except (OSError, ValueError, TypeError, KeyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,5 +40,10 @@ def test_a_command_ends_when_the_job_has_ended(tmp_path: Path) -> None:
         deploys.programs()
     ended = {"kind": "ended", "outcome": "halted", "text": "user code: KeyError", "t": 1.0}
     (tmp_path / TIMELINE).write_text(json.dumps(ended) + "\n")
-    with pytest.raises(JobEnded, match="has halted: user code: KeyError"):
+    for _ in range(2):
+        with pytest.raises(JobEnded, match="has halted: user code: KeyError"):
+            deploys.programs()
+        (tmp_path / DRIVER).unlink(missing_ok=True)
+    shutil.rmtree(tmp_path)
+    with pytest.raises(JobEnded, match="has ended"):
         deploys.programs()
