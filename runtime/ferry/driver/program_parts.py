@@ -67,7 +67,9 @@ def signature(part: Any, closures: bool = False) -> str:
     if isinstance(part, partial):
         return f"{of(part.func)}({_plain(part.args)}, {_plain(part.keywords)})"
     if isinstance(part, types.FunctionType) and closures:
-        return f"{part.__qualname__}({_plain(held_by(part))})"
+        code = part.__code__  # Two lambdas of one function have one name.
+        inner = (code.co_code, code.co_names, code.co_consts) if "<" in part.__qualname__ else ()
+        return f"{part.__qualname__}({_plain(held_by(part))}, {_plain(inner)})"
     if isinstance(part, types.FunctionType | type):
         return part.__qualname__
     if isinstance(part, Mapping):

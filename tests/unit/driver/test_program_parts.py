@@ -114,6 +114,8 @@ def test_methods_and_bound_functions_are_code_of_the_user_with_values() -> None:
     assert signature(partial(put, "x")) != signature(partial(put, "y"))
     assert signature(closure("x"), closures=True) != signature(closure("y"), closures=True)
     assert signature(closure("x"), closures=True) == signature(closure("x"), closures=True) != signature(closure("x"))
+    first, second = (lambda epoch, generation, rows: print("x")), (lambda epoch, generation, rows: print("y"))
+    assert signature(first, closures=True) != signature(second, closures=True), "they write to two places"
     assert signature({"b", "a", "c"}) == signature({"c", "b", "a"})
 
 
