@@ -54,7 +54,7 @@ def _shown(arguments: dict[str, Any], name: str) -> str:
 
 
 def fates_table(fates: list[OperatorFate]) -> Table:
-    """What becomes of each operator."""
+    """One row for each operator: its name, its fate, and what happens to its state."""
     table = Table("operator", "fate", "state", box=None, pad_edge=False)
     for one in fates:
         table.add_row(*map(Text, (one.name, one.fate, one.words)))
