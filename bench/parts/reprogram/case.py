@@ -77,6 +77,10 @@ class Reprogrammed:
         times = [t for t in self.outputs if self.begin <= t < self.acts[0].asked]
         return [b - a for a, b in pairwise(times)]
 
+    def undisturbed(self) -> float:
+        """The longest gap before the first act: the longest one of an act is compared with it, if both take as long."""
+        return max(self.usual(), default=math.nan)
+
     def silences(self) -> list[float]:
         """Of each act: the longest gap that has a part in its time."""
         return [silence(self.outputs, act) for act in self.acts]

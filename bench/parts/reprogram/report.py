@@ -23,6 +23,7 @@ def add(results: Results, one: Reprogrammed, **about: float | int | str) -> None
 
     put("epoch", one.epoch(), "s")
     put("usual gap, p99", quantile(one.usual(), 0.99), "s")
+    put("usual gap, longest", one.undisturbed(), "s")
     for number, (act, silent, extra) in enumerate(zip(one.acts, one.silences(), one.extra(), strict=True)):
         put("silence", silent, "s", number=number)
         put("extra silence", extra, "s", number=number)
@@ -40,7 +41,8 @@ def line(one: Reprogrammed) -> str:
     took = [act.ended - act.asked for act in one.acts]
     return (
         f"{one.query} {one.act}  {one.system}: extra silence median {quantile(extra, 0.5):,.0f} max {max(extra):,.0f} ms "
-        f"({len(extra)} acts; usual p99 {quantile(one.usual(), 0.99) * 1000:,.0f}, epoch {one.epoch() * 1000:,.1f} ms), "
+        f"({len(extra)} acts; usual p99 {quantile(one.usual(), 0.99) * 1000:,.0f}, longest {one.undisturbed() * 1000:,.0f}, "
+        f"epoch {one.epoch() * 1000:,.1f} ms), "
         f"in force after {min(took):.2f} to {max(took):.2f} s; {one.checked}"
     )
 
@@ -51,12 +53,21 @@ def table(console: Console, found: Sequence[Reprogrammed]) -> None:
     for one in found:
         extra, parts = one.extra(), one.parts()
         took = [act.ended - act.asked for act in one.acts]
-        values: list[float | str] = [one.epoch() * 1000, quantile(one.usual(), 0.99) * 1000]
+        values: list[float | str] = [one.epoch() * 1000, quantile(one.usual(), 0.99) * 1000, one.undisturbed() * 1000]
         values += [quantile(extra, share) * 1000 for share in QUANTILES.values()]
         values += ["yes" if is_kept(extra, one.epoch()) else "no", quantile(took, 0.5), max(took)]
         values += [parts[name].quantile(share) * 1000 for name in PARTS for share in QUANTILES.values()]
         rows.append([f"{one.query} {one.act}: {one.system}", *values])
-    heads = ["", "epoch", "usual p99", *(f"extra {name}" for name in QUANTILES), "kept", "in force, s", "max, s"]
+    heads = [
+        "",
+        "epoch",
+        "usual p99",
+        "usual max",
+        *(f"extra {name}" for name in QUANTILES),
+        "kept",
+        "in force, s",
+        "max, s",
+    ]
     heads += [f"{name} {part}" for part in PARTS for name in QUANTILES]
     show(console, "Silence around an act, and latency of records, milliseconds", heads, rows)
 
