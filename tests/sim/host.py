@@ -242,6 +242,9 @@ class Host:
     def save(self, effect: core.Save) -> None:
         before, self.files.saved = self.files.saved, effect.saved
         known = {pair for program in before.programs for pair in program.altered}
+        newest = effect.saved.programs[-1].number if effect.saved.programs else 0
+        for program in (program for program in before.programs if program.number > newest):
+            self.take_back([after for after, _ in program.altered])
         for program in effect.saved.programs:
             for pair in (pair for pair in program.altered if pair not in known):
                 self.derive(*pair)
@@ -254,6 +257,15 @@ class Host:
             if self.archive.kept:
                 mine = {r: x for r, x in self.files.state[v].items() if r[0] == after}
                 self.archive.changed(v, {r: None for r in rows if r[0] == after} | mine)
+
+    def take_back(self, operators: Sequence[int]) -> None:
+        """The program of these altered operators is taken back: another try derives their rows again."""
+        for v, rows in self.files.state.items():
+            gone = [r for r in rows if r[0] in operators]
+            for r in gone:
+                del rows[r]
+            if gone and self.archive.kept:
+                self.archive.changed(v, dict.fromkeys(gone))
 
     def forget_log(self, effect: core.ForgetLog) -> None:
         files, step = self.files, effect.step
