@@ -243,8 +243,9 @@ class Host:
         before, self.files.saved = self.files.saved, effect.saved
         known = {pair for program in before.programs for pair in program.altered}
         newest = effect.saved.programs[-1].number if effect.saved.programs else 0
-        for program in (program for program in before.programs if program.number > newest):
-            self.take_back([after for after, _ in program.altered])
+        for program in before.programs if self.world.drops_taken_back else ():
+            if program.number > newest:
+                self.take_back([after for after, _ in program.altered])
         for program in effect.saved.programs:
             for pair in (pair for pair in program.altered if pair not in known):
                 self.derive(*pair)

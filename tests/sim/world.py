@@ -110,6 +110,8 @@ class World(Restores):
         """Whether a learner derives them from a delta of the program before that comes after the table."""
         self.sends_altered_first = "sends_altered_first" not in off
         """Whether a snapshot has the rows of altered operators before the rows that a learner would derive them from."""
+        self.drops_taken_back = "drops_taken_back" not in off
+        """Whether derived rows go with a program that is taken back, before another try derives them again."""
         self.waits_out = "waits_out" not in off
         """Whether a copy without a snapshot waits until the earlier rows of its leader are final."""
         self.plans: dict[int, Plan] = {}

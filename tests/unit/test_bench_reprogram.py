@@ -63,7 +63,9 @@ def test_extra_silence_is_what_is_above_the_usual_gaps() -> None:
     one = seen(0.4)
     assert math.isclose(one.epoch(), 0.02, abs_tol=1e-5) and len(one.usual()) == 499
     assert one.extra() == pytest.approx([0.4], abs=0.021)
+    assert one.undisturbed() == pytest.approx(0.02, abs=1e-5), "the gap of the act is no usual one"
     assert seen(0.0).extra() == pytest.approx([0.0], abs=1e-5)
+    assert math.isnan(dataclasses.replace(one, outputs=[]).undisturbed())
     assert math.isnan(dataclasses.replace(one, outputs=[]).epoch()), "a slow system may have no output before"
     parts = one.parts()
     assert parts["before"].quantile(1.0) < 0.03 and parts["during"].quantile(0.5) > 0.4

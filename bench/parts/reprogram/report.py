@@ -58,16 +58,8 @@ def table(console: Console, found: Sequence[Reprogrammed]) -> None:
         values += ["yes" if is_kept(extra, one.epoch()) else "no", quantile(took, 0.5), max(took)]
         values += [parts[name].quantile(share) * 1000 for name in PARTS for share in QUANTILES.values()]
         rows.append([f"{one.query} {one.act}: {one.system}", *values])
-    heads = [
-        "",
-        "epoch",
-        "usual p99",
-        "usual max",
-        *(f"extra {name}" for name in QUANTILES),
-        "kept",
-        "in force, s",
-        "max, s",
-    ]
+    heads = ["", "epoch", "usual p99", "usual max", *(f"extra {name}" for name in QUANTILES)]
+    heads += ["kept", "in force, s", "max, s"]
     heads += [f"{name} {part}" for part in PARTS for name in QUANTILES]
     show(console, "Silence around an act, and latency of records, milliseconds", heads, rows)
 
