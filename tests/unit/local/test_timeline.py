@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from ferry.contract import limits
@@ -259,6 +260,14 @@ def test_a_picture_has_latencies_when_there_are_some(tmp_path: Path, monkeypatch
     plot.draw(STEADY, tmp_path / "none.png", "counts")
     plot.draw([*STEADY, latency(2, {0.0: 1}), latency(3, {1.0: 5})], tmp_path / "some.png", "counts")
     assert drawn == [4]
+
+
+def test_the_panel_of_epoch_times_shows_the_median_of_the_title() -> None:
+    axes = Figure().subplots(3, 1)
+    plot._panels(axes, timeline.epochs_of(STEADY), T)
+    (panel,) = (axis for axis in axes if axis.get_ylabel() == "epoch time (s)")
+    assert "median epoch 0.9 s" in plot._title("counts", timeline.summarize(STEADY))
+    assert panel.patches[0].get_data().values == pytest.approx([0.9] * 10)
 
 
 def test_a_picture_of_one_epoch_is_drawn(tmp_path: Path) -> None:

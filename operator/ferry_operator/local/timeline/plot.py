@@ -1,4 +1,4 @@
-"""Pictures of a pipeline, and of a run's timeline with epoch time, latency, throughput, moves and failures.
+"""Pictures of a pipeline, and of a run's timeline with gaps, epoch time, throughput, moves and failures.
 
 The only importer of matplotlib. It draws records; `timeline` computes their numbers.
 """
@@ -71,7 +71,7 @@ def draw_pipeline(plan: graph.Plan, file: Path, job: str) -> None:
 def draw(records: Sequence[Record], file: Path, job: str) -> None:
     """Write the picture of a timeline with at least one epoch; PNG, SVG or PDF by the suffix of the file, else PNG.
 
-    The panels share the time since the begin of the first epoch. They show the time between the ends of epochs, the time
+    The panels share the time since the begin of the first epoch. They show the gap between the ends of epochs, the time
     from the begin of an epoch to the end of its sink, and records per second. If sources give the creation time of
     records, a fourth panel shows the latency from creation to the sinks on a logarithmic scale. Moves are shaded; lines
     mark failures and other actions.
@@ -108,7 +108,7 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
     gaps = [epochs[0]["end"] - epochs[0]["begin"], *timeline.gaps(ends)]
     rates = [r.get("rows", 0) / max(gap, 1e-6) for r, gap in zip(epochs, gaps)]
     latencies = [r["end"] - r["begin"] for r in epochs]
-    labels = ("epoch time (s)", "output latency (s)", "records/s")
+    labels = ("gap between ends (s)", "epoch time (s)", "records/s")
     # The width of an epoch is its duration, so that a pause is a block and not a slope.
     for axis, label, values, color in zip(axes, labels, (gaps, latencies, rates), (LINE, LINE, FAST)):
         axis.stairs(values, [0.0, *times], color=color, linewidth=1.2, baseline=None, zorder=3)
