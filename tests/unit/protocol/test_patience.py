@@ -110,6 +110,23 @@ def test_a_pair_is_not_tried_again_before_all_pairs_of_the_step_are_known() -> N
     assert top.driver.table.groups[0].leader == B
 
 
+def test_where_every_helper_is_apart_from_a_leader_the_connection_that_failed_first_is_tried_again() -> None:
+    """It may be repaired before its pause ends: the pauses of all pairs of a step end together."""
+    top = Top([(A,), (B,)], (A, B, C), c.CoordinatorSettings(retry_ms=60_000, apart_ms=300_000))
+    top.epoch(0)
+    top.apart = apart((A, B))
+    top.ingest(1, helper=A)
+    top.wait(SECOND_DEADLINE)
+    assert top.last(c.StartIngest).helpers == (C,)
+    top.apart = apart((A, C))
+    top.ingested(C)
+    top.wait(SECOND_DEADLINE)
+    assert top.last(c.StartIngest).helpers == (A, B)
+    assert top.driver.phase is c.Phase.INGEST, "the attempt of C is given up"
+    top.ingested(A)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
+
+
 def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
     top = Top([(A,), (B,)], (A, B), c.CoordinatorSettings(apart_ms=300_000))
     top.epoch(0)

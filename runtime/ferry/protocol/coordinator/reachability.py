@@ -24,6 +24,8 @@ class Reachability:
         self._members = members
         self.apart: dict[Pair, Backoff] = {}
         """Pairs that could not reach each other; they are kept apart for a while."""
+        self._failed: dict[Pair, int] = {}
+        """When an attempt last failed because of a pair, in ms."""
         self._failing_since: int | None = None
         """Since when the step under way fails because of the same pairs."""
         self._failing_pairs: set[Pair] = set()
@@ -35,12 +37,21 @@ class Reachability:
         return backoff is not None and self._driver.now < backoff.until
 
     def helpers(self) -> tuple[InstanceId, ...]:
-        """Helpers that every leader can reach, if there are any."""
+        """Helpers that every leader can reach; if there are none, those whose last failure is the longest ago.
+
+        A connection may be repaired before its pause ends, so each helper gets its turn before the job is stopped.
+        """
         every = self._members.helpers()
         if not self.apart:
             return every
+        failed = {h: self._failed_last(h) for h in every}
+        longest_ago = min(failed.values(), default=-1)
+        return tuple(h for h in every if failed[h] == longest_ago)
+
+    def _failed_last(self, helper: InstanceId) -> int:
+        """When an attempt last failed because this helper and a leader, apart now, did not hear each other; -1: none."""
         leaders = self._journaling.view.led
-        return tuple(h for h in every if not any(self.are_apart(h, i) for i in leaders)) or every
+        return max((self._failed[pair(helper, i)] for i in leaders if self.are_apart(helper, i)), default=-1)
 
     def may_lead(self, instance: InstanceId) -> bool:
         """Whether an instance may become a leader: not while it is kept apart from others."""
@@ -62,6 +73,7 @@ class Reachability:
         """
         settings = self._driver.settings
         pairs = list(pairs)
+        self._failed.update(dict.fromkeys(pairs, self._driver.now))
         for a, b in pairs:
             if not self.are_apart(a, b):
                 before = self.apart.get((a, b))
