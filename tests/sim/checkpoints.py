@@ -83,7 +83,7 @@ class Checkpoints:
             name, effect.number, driver.generation, commit, chains, checks.references[effect.commit_id],
             {e: (x, checks.emitted_in[e]) for e, x in checks.emitted_label.items() if e <= epoch},
             {e: x for e, x in world.sink.items() if e <= epoch}, dict(checks.covered),
-            (effect.program,),
+            (effect.program,), {n: e for n, e in world.since.items() if n <= effect.program.number},
         )  # fmt: skip
         world.after(world.store.delay(), self.write, manifest)
 

@@ -197,8 +197,6 @@ class Checks:
             if not table.restoring:
                 self.taken_back(number, since[number])
             del since[number]
-        if table.restoring:  # Perhaps to a checkpoint of a life in which the program had another first epoch.
-            since.update((program.number, program.since) for program in table.programs)
         for program in table.programs:
             if since.setdefault(program.number, program.since) != program.since:
                 self.fail(

@@ -36,6 +36,7 @@ class Restores(Links):
     sink: dict[int, tuple[int, tuple[list[Any], ...]]]
     done: str
     vnodes: int
+    since: dict[int, int]
     crash: Callable[[Host], None]
     kill_driver: Callable[[Driver], None]
     note: Callable[[str, Any], None]
@@ -168,6 +169,7 @@ class Restores(Links):
                 self.new_driver()  # A zombie has begun the run.
             elif self.driver is None or not self.driver.alive:
                 self.initial = self.table_of(Version(manifest.generation, 0), origin, settled(manifest))
+                self.since = dict(manifest.since)
                 self.settle_truth(manifest)
                 self.new_driver_now()
 
@@ -183,6 +185,7 @@ class Restores(Links):
                 version = Version(driver.generation, driver.core.table.version.number + 1)
                 self.note(driver.name, f"the job begins again from {manifest.name}")
                 self.journal, self.writer = self.table_of(version, origin, settled(manifest)), driver.name
+                self.since = dict(manifest.since)
                 self.checks.journaled(None, self.journal)
                 for name in self.hosts:
                     self.net.send(driver.name, name, "control", m.Install(self.journal), None)

@@ -42,6 +42,8 @@ class Manifest:
     sink: dict[int, Any]
     covered: dict[CommitId, Any]
     programs: Programs
+    since: dict[int, int]
+    """First epochs of the programs until then. In another life of the job a program may have another one."""
 
     @property
     def files(self) -> list[str]:
