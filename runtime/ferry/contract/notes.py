@@ -131,16 +131,17 @@ class EpochNotes:
         unlisted: Iterable[int] = (),
         origins: Sequence[str] = (),
         predecessor: int | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> EpochNotes:
         """The notes with the receipts of an operator's ingest. `operator`: its id; `predecessor`: before it was altered.
 
         `now`: when the epoch was planned. `idle`: timeouts by input, of inputs with a timeout. `unlisted`: inputs whose
-        flows are named only by their records.
+        flows are named only by their records. `renamed`: origins by the names that they had before, of altered operators.
         """
         rows = sum(r.rows for r in receipts)
         malformed = sum(r.malformed for r in receipts)
         known = operator if operator in self.maxima or predecessor is None else predecessor
-        were = self.origins.get(known, tuple(origins))
+        were = tuple((renamed or {}).get(name, name) for name in self.origins.get(known, origins))
         clocks = self.maxima.get(known, {})
         if were != tuple(origins):
             same = {side for side, pair in enumerate(zip(were, origins, strict=False)) if pair[0] == pair[1]}

@@ -29,7 +29,9 @@ def noted(
     idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
     unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
     origins = [i.origin if isinstance(i.origin, str) else f"@{ids[i.origin]}" for i in inputs]
-    return begun.add(mine, receipts, letters, now, idle, unlisted, origins, predecessor(programs, mine))
+    read = [ids[i.origin] for i in inputs if not isinstance(i.origin, str)]
+    renamed = {f"@{before}": f"@{one}" for one in read if (before := predecessor(programs, one)) is not None}
+    return begun.add(mine, receipts, letters, now, idle, unlisted, origins, predecessor(programs, mine), renamed)
 
 
 def watermark(

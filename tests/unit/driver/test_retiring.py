@@ -16,8 +16,10 @@ from ferry.contract.catalogue import Catalogue, ProgramRecord, Retired
 from ferry.contract.descriptors import GLOBAL, NEVER, Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.notes import EpochNotes
+from ferry.contract.notes import EpochNotes, Receipt
+from ferry.contract.programs import ProgramVersion
 from ferry.contract.watermarks import FlowClock
+from ferry.driver.event_time import noted
 from ferry.driver.program_parts import signatures_of
 from ferry.driver.retiring import BuiltProgram, Texts, ends, to_retire, with_retired
 from ferry.driver.united import United
@@ -132,6 +134,23 @@ def test_the_last_window_ends_after_the_newest_record() -> None:
     record = ProgramRecord(2, (5, 6, 7), (), retires=(Retired(5, 1), Retired(6, 1), Retired(7, 1)))
     notes = EpochNotes(maxima={5: {0: {"x": FlowClock(31), "y": FlowClock(None)}}})
     assert ends(record, SimpleNamespace(operators=of), notes) == {5: 40, 6: 60, 7: WATERMARK_NONE}  # type: ignore[arg-type]
+
+
+def test_an_operator_whose_input_is_altered_keeps_its_event_times(tmp_path: Path) -> None:
+    """In the epoch of the switch the operator before may fire nothing: the open windows of the retired one are known all the
+    same."""
+    of = operators((WINDOWED, "a"), (replace(WINDOWED, window=Window(100, 100)), 0))
+    first, second = ProgramVersion(1, 0, (0, 1)), ProgramVersion(2, 5, (2, 1), ((2, 0),))
+    notes = noted(EpochNotes(), of[0], (0, 1), (first,), [Receipt(1, maxima={0: {"": 131}})], [], 0)
+    notes = noted(notes, of[1], (0, 1), (first,), [Receipt(2, maxima={0: {"": 129}})], [], 0)
+    notes = noted(notes.next_epoch(0, ""), of[0], (2, 1), (first, second), [Receipt(3)], [], 0)
+    notes = noted(notes, of[1], (2, 1), (first, second), [Receipt(4)], [], 0)
+    record = ProgramRecord(2, (2, 1), (), retires=(Retired(1, 1),))
+    assert ends(record, SimpleNamespace(operators=of), notes) == {1: 200}  # type: ignore[arg-type]
+    later = noted(notes.next_epoch(0, ""), of[1], (2, 1), (second,), [Receipt(5)], [], 0)
+    assert later.maxima[1] == notes.maxima[1] and later.origins[1] == ("@2",)
+    other = noted(notes, replace(of[1], inputs=(replace(of[1].inputs[0], origin="b"),)), (2, 1), (second,), [], [], 0)
+    assert other.maxima[1] == {}, "an input with another origin begins anew"
 
 
 def test_a_text_has_the_ids_that_the_catalogue_knows(tmp_path: Path) -> None:
