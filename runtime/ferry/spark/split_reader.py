@@ -100,7 +100,8 @@ class SplitsReader:
         """
         known = {**start.get("left", {}), **start["positions"]}
         positions = {name: known[name] if name in known else self._ask(name, "start") for name in self._sources}
-        unread = {**known, **before["positions"]}
+        # A source that is in no plan of this epoch was removed before: its records are read when it returns.
+        unread = {**known, **{n: at for n, at in before["positions"].items() if n in start["positions"]}}
         left = {name: unread[name] for name in known if name not in positions}
         return {**start, "positions": positions, "left": left, "flushed": False}
 

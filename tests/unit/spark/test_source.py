@@ -211,6 +211,22 @@ def test_a_source_that_is_added_begins_with_its_first_position_and_one_that_retu
     assert reader.latest_offset(back)["positions"] == {"a": 270, "b": 45}
 
 
+def test_a_removed_source_keeps_its_position_when_sources_change_again_at_once(tmp_path: Path) -> None:
+    """Nobody read the records of the epoch that was planned before the source was removed."""
+    some: Any = {name: Waiting(1000) for name in "abc"}
+    reader = SplitsReader({"a": some["a"], "b": some["b"]}, 90, 2, tmp_path, False)
+    first = reader.latest_offset(reader.initial_offset())
+    planned = reader.latest_offset(first)
+    reader.follow({"a": some["a"]})  # in force in the epoch that is planned already
+    gone = reader.latest_offset(planned, first)
+    assert gone["left"] == {"b": first["positions"]["b"]}
+    reader.follow({"a": some["a"], "c": some["c"]})
+    again = reader.latest_offset(gone, planned)
+    assert again["left"] == gone["left"]
+    reader.follow(some)
+    assert reader.latest_offset(again, gone)["positions"]["b"] == first["positions"]["b"]
+
+
 def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(b'{"a": 1}\n')
