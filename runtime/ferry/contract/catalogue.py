@@ -302,7 +302,9 @@ class Catalogue:
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
         if program.refused or program.rewound:
-            void = {*self.void, *program.begins} - {*program.drops}
+            # What it dropped has its state again, unless that state is gone, too: of a program that is rewound as well.
+            gone = {number for one in self.programs if one.rewound for number in one.begins}
+            void = {*self.void, *program.begins} - ({*program.drops} - gone)
         else:
             void = {*self.void, *(program.drops if program.since is not None else ())}
             void -= {*(program.begins if known is not None and known.rewound else ())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 import ferry
 from ferry.connectors.sink import Sink
-from ferry.contract.catalogue import RECORDS_MAX, TEXTS_MAX, Catalogue, DeployRequest, ProgramRecord
+from ferry.contract.catalogue import RECORDS_MAX, TEXTS_MAX, Catalogue, DeployRequest, ProgramRecord, first_catalogue
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor
 from ferry.contract.errors import Refusal
 from ferry.contract.programs import ProgramVersion
 from ferry.driver.rewinding import rewind
@@ -114,6 +116,35 @@ def test_the_program_in_force_after_a_rewind_is_never_forgotten() -> None:
         catalogue = catalogue.with_program(ProgramRecord(number, (0,), (), since=number, text="y", rewound=True))
     first = catalogue.program(1)
     assert first is not None and first.text
+
+
+def test_copies_that_a_rewound_program_dropped_stay_without_state() -> None:
+    """The restored life has none of them. An operator that returns has the id whose state is in the checkpoint."""
+    a, b = (
+        OperatorDescriptor(n, i, "aggregate", (("k", "int"),), GLOBAL, (Aggregate("n", "count"),))
+        for i, n in enumerate("ab")
+    )
+    catalogue = first_catalogue([a, b]).with_program(ProgramRecord(2, (0,), (a,), since=10))
+    copies = (a, b, replace(a, index=2), replace(b, index=3))
+    shadow = ProgramRecord(3, (2, 3, 0), (a, b, replace(a, index=2)), since=20, altered=((2, 0), (3, 1)))
+    catalogue = catalogue.with_program(shadow, copies).with_program(
+        ProgramRecord(4, (0,), (a,), since=30, drops=(2, 3))
+    )
+    assert catalogue.void == (2, 3)
+    for one in catalogue.programs[2:]:
+        catalogue = catalogue.with_program(replace(one, rewound=True))
+    assert catalogue.void == (2, 3) and catalogue.ids == {"a": 0, "b": 1}
+
+
+def test_what_a_program_dropped_is_there_again_after_a_rewind() -> None:
+    a = OperatorDescriptor("a", 0, "aggregate", (("k", "int"),), GLOBAL, (Aggregate("n", "count"),))
+    catalogue = first_catalogue([a]).with_program(
+        ProgramRecord(2, (1,), (a,), since=10, drops=(0,)), (a, replace(a, index=1))
+    )
+    assert catalogue.void == (0,)
+    (last,) = catalogue.programs[1:]
+    catalogue = catalogue.with_program(replace(last, rewound=True))
+    assert catalogue.void == (1,) and catalogue.ids == {"a": 0}
 
 
 def test_a_deploy_that_rewinds_is_refused_or_ends_this_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
