@@ -65,8 +65,6 @@ class Oracle:
         self._since, self._silent = since, silent or {}
         self._rows: dict[str, dict[int, Counter[Row]]] = defaultdict(lambda: defaultdict(Counter))
         self._written, self._other = World(), World()
-        self._ever: set[str] = set()
-        """All operators that the job has had."""
         self._unwritten: set[tuple[str, Row]] = set()
         """Windows of the program that goes on which ended while it was not written."""
         self._times: dict[int, int] = {}
@@ -103,25 +101,22 @@ class Oracle:
 
     def _switch(self, before: int, now: int) -> None:
         """Begin to run two programs, or go on with one of two."""
-        if before not in self._silent:
-            self._ever |= {use.name for use in self._since[before].uses}
         if now in self._silent and self._since[now] is not self._since[before]:
             self._other, self._written = self._written, self._written.copy()
         elif now in self._silent:
             self._other = self._written.copy()
         elif before in self._silent:
+            fresh = self._silent[before] if self._since[before] is self.program(before - 1) else self._since[before]
+            is_new = self._since[now] is fresh
             goes_on = self._written if self._since[now] is self._since[before] else self._other
             gone = self._other if goes_on is self._written else self._written
-            fresh = self._silent[before] if self._since[before] is self.program(before - 1) else self._since[before]
-            names = {use.name for use in fresh.uses}
-            # An operator that only the other one has keeps the state that it had there.
-            rest = {*gone.state, *gone.parts} - names if self._since[now] is fresh else names - self._ever
+            # An operator that only the program before has keeps its state; one that only the new program has loses it.
+            rest = {*gone.state, *gone.parts} - {use.name for use in fresh.uses} if is_new else set[str]()
             until = max(self._times.values(), default=0)
             for name, places in goes_on.parts.items():
                 ended = {place for place in places if place[1] + WINDOW_MS <= until}
                 self._unwritten |= {(name, place) for place in ended - self._written.parts[name].keys()}
             self._written = goes_on.with_rest(gone, rest, self._written, until)
-            self._ever |= names
 
     def _epoch(self, epoch: int, program: Program, records: list[Row], world: World, is_written: bool) -> None:
         streams = {NUMBERS: [(seq, ts, seq % 1000 * program.times + program.plus) for seq, ts in records]}

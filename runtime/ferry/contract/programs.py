@@ -35,6 +35,13 @@ class ProgramVersion(NamedTuple):
         """Whether two programs run, or an operator and the one from which it was derived, from its first epoch on."""
         return bool(self.silent) or any(before in self.operators for _, before in self.altered)
 
+    @property
+    def new_half(self) -> tuple[int, ...]:
+        """The operators of the new one of two programs that run side by side; they come first."""
+        count = len(self.silent)
+        is_shadow = self.operators[:count] == self.silent
+        return self.operators[: count if is_shadow else len(self.operators) - count] if count else ()
+
 
 Programs = tuple[ProgramVersion, ...]
 """Ordered by `since`: the program of the last committed epoch, and the next one if it has another program."""

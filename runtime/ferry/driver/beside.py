@@ -191,11 +191,11 @@ def new_alone(record: ProgramRecord, number: int, operators: Sequence[Operator])
 
 
 def old_alone(record: ProgramRecord, number: int, before: ProgramRecord) -> ProgramRecord:
-    """The program that goes on with the half of the program before, `before`."""
+    """The program that goes on with the half of `before`. No operator of the other half has state then."""
     return replace(
         before,
         number=number,
-        drops=tuple(new for new, _ in record.altered),
+        drops=tuple(dict.fromkeys((*record.begins, *(new for new, _ in record.altered)))),
         settles=before.settles or before.number,
         back_from=0,
         because="",

@@ -120,8 +120,9 @@ class Restoring:
         """
         before, mine = _program_of(manifest), self.catalogue.programs[-1]
         written = [number for number in before.operators if number not in before.silent]
-        gone = tuple(n for n in before.silent if any(n in pair for pair in before.altered))
-        gone = tuple(sorted({*manifest.void, *gone}))
+        copied = {number for pair in before.altered for number in pair}
+        gone = {*before.silent} & (copied | {*before.new_half})
+        gone = tuple(sorted({*manifest.void} | gone))
         try:
             diff = program_diff(Catalogue(manifest.operators, (), gone), written, self._operators)
         except SpecRefused as error:

@@ -229,8 +229,8 @@ class Altering:
 
 
 def obsolete(programs: Programs) -> set[int]:
-    """Operators whose state no program needs once the newest one has an epoch: origins of operators that go on, and copies
-    that do not go on after they ran beside their origins. The origin of such a copy may return."""
+    """Operators whose state no program needs once the newest one has an epoch: origins of operators that go on, and the new
+    half of two programs that ran side by side, if it does not go on. The origin of such a copy may return."""
     out, newest = set[int](), programs[-1]
     for place, program in enumerate(programs):
         if program.beside and program is newest:
@@ -241,4 +241,5 @@ def obsolete(programs: Programs) -> set[int]:
                 out |= {before} - goes_on
             elif program.beside:
                 out.add(after)
+        out |= {*program.new_half} if not {*program.new_half} & {*newest.operators} else set()
     return out

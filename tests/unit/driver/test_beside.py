@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ferry.contract.catalogue import PROCESSES_MAX, Beside, Catalogue, ProgramRecord, Retired
+from ferry.contract.descriptors import Window
 from ferry.contract.errors import SpecRefused
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import program_diff
@@ -18,6 +19,7 @@ from ferry.driver import settling
 from ferry.driver.beside import both, comparison_in, new_alone, old_alone, shadow_or_void, with_both
 from ferry.driver.comparison import Compared
 from ferry.driver.retiring import BuiltProgram
+from ferry.sidecar.altering import obsolete
 from tests.unit.driver.test_retiring import LASTING, ROWS, WINDOWED, operators, text
 
 OLD = operators((WINDOWED, "a"), (LASTING, "a"))
@@ -108,7 +110,7 @@ def test_what_goes_on_alone(tmp_path: Path) -> None:
     """A removed operator with windows is retired once the new program is alone."""
     program, now, every = deployed(tmp_path, (LASTING, "a"), names=("o1",), shadow=5, keep=0.0)
     assert (program.operators, program.altered) == ((2, 0, 1), ((2, 1),))
-    program = replace(program, since=4)
+    program = replace(program, since=4, begins=(2,))
     plan, _ = with_both(program, now, lambda number: old(tmp_path))
     new = new_alone(program, 3, plan.operators)
     assert (new.operators, new.retires, new.drops, new.settles, new.base) == ((2, 0), (Retired(0, 1),), (1,), 2, 2)
@@ -130,6 +132,25 @@ def test_what_goes_on_alone(tmp_path: Path) -> None:
     left = Catalogue(every, (replace(old(tmp_path).record, since=0), kept)).with_program(replace(back, since=9))
     later = left.with_program(replace(program, number=4, beside=None, altered=(), since=12))
     assert [one.number for one in later.before(4)] == [1], "the user had gone back from it"
+
+
+@pytest.mark.parametrize("how", [{"shadow": 5, "keep": 0.0}, {"shadow": 0, "keep": 60.0}], ids=["shadow", "kept"])
+def test_an_operator_of_a_half_that_does_not_go_on_is_new_if_it_comes_again(tmp_path: Path, how: Any) -> None:
+    """It would have the state of some epochs, and a change of its window would be refused."""
+    program, *_, every = deployed(tmp_path, (WINDOWED, "a"), (LASTING, "a"), (WINDOWED, "a"), **how)
+    first = replace(old(tmp_path).record, since=0)
+    catalogue = Catalogue(every[:2], (first,)).with_program(replace(program, since=4), every)
+    record = catalogue.program(2)
+    assert record is not None and set(record.begins) == {2, 3, 4}
+    catalogue = catalogue.with_program(replace(old_alone(record, 3, first), since=9))
+    assert catalogue.void == (2, 3, 4) and catalogue.ids == {"o0": 0, "o1": 1}
+    wider = [
+        replace(d, name=f"o{i}") for i, d in enumerate((WINDOWED, LASTING, replace(WINDOWED, window=Window(20, 20))))
+    ]
+    again = program_diff(catalogue, (0, 1), wider)
+    assert [fate.fate for fate in again.fates] == ["kept", "kept", "added"]
+    row = ProgramVersion(2, 4, record.operators, record.altered, record.silent)
+    assert set(row.new_half) == {2, 3, 4} and obsolete((row, ProgramVersion(3, 9, (0, 1)))) == {2, 3, 4}
 
 
 def test_the_comparison_says_which_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
