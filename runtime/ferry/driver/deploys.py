@@ -21,7 +21,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry.contract.notes import EpochNotes
 from ferry.contract.program_diff import ProgramDiff
-from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion, program_at
+from ferry.contract.programs import WITHDRAWN, ProgramVersion, program_at
 from ferry.coordinator.driver_metrics import EpochRecord
 from ferry.driver import exits
 from ferry.driver import program_list as listing
@@ -40,6 +40,7 @@ from ferry.driver.program_list import ProgramList
 from ferry.driver.retiring import retiring
 from ferry.driver.rewinding import require_in_force, rewind
 from ferry.driver.settling import Settling
+from ferry.driver.taking_back import TakingBack
 from ferry.protocol import coordinator as core
 
 LOAD_SECONDS = 60.0
@@ -65,6 +66,7 @@ class Deploys:
         self._writing = threading.RLock()  # from a look at the journal to its write
         self._outcomes = Outcomes(life, self._programs, self._writing, lambda: self._under_way, self._over)
         self._settling = Settling(life)
+        self._taking_back = TakingBack(life.loop)
         self._probation = OnProbation(life.metrics)
         self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
         self.catalogue = self._list.catalogue
@@ -117,7 +119,7 @@ class Deploys:
         Else the job is to go back from it. The tasks of the program before, with which the driver has begun, end: they hold
         slots.
         """
-        if self._may_take_back(now.number):
+        if self._taking_back.may(now.number):
             self._life.loop.post(core.Withdraw(now.number, why))
             self._probation.tell_back(now, why)
             return True
@@ -190,16 +192,17 @@ class Deploys:
             raise Refusal(f"program {record.number} ends: program {under_way.number} is being deployed")
         if under_way is not None and under_way.back_from:
             raise Refusal(f"the job goes back from program {under_way.back_from} already: {under_way.because}")
-        follower = under_way if under_way is not None else record if self._may_take_back(now) else None
+        if number is None and self._taking_back.is_repeated(now):
+            return int(now)
+        follower = under_way if under_way is not None else record if self._taking_back.may(now) else None
         if follower is not None and listing.is_follower(follower) and withdraw is None:
             raise listing.in_the_way(follower)
         if number is None and under_way is not None:
             self._withdrawn = under_way.number
             self._life.loop.post(core.Withdraw(under_way.number))
             return int(now)
-        if number is None and self._may_take_back(now):
-            self._life.loop.post(core.Withdraw(now, ROLLED_BACK))
-            return int(self._life.loop.machine.table.programs[0].number)
+        if number is None and self._taking_back.may(now) and (before := self._taking_back.ask(now)) is not None:
+            return before
         if record is not None and record.beside is not None and number in (None, record.beside.program):
             alone = self._settling.back(record, self._next_number())
             self._begin(alone, lambda: self._journal(alone))
@@ -280,7 +283,7 @@ class Deploys:
             raise SpecRefused(f"program {now} is in force again, which runs beside another one: deploy it later")
         self._forget_begun_after(self._in_force)
         beside = None if wanted.beside is None else wanted.beside._replace(program=now)
-        self._deploy(replace(wanted, base=now, settles=None, altered=(), drops=(), beside=beside))
+        self._deploy(replace(wanted, base=now, settles=None, since=None, altered=(), drops=(), beside=beside))
 
     def _journal(
         self, record: ProgramRecord, operators: Sequence[OperatorDescriptor] = (), over: ProgramRecord | None = None
@@ -341,7 +344,7 @@ class Deploys:
         def present() -> int:
             return program_at(self._life.loop.machine.table.programs, epoch).number
 
-        opened = opens(self._life, self._open_sinks, program, epoch, self._may_take_back, lambda: present() != number)
+        opened = opens(self._life, self._open_sinks, program, epoch, self._taking_back.may, lambda: present() != number)
         if present() == number:
             if not opened:
                 raise Stopped("the job was stopped")
@@ -352,9 +355,6 @@ class Deploys:
     def _follow(self, program: Program) -> None:
         for reader in self._life.readers:
             reader.follow({name: s for name, s in program.plan.sources.items() if isinstance(s, Splits)})
-
-    def _may_take_back(self, number: int) -> bool:
-        return bool(self._life.loop.machine.deploying.may_take_back(number))
 
     def settled(self, number: int) -> None:
         """An epoch of this program is committed: the program cannot be taken back, and no earlier epoch is repeated."""

@@ -21,7 +21,7 @@ from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.results import NO_RESULT
 from ferry.contract.watermarks import FlowClock
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
-from ferry.driver import opening
+from ferry.driver import opening, taking_back
 from ferry.driver.deploys import Deploys
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.test_data import settings_of
@@ -211,6 +211,31 @@ def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> 
     rig.life.loop.on_deployed(core.Deployed(2, "it was rolled back"))
     rig.until(lambda: rig.states() == {2: "refused", 1: "in force"})
     assert rig.deploys.version(1, 7).number == 1
+
+
+def test_a_rollback_that_comes_too_late_deploys_the_program_before(rig: Rig) -> None:
+    """The first epoch is decided between the request and the coordinator's look at it."""
+    rig.deployed()
+    answers = iter([True, True])
+    rig.machine.deploying.may_take_back = lambda number: next(answers, False)
+    rig.life.loop.post = rig.posted.append
+    assert rig.deploys.rollback(None) == 3, "the program before, under a new number"
+    assert core.Withdraw in {type(event) for event in rig.posted}
+
+
+def test_a_rollback_is_answered_once_the_program_is_taken_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the journal is away it is not. A repeated request does not go back a program further."""
+    monkeypatch.setattr(taking_back, "SECONDS_MAX", 0.05)
+    rig.deployed()
+    rig.machine.deploying.may_take_back = lambda number: number == 2
+    rig.life.loop.post = rig.posted.append
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="program 2 is not taken back yet"):
+            rig.deploys.rollback(None)
+    rig.table.programs = first_program(1)
+    assert rig.deploys.rollback(None) == 1
+    with pytest.raises(Refusal, match="before"):
+        rig.deploys.rollback(None)
 
 
 def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
