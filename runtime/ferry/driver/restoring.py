@@ -121,8 +121,8 @@ class Restoring:
         before, mine = _program_of(manifest), self.catalogue.programs[-1]
         written = [number for number in before.operators if number not in before.silent]
         copied = {number for pair in before.altered for number in pair}
-        gone = {*before.silent} & (copied | {*before.new_half})
-        gone = tuple(sorted({*manifest.void} | gone))
+        silent = {*before.silent} & (copied | {*before.new_half})
+        gone = tuple(sorted({*manifest.void} | silent))
         try:
             diff = program_diff(Catalogue(manifest.operators, (), gone), written, self._operators)
         except SpecRefused as error:
