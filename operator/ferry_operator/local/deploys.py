@@ -5,6 +5,7 @@ The driver answers later: `programs` has the outcome. Must never change the run 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class LocalDeploys:
         self._settings = RunSettings.read(directory / "run.json")
         self._client = DriverClient()
         self._asked: dict[int, Document] = {}
+        self._attempt = secrets.token_hex(8)
         self._leaves: int | None = None
         """The program to leave by a rewind: the request may be repeated to a driver that has left it already."""
 
@@ -93,7 +95,7 @@ class LocalDeploys:
 
         `rewind`: go back to the state before the program in force; the number of its program, which it keeps.
         """
-        body: Document = {"to": to}
+        body: Document = {"to": to, "attempt": self._attempt}
         if rewind:
             self._leaves = self._leaves or int(self._now()["number"])
             body |= {"rewind": True, "leaves": self._leaves}

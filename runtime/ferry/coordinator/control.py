@@ -109,6 +109,8 @@ class RollbackBody(BaseModel):
     """Go back to the state before the program in force, too."""
     leaves: Annotated[int, Field(ge=1)] | None = None
     """Of a rewind: the program to leave."""
+    attempt: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Equal for a request that is repeated because its answer was late: it is carried out once."""
 
 
 class DurableCheckpointBody(BaseModel):
@@ -144,6 +146,8 @@ def app(
 
     taken: list[Plan] = []
     one_at_a_time = threading.Lock()
+    rolled_back: dict[str, int] = {}
+    one_rollback = threading.Lock()
 
     def newest() -> Plan | None:
         """The last plan of this driver, or of its predecessor; as it is in force, if it has begun."""
@@ -237,7 +241,12 @@ def app(
         try:
             if body.rewind:
                 return {"number": deploys.rewind(leaves=body.leaves)}
-            return {"number": deploys.rollback(body.to, body.at, body.withdraw)}
+            with one_rollback:
+                if not body.attempt or body.attempt not in rolled_back:
+                    number = deploys.rollback(body.to, body.at, body.withdraw)
+                    rolled_back.clear()
+                    rolled_back[body.attempt] = number
+                return {"number": rolled_back[body.attempt]}
         except Refusal as error:
             raise HTTPException(409, str(error)) from None
         except Unreachable as later:

@@ -199,6 +199,8 @@ class Deploys:
             raise listing.in_the_way(follower)
         if number is None and under_way is not None:
             self._withdrawn = under_way.number
+            if self._phase == "checking" and self._life.announcer.catalogue.program(under_way.number) is not None:
+                self._outcomes.record_as(replace(under_way, refused=WITHDRAWN))  # or the next driver goes on with it
             self._life.loop.post(core.Withdraw(under_way.number))
             return int(now)
         if number is None and self._taking_back.may(now) and (before := self._taking_back.ask(now)) is not None:
@@ -212,8 +214,7 @@ class Deploys:
     def _earlier(self, number: int | None, at: int = 0) -> ProgramRecord:
         """An earlier program under a new number, without a probation; None: the one before. Raises Refusal."""
         chosen = listing.earlier_of(self._life.announcer.catalogue, self._in_force.number, number)
-        request = DeployRequest(*chosen.pipeline, chosen.arguments, at, chosen.text, chosen.attempt)
-        return self._record(replace(request, probation=0.0, slower=0.0))
+        return self._record(listing.again(chosen, at))
 
     def rewind(self, identity: str = "", leaves: int | None = None) -> int:
         """Go back to the newest checkpoint before the program in force, for a deploy of the program with this `identity`,

@@ -156,6 +156,12 @@ def earlier_of(catalogue: Catalogue, now: int, number: int | None) -> ProgramRec
     return chosen
 
 
+def again(program: ProgramRecord, at: int) -> DeployRequest:
+    """The request for an earlier program, without a probation."""
+    request = DeployRequest(*program.pipeline, program.arguments, at, program.text, program.attempt)
+    return replace(request, probation=0.0, slower=0.0)
+
+
 def record_of(
     request: DeployRequest, number: int, now: ProgramRecord | None, base: int, settings: RunSettings
 ) -> ProgramRecord:

@@ -15,6 +15,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.certificates import authority, client_context
+from ferry.contract.errors import Unreachable
 from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.plans import Plan
 from ferry.contract.programs import ProgramVersion
@@ -49,6 +50,34 @@ def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
     assert [desired.number for desired in posted] == [1, 2, 3, 6]
     assert put(7, token=-1) == 422
     assert put(8, secret="guess", token=9) == 401
+
+
+def test_a_rollback_that_is_repeated_is_carried_out_once() -> None:
+    """A driver that answers late gets the request again: the second one would take the first one back."""
+    asked: list[int | None] = []
+
+    class Deploys:
+        def rollback(self, number: int | None, at: int, withdraw: int | None) -> int:
+            asked.append(number)
+            if len(asked) == 1:
+                raise Unreachable("the driver is starting")
+            return 7 + len(asked)
+
+    loop: Any = SimpleNamespace(machine=MACHINE, post=lambda _: None)
+    deploys: Any = Deploys()
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None, None, deploys)
+
+    def post(**body: Any) -> Any:
+        async def ask() -> Any:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+                answer = await client.post("/rollback", json=body, headers={"Authorization": "Bearer secret"})
+                return answer.status_code, answer.json().get("number")
+
+        return asyncio.run(ask())
+
+    assert post(to=None, attempt="a") == (423, None)
+    assert [post(to=None, attempt="a") for _ in range(3)] == [(202, 9)] * 3 and len(asked) == 2
+    assert [post(to=None, attempt="b"), post(to=3), post(to=3)] == [(202, 10), (202, 11), (202, 12)]
 
 
 def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for() -> None:

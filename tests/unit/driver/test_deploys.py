@@ -202,6 +202,23 @@ def test_a_rollback_gives_up_a_deploy_under_way(rig: Rig) -> None:
     assert rig.posted == []
 
 
+def test_a_program_that_is_given_up_while_it_is_built_is_never_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code may not return here. The next driver must not deploy it."""
+    rig, goes_on = Rig(tmp_path, monkeypatch), threading.Event()
+    monkeypatch.setattr(rig.deploys, "_built", lambda record: goes_on.wait(10) and Program(record.number))
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    rig.until(lambda: rig.announcer.catalogue.program(2) is not None)
+    assert rig.deploys.rollback(None) == 1
+    assert (
+        rig.announcer.catalogue.wanted.number == 1 and rig.announcer.catalogue.program(2).refused == "it was withdrawn"
+    )
+    goes_on.set()
+    rig.until(lambda: rig.deploys._under_way is None)
+    assert not [event for event in rig.posted if isinstance(event, core.Deploy)]
+
+
 def test_a_rollback_before_the_first_commit_takes_the_program_back(rig: Rig) -> None:
     rig.deployed()
     rig.machine.deploying.may_take_back = lambda number: number == 2

@@ -31,6 +31,21 @@ def test_a_number_that_is_used_again_is_not_the_program_that_was_asked_for(
         assert [one["number"] for one in deploys.programs()] == ([1] if other else [7, 1])
 
 
+def test_a_repeated_rollback_says_that_it_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_of(tmp_path).write()
+    sent = list[dict[str, Any]]()
+
+    def call(method: str, path: str, purpose: str, body: dict[str, Any]) -> dict[str, Any]:
+        sent.append(body)
+        return {"number": 3}
+
+    first, second = LocalDeploys(tmp_path), LocalDeploys(tmp_path)
+    for deploys in (first, first, second):
+        monkeypatch.setattr(deploys, "_call", call)
+        deploys.rollback(None)
+    assert sent[0] == sent[1] != sent[2] and sent[0]["attempt"]
+
+
 def test_a_command_ends_when_the_job_has_ended(tmp_path: Path) -> None:
     """No driver will answer it."""
     settings_of(tmp_path).write()
