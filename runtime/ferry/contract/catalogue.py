@@ -15,7 +15,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.contract.lenient import known
 from ferry.contract.program_text import identity
-from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, ProgramVersion
+from ferry.contract.programs import ROLLED_BACK, WITHDRAWN, Programs, ProgramVersion
 
 RECORDS_MAX = 20
 """Deployed programs that are remembered, and as many refused ones; older ones are forgotten, their operators never."""
@@ -225,6 +225,17 @@ class Catalogue:
     def ids(self) -> dict[str, int]:
         """By name of an operator: its id; of an operator that was altered its last one."""
         return {one.name: number for number, one in enumerate(self.operators) if number not in self.void}
+
+    def live(self, programs: Programs) -> set[int]:
+        """Ids whose event times a later epoch may need. `programs`: of the table.
+
+        An operator that is altered, or runs as a copy, has another id each time; the ids before never come back.
+        """
+        later = [one for one in self.programs if one.number > programs[-1].number and not one.refused]
+        pairs = [(one.operators, one.altered) for one in programs]
+        pairs += [(one.operators, one.altered) for one in later]
+        ids = {number for operators, altered in pairs for number in (*operators, *(before for _, before in altered))}
+        return ids | {*self.ids.values()}
 
     def before(self, number: int) -> list[ProgramRecord]:
         """The programs that were in force before the program in force, which has this number: to these a job can go back.

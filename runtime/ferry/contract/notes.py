@@ -6,7 +6,7 @@ Values, sums and wire forms (JSON). Must never decide which receipts count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -111,11 +111,18 @@ class EpochNotes:
     failed: tuple[int, str] | None = None
     """A program, and why its half that is not written has failed: all further steps of that half are void."""
 
-    def next_epoch(self, late: int, spark: str) -> EpochNotes:
-        """Notes of the next epoch, before it has read anything. `late`: late records of the last step of this epoch."""
-        return replace(
+    def next_epoch(self, late: int, spark: str, live: Container[int] | None = None) -> EpochNotes:
+        """Notes of the next epoch, before it has read anything. `late`: late records of the last step of this epoch.
+
+        `live`: ids of operators whose event times may be needed; None: all.
+        """
+        begun = replace(
             self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=(), ages={}, aside=()
         )
+        if live is None or all(number in live for number in self.maxima):
+            return begun
+        origins = {number: read for number, read in self.origins.items() if number in live}
+        return replace(begun, maxima={n: sides for n, sides in self.maxima.items() if n in live}, origins=origins)
 
     def next_operator(self, late: int) -> EpochNotes:
         """Notes of the next step in the same epoch. `late`: late records of this step."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from ferry.contract.errors import Bug, Fault, Refusal, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Fragment, InstanceId, Step
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
-from ferry.contract.programs import program_at
+from ferry.contract.programs import Programs, program_at
 from ferry.contract.settings import SET_ASIDE, RunSettings
 from ferry.contract.tickets import Right, stage_right
 from ferry.contract.user_code import USER_CODE, line_in, words_of
@@ -98,9 +98,13 @@ class Epochs:
         hook: Hook,
         program: Program,
         versions: Versions,
+        live: Callable[[Programs], Container[int]],
         is_first_epoch: bool = False,
     ) -> None:
-        """The job begins with `program`. `is_first_epoch`: no epoch of it is committed yet, and its sinks are not open."""
+        """The job begins with `program`. `is_first_epoch`: no epoch of it is committed yet, and its sinks are not open.
+
+        `live(programs)`: ids of operators whose event times may be needed.
+        """
         self.settings = settings
         self.spark = spark = program.spark
         self.plan = plan = program.plan
@@ -113,7 +117,7 @@ class Epochs:
         self.idle = threading.Event()
         self.idle.set()
         self._program = program
-        self._versions = versions
+        self._versions, self._live = versions, live
         self._is_open = not is_first_epoch
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
@@ -370,7 +374,8 @@ class Epochs:
         late = self.loop.machine.commits.late
         if step.operator:
             return before.next_operator(late)
-        notes = before.next_epoch(late, self._checkpoint.notes(step.epoch))
+        live = self._live(self.loop.machine.table.programs)
+        notes = before.next_epoch(late, self._checkpoint.notes(step.epoch), live)
         if notes.failed is None or (self.plan.silent and notes.failure(self._program.number)):
             return notes
         return replace(notes, failed=None)

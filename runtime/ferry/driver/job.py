@@ -151,6 +151,7 @@ class Job:
             mine.stage,
             mine.program,
             self._deploys,
+            lambda programs: mine.announcer.catalogue.live(programs),
             is_first_epoch,
         )
         # A tick counts only if it is higher than the ticks in the offsets, which an older driver may have written.

@@ -95,7 +95,8 @@ class Data:
         """memory that may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
         self._directory = directory
-        self._memory_bytes = settings.memory_bytes // len(descriptors)
+        # Copies, and operators before they were altered, have the names of operators that have their state.
+        self._memory_bytes = settings.memory_bytes // len({one.name for one in descriptors})
         self.states = self._open_states(directory, self._memory_bytes)
         saved = self._record.saved
         installed = saved.programs if saved.committed is not None or saved.committing is not None else ()

@@ -86,6 +86,16 @@ def test_flows_of_an_input_that_is_not_read_any_more_are_forgotten() -> None:
     assert released.maxima == EpochNotes.load(COMMITTED[0]).maxima, "notes of the release before name no origins"
 
 
+def test_event_times_of_operators_that_never_come_back_are_forgotten() -> None:
+    """Each altered operator, and each copy of a shadow, has an id of its own: epochs would carry all of them."""
+    notes = EpochNotes()
+    for number in range(5):
+        notes = notes.add(number, [Receipt(1, maxima={0: {"": number}})], [], origins=("a",))
+    later = notes.next_epoch(0, "", {0, 4})
+    assert later.maxima == {n: notes.maxima[n] for n in (0, 4)} and later.origins.keys() == {0, 4}
+    assert notes.next_epoch(0, "").maxima == notes.maxima
+
+
 def test_notes_are_values() -> None:
     KNOWN.add(0, [Receipt(1, maxima={0: {"": 99}, 1: {"": 1}})], ["x"]).next_epoch(1, "y")
     assert KNOWN.dump() == COMMITTED[1]

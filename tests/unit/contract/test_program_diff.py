@@ -12,6 +12,7 @@ from ferry.contract.catalogue import RECORDS_MAX, Catalogue, ProgramRecord, firs
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Side, Window
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry.contract.program_diff import OperatorFate, program_diff
+from ferry.contract.programs import ProgramVersion
 
 SALES = OperatorDescriptor("sales", 0, "aggregate", (("shop", "string"),), Window(10, 10), (Aggregate("n", "count"),))
 MORE = replace(SALES, name="more", index=1)
@@ -34,6 +35,17 @@ def test_operators_are_told_apart_by_name_and_ids_are_never_given_again() -> Non
     back = program_diff(replace(catalogue, operators=diff.operators), diff.ids, [SALES, MORE])
     assert back.ids == (0, 1) and len(back.operators) == 3
     assert fates(back.fates) == {"sales": "returns", "more": "kept", "other": "retired"}
+
+
+def test_ids_that_are_needed_no_more() -> None:
+    """Of operators before they were altered, and of copies that did not go on. A removed operator may return."""
+    every = [SALES, MORE, *(replace(SALES, index=number) for number in (2, 3, 4)), replace(MORE, index=5)]
+    loaded = ProgramRecord(7, (4, 5), (), altered=((4, 3), (5, 1)))
+    catalogue = Catalogue(tuple(every), (loaded,), void=(2, 4, 5))
+    now = (ProgramVersion(6, 90, (3,), ((3, 0),)),)
+    assert catalogue.live(now) == {0, 1, 3, 4, 5}, "what the deploy under way is derived from is needed, too"
+    refused = replace(catalogue, programs=(replace(loaded, refused="it fails"),))
+    assert refused.live(now) == {0, 1, 3} and refused.live((now[0]._replace(altered=()),)) == {1, 3}
 
 
 def test_the_operator_of_a_pipeline_without_operators_has_no_windows_to_fire() -> None:

@@ -53,6 +53,7 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
         (tmp_path / f"offsets/{epoch}").write_text(f'v1\n{{}}\n{{"a":{epoch}}}')
     posted: list[Ingested] = []
     epochs: Any = object.__new__(Epochs)
+    epochs._live = lambda programs: None
     epochs.loop = SimpleNamespace(
         machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0), table=TABLE), post=posted.append
     )
@@ -82,6 +83,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
 
     monkeypatch.setattr("ferry.driver.reading.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
+    epochs._live = lambda programs: None
     epochs._root, epochs._loops, epochs.spark = Right.root("secret"), None, None
     epochs._program = SimpleNamespace(works=[None], number=1)
     epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0, [])
@@ -128,6 +130,7 @@ class _Driver:
         self.folder = folder
         self.posted: list[Ingested] = []
         self.epochs: Any = object.__new__(Epochs)
+        self.epochs._live = lambda programs: None
         machine = SimpleNamespace(generation=1, commits=SimpleNamespace(late=0), table=TABLE)
         self.epochs.loop = SimpleNamespace(machine=machine, post=self.posted.append)
         self.epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
@@ -277,6 +280,7 @@ def test_too_many_flows_are_refused_with_the_name_of_the_operator(tmp_path: Path
 def test_an_ingest_that_fails_is_an_attempt_and_no_run() -> None:
     said: list[str] = []
     epochs: Any = object.__new__(Epochs)
+    epochs._live = lambda programs: None
     epochs._patience = SimpleNamespace(failed=lambda what, at_once: said.append(what))
     epochs.loop = SimpleNamespace(post=lambda event: None)
     epochs._ingest_failed(StartIngest(Step(4, 0), 2, (), (), b""), "no task was there")
@@ -332,6 +336,7 @@ def test_the_first_epoch_of_a_program_opens_its_sinks_also_in_a_driver_that_begi
 
     for is_first_epoch in (False, True):
         epochs: Any = object.__new__(Epochs)
+        epochs._live = lambda programs: None
         epochs.spark, epochs._program, epochs._is_open = None, program, not is_first_epoch
         epochs._versions, epochs._poison = SimpleNamespace(version=version), followed
         epochs.publisher = followed

@@ -120,6 +120,14 @@ def test_records_are_counted_as_they_come_not_as_rows_that_tasks_made_of_them(tm
     assert told.received[told.vnodes.index(hot)] == told.computed[told.vnodes.index(hot)] + 1000
 
 
+def test_altered_operators_and_copies_take_no_memory_from_the_others(tmp_path: Path) -> None:
+    """A job may have had hundreds of them."""
+    every = [replace(DESCRIPTOR, index=number) for number in range(5)]
+    settings = settings_of(tmp_path)
+    made = Data(settings, ME, tmp_path, every, lambda *a: None, lambda *a: True)
+    assert made._memory_bytes == settings.memory_bytes
+
+
 def test_states_of_processes_are_told_what_is_held_whole_and_of_which_timers_the_clock_is(tmp_path: Path) -> None:
     key, inputs = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64()), ("text", pa.string())])
     process = OperatorDescriptor(
