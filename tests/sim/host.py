@@ -153,6 +153,8 @@ class Host:
 
     def take(self, event: core.Event, origin: str = "", body: Any = None) -> None:
         if type(event) is m.LoadProgram:
+            if event.given_up:
+                return
             self.world.after(self.world.programs.randint(1, 60), self.load_program, event.number, self.life)
             return
         if self.stands_until and self.stands:

@@ -305,6 +305,8 @@ class LoadProgram:
     number: int
     program: bytes
     """In the form of `contract.program_load`."""
+    given_up: bool = False
+    """It will not be deployed: derive no state for it any more."""
 
 
 @record

@@ -29,6 +29,8 @@ from ferry.system import program_texts, user_module
 
 log = logging.getLogger("ferry.sidecar")
 
+GIVEN_UP = "it is given up"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedProgram:
@@ -95,7 +97,9 @@ class ProgramLoader:
 
     def load(self, request: m.LoadProgram) -> None:
         """Begin to load a program; returns at once. A repeated request gets the same answer."""
-        if request.number not in self._outcomes:
+        if request.given_up:
+            self._put(LoadedProgram(request.number, None, GIVEN_UP))
+        elif self._outcomes.get(request.number, GIVEN_UP) == GIVEN_UP:
             self._outcomes[request.number] = None
             threading.Thread(target=self._load, args=(request,), name="load-program", daemon=True).start()
         elif (error := self._outcomes[request.number]) is not None:
@@ -124,6 +128,13 @@ class ProgramLoader:
 
     def loaded(self, event: LoadedProgram) -> m.ProgramLoaded | None:
         """On the loop: open the states of new operators. Returns the answer to the driver; None: it comes from `derived`."""
+        if event.error == GIVEN_UP:
+            self._outcomes[event.number] = GIVEN_UP
+            if self._deriving == event.number:
+                self._deriving = None
+                self._data.altering.begin(())
+        if self._outcomes.get(event.number) == GIVEN_UP:
+            return None
         self._outcomes[event.number] = event.error
         if event.catalogue is not None and not event.error:
             self._data.add(event.catalogue)

@@ -64,6 +64,15 @@ def test_a_program_is_in_force_from_the_epoch_after_all_have_loaded_it() -> None
     assert (results[0].attempt, results[0].high, results[1].high) == (one.driver.attempts.attempt, 20, 20)
 
 
+def test_instances_are_told_of_a_program_that_is_given_up_if_they_derive_state_for_it() -> None:
+    for altered, told in (((), False), (((1, 0),), True)):
+        one = top()
+        one.tell(replace(DEPLOY, operators=(1,), altered=altered))
+        one.tell(c.Withdraw(2))
+        ends = [x for x in one.done if isinstance(x, tuple) and x[1] == m.LoadProgram(2, b"", given_up=True)]
+        assert [to for to, _ in ends] == ([A, B] if told else [])
+
+
 def test_the_operators_that_stay_go_on_where_they_were() -> None:
     one = top()
     one.tell(DEPLOY)

@@ -86,6 +86,37 @@ def test_why_a_program_cannot_be_loaded_is_the_answer_and_nothing_changes(
     assert rig.load(3).error == "the request has no program 3"
 
 
+ALTERED = first_catalogue([COUNTS]).with_program(
+    ProgramRecord(3, (1,), (replace(COUNTS, aggregates=(Aggregate("n", "count"), Aggregate("m", "max", "x"))),), altered=((1, 0),)),
+    (COUNTS, replace(COUNTS, index=1, aggregates=(Aggregate("n", "count"), Aggregate("m", "max", "x")))),
+)  # fmt: skip
+
+
+def test_a_program_that_is_given_up_is_derived_no_more(rig: Rig) -> None:
+    """Else every delta would be derived and kept twice, by each instance, until another program is loaded."""
+    request = m.LoadProgram(3, ALTERED.dump().encode())
+
+    def heard() -> LoadedProgram:
+        deadline = time.monotonic() + 30
+        while not rig.heard:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return rig.heard.pop()
+
+    rig.loader.load(request)
+    assert rig.loader.loaded(heard()) is None and rig.data.altering.left_out == {1}
+    rig.loader.load(m.LoadProgram(3, b"", given_up=True))
+    assert rig.loader.loaded(heard()) is None and rig.data.altering.left_out == set()
+    assert rig.loader.derived() is None
+    rig.loader.load(request)
+    late = heard()
+    rig.loader.load(m.LoadProgram(3, b"", given_up=True))
+    assert rig.loader.loaded(heard()) is None and rig.loader.loaded(late) is None
+    assert rig.data.altering.left_out == set(), "it was still being loaded"
+    rig.loader.load(request)
+    assert rig.loader.loaded(heard()) is None and rig.data.altering.left_out == {1}, "a new driver deploys it again"
+
+
 def test_a_table_that_names_an_unknown_program_is_looked_up(rig: Rig) -> None:
     """Its driver died after the journal had it, and before this instance had loaded it."""
     table = (*first_program(1), ProgramVersion(2, 7, (1, 0)))

@@ -144,6 +144,8 @@ class Deploying:
     def _refuse(self, why: str) -> None:
         assert self.wanted is not None
         self._driver.do(Deployed(self.wanted.number, why))
+        for i in self._members.alive if self.wanted.altered else ():
+            self._driver.send(i, m.LoadProgram(self.wanted.number, b"", given_up=True))
         self.wanted = None
 
     # ---- the switch
