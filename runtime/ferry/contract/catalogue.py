@@ -224,7 +224,8 @@ class Catalogue:
     @property
     def ids(self) -> dict[str, int]:
         """By name of an operator: its id; of an operator that was altered its last one."""
-        return {one.name: number for number, one in enumerate(self.operators) if number not in self.void}
+        void = frozenset(self.void)
+        return {one.name: number for number, one in enumerate(self.operators) if number not in void}
 
     def live(self, programs: Programs) -> set[int]:
         """Ids whose event times a later epoch may need. `programs`: of the table.
