@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferry.system import built_apart
 from ferry_operator.job import spec
 from ferry_operator.local import check
 
@@ -51,6 +56,40 @@ def test_a_program_that_does_not_return_is_told_with_its_statement(
     program = f"import time\n\ndef sources(spark, args):\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
     text = refused(tmp_path, program + "\n\ndef pipeline(streams, args): ...\n")
     assert "have not returned within 120 s (broken.py:" in text and "in sources" in text, text
+
+
+def test_of_much_output_only_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    program = f"""
+import os, pathlib
+for _ in range(400):
+    print("x" * 99_999)
+files = [one for one in pathlib.Path({str(tmp_path / "temporary")!r}).rglob("*") if one.is_file()]
+print(f"its output fills {{sum(one.stat().st_size for one in files) >> 20}} MiB of the disk", flush=True)
+os._exit(3)
+"""
+    tracemalloc.start()
+    try:
+        text = refused(tmp_path, program)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "ended with code 3: its output fills 0 MiB of the disk" in text, text[-500:]
+    assert peak < 16 << 20, peak
+
+
+def test_a_process_that_the_program_leaves_behind_does_not_delay_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(built_apart, "DRAIN_SECONDS", 0.2)
+    program = (
+        "import os, subprocess\nleft = subprocess.Popen(['sleep', '60'])\nprint(left.pid, flush=True)\nos._exit(4)\n"
+    )
+    begun = time.monotonic()
+    text = refused(tmp_path, program)
+    os.kill(int(text.rpartition(" ")[2]), signal.SIGKILL)  # It runs still.
+    assert "ended with code 4" in text and time.monotonic() < begun + 45, text
 
 
 def test_whoever_is_interrupted_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
