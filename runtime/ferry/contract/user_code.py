@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import takewhile
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -109,9 +109,9 @@ def where(error: BaseException) -> str:
     return _place(traceback.extract_tb(error.__traceback__))
 
 
-def here() -> str:
-    """Place of the user's innermost statement that runs now; empty: no such statement runs."""
-    return _place(traceback.extract_stack())
+def here(frame: FrameType | None = None) -> str:
+    """Place of the user's innermost statement that runs now, or in this frame; empty: no such statement runs."""
+    return _place(traceback.extract_stack(frame))
 
 
 def line_of_crash(log: Sequence[str]) -> str | None:

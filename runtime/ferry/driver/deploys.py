@@ -26,7 +26,7 @@ from ferry.coordinator.driver_metrics import EpochRecord
 from ferry.driver import exits
 from ferry.driver import program_list as listing
 from ferry.driver.beside import both, comparison_in
-from ferry.driver.building import built, journaled
+from ferry.driver.building import built, in_time, journaled
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.expectations import Violation
@@ -299,7 +299,7 @@ class Deploys:
 
     def _load(self, record: ProgramRecord) -> None:
         """Load a program here and in tasks, then have the coordinator deploy it."""
-        program = self._programs[record.number] = self._built(record)
+        program = self._programs[record.number] = in_time(lambda: self._built(record))
         if program.loops is not None:
             self._phase = "waiting for the first epoch of the program before"
             while program.loops.others(self._in_force.number) and self._withdrawn != record.number:

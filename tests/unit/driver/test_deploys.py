@@ -21,7 +21,7 @@ from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.results import NO_RESULT
 from ferry.contract.watermarks import FlowClock
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
-from ferry.driver import opening, taking_back
+from ferry.driver import building, opening, taking_back
 from ferry.driver.deploys import Deploys
 from ferry.protocol import coordinator as core
 from tests.unit.sidecar.test_data import settings_of
@@ -441,3 +441,41 @@ def test_no_rollback_goes_on_with_a_kept_half_whose_code_has_failed(rig: Rig) ->
     again = rig.deploys.rollback(None)
     rig.until(lambda: "lacks epochs" in rig.announcer.catalogue.program(again).refused)
     assert rig.posted[-1] == withdrawn, "it was not loaded"
+
+
+def test_a_program_that_does_not_return_in_the_driver_is_refused_and_the_next_one_is_deployed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, ended = threading.Event(), threading.Event()
+
+    def built(record: ProgramRecord) -> Any:
+        if record.file == "hangs.py":
+            answers.wait()  # for a registry of schemas
+            ended.set()
+        return Program(record.number, plan_of(record.descriptors))
+
+    monkeypatch.setattr(rig.deploys, "_built", built)
+    monkeypatch.setattr(building, "CHECK_SECONDS", 0.2)
+    rig.deploys.request(DeployRequest(file="hangs.py"))
+    rig.until(lambda: rig.states()[2] == "refused")
+    why = rig.recorded[-1].program(2).refused
+    assert "but not in the driver within 0.2 s (test_deploys.py:" in why and "in built: " in why, why
+    assert rig.posted == []
+    answers.set()
+    assert ended.wait(10)
+    monkeypatch.setattr(building, "CHECK_SECONDS", 10)
+    rig.deploys.request(DeployRequest(file="v3.py"))
+    rig.until(lambda: rig.posted)
+    assert [order.number for order in rig.posted] == [3]
+
+
+def test_an_error_of_a_build_in_the_driver_is_the_reason_of_the_refusal(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(record: ProgramRecord) -> Any:
+        raise TimeoutError("the registry does not answer")
+
+    monkeypatch.setattr(rig.deploys, "_built", built)
+    rig.deploys.request(DeployRequest(file="v2.py"))
+    rig.until(lambda: rig.states()[2] == "refused")
+    assert rig.recorded[-1].program(2).refused.endswith("the registry does not answer")
