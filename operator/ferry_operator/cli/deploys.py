@@ -128,6 +128,8 @@ def deploy(
         give_way()
         local = deploys = LocalDeploys(Path(target.entry.directory))
         fates, request = _patiently(job, lambda: local.compared(file, change, wait), deadline)
+        if (file is not None or not sets) and (known := _patiently(job, lambda: local.known_text(request), deadline)):
+            say(f"{job}: {known}")
         size = local.state_bytes() if check else None
         begin = partial(local.deploy, {**request, "at": at_epoch, **more})
     else:

@@ -25,6 +25,8 @@ Document = dict[str, Any]
 IN_FORCE = ("in force", "first epoch")
 """States of the program that the next epoch has; in its first epoch it may still be taken back."""
 
+NOT_READ_AGAIN = "files that it reads at import are not read again by a process that has imported it"
+
 
 class JobEnded(FerryError):
     """The run has ended: no driver will answer."""
@@ -76,6 +78,18 @@ class LocalDeploys:
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
         diff = program_diff(catalogue, answer["inForce"], operators)
         return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}
+
+    def known_text(self, request: Document) -> str:
+        """A sentence if a program of the run has the files of this request; else empty. Raises Unreachable.
+
+        Processes of the run have imported them, and files of data that they read may have changed since.
+        """
+        same = [one for one in self.programs() if one["folder"] and one["folder"] == request["folder"]]
+        equal = [one for one in same if one["arguments"] == request["arguments"]]
+        if not same:
+            return ""
+        what = "the text and the arguments are those" if equal else "the text is that"
+        return f"{what} of program {(equal or same)[0]['number']}: {NOT_READ_AGAIN}"
 
     def state_bytes(self) -> int:
         """Bytes of all state as its leaders have it, without replicas. Raises DriverRefuses, Unreachable."""

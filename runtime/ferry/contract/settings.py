@@ -140,7 +140,7 @@ class RunSettings:
 
     @property
     def started_with(self) -> str:
-        """Identifies the program of these settings, with its arguments: the same text has the same folder."""
+        """Identifies the program of these settings, with its arguments: the same files have the same folder."""
         return json.dumps([self.pipeline_module, self.pipeline_file, self.program, self.pipeline_args], sort_keys=True)
 
     @property

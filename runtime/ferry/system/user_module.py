@@ -54,6 +54,9 @@ class CopiedFile:
 class ProgramCopy:
     """The copy of a program in one folder, which has the program's hash as its name.
 
+    Of a text that travels the hash is the text's alone. Of the user's files also their paths count: a file with the same
+    text in another folder may read other data beside it.
+
     Example:
         >>> ProgramCopy.of("run/programs/0123456789ab").install()
     """
@@ -68,8 +71,17 @@ class ProgramCopy:
 
     @staticmethod
     def write(top: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> Path:
-        """Write a program below this folder, unless the same program is there. Returns its folder. Raises OSError."""
-        folder = top / hash_of((file.module, text) for file, text in texts)
+        """Write a program of the user's files below this folder, unless the same one is there.
+
+        Returns its folder. Raises OSError.
+        """
+        return ProgramCopy._write(
+            top / hash_of((f"{file.module or ''} {file.path}", text) for file, text in texts), texts
+        )
+
+    @staticmethod
+    def _write(folder: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> Path:
+        top = folder.parent
         if (folder / MODULES).exists():
             return folder
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +101,7 @@ class ProgramCopy:
     @staticmethod
     def write_text(top: Path, file: str, text: bytes) -> Path:
         """Write a program of one text below this folder; `file` names it in messages. Returns its folder. Raises OSError."""
-        return ProgramCopy.write(top, [(CopiedFile(None, file, "pipeline.py"), text)])
+        return ProgramCopy._write(top / hash_of([(None, text)]), [(CopiedFile(None, file, "pipeline.py"), text)])
 
     def archive(self) -> Path:
         """The copy in one file, beside its folder, for tasks on other hosts. Raises OSError."""

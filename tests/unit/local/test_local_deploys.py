@@ -62,3 +62,20 @@ def test_a_command_ends_when_the_job_has_ended(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(JobEnded, match="has ended"):
         deploys.programs()
+
+
+def test_a_text_that_the_run_has_imported_already_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_of(tmp_path).write()
+    deploys = LocalDeploys(tmp_path)
+    listed = [
+        {"number": 3, "module": None, "file": "/v2/a.py", "folder": "/c", "arguments": {"n": 1}},
+        {"number": 2, "module": None, "file": "/v1/a.py", "folder": "/b", "arguments": {"n": 2}},
+        {"number": 1, "module": None, "file": "/v1/a.py", "folder": "/b", "arguments": {"n": 1}},
+    ]
+    monkeypatch.setattr(deploys, "_call", lambda *_: listed)
+    request = {"module": None, "file": "/v1/a.py", "folder": "/b", "arguments": {"n": 1}}
+    again = "files that it reads at import are not read again by a process that has imported it"
+    assert deploys.known_text(request) == f"the text and the arguments are those of program 1: {again}"
+    assert deploys.known_text({**request, "arguments": {}}) == f"the text is that of program 2: {again}"
+    assert deploys.known_text({**request, "folder": "/d"}) == ""
+    assert deploys.known_text({**request, "folder": None}) == ""

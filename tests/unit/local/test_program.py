@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.program_text import without_text
 from ferry.contract.run_directory import PROGRAMS
 from ferry.process.classes import class_of
 from ferry.system import user_module
@@ -185,6 +187,32 @@ def test_two_programs_of_one_process_share_no_module(folder: Path) -> None:
         [sys.executable, "-P", "-c", TASK, copies[0], pickled], cwd=folder, capture_output=True, text=True
     )
     assert task.stdout == "[('oldold', False, 'old'), ('newnew', False, 'new')]\n", task.stderr
+
+
+def test_the_same_text_in_another_folder_reads_the_files_beside_it(folder: Path) -> None:
+    """Also the text of a module beside the pipeline. The names of classes differ in the hash alone, as after an edit."""
+    (folder / "user" / "job.py").write_text("import helper\nDATA = helper.DATA\nclass Rate: pass\n")
+    read = "from pathlib import Path\nDATA = (Path(__file__).parent / 'rate.json').read_text()\n"
+    (folder / "user" / "helper.py").write_text(read)
+    (folder / "user" / "rate.json").write_text("1")
+    shutil.copytree(folder / "user", folder / "v2")
+    (folder / "v2" / "rate.json").write_text("2")
+    copies = [
+        (str(place / "job.py"), program.copy(None, str(place / "job.py"), folder / "run"))
+        for place in (folder / "user", folder / "v2", folder / "user")
+    ]
+    assert copies[0] == copies[2] and len(list((folder / "run" / PROGRAMS).iterdir())) == 2
+    code = (
+        "import json, sys\nfrom ferry.system import user_module\n"
+        "made = [user_module.load(None, *one) for one in json.loads(sys.argv[1])]\n"
+        "print(json.dumps([[one.DATA, one.__file__, one.Rate.__module__] for one in made]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, json.dumps(copies)], cwd=folder, capture_output=True, text=True
+    )
+    shown = json.loads(done.stdout) if done.returncode == 0 else done.stderr
+    assert [one[:2] for one in shown] == [["1", copies[0][0]], ["2", copies[1][0]], ["1", copies[0][0]]]
+    assert len({one[2] for one in shown}) == 2 and {without_text(f"{one[2]}:Rate") for one in shown} == {":Rate"}
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
