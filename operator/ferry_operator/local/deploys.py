@@ -58,12 +58,14 @@ class LocalDeploys:
     ) -> tuple[list[OperatorFate], Document]:
         """The fate of each operator, and the request that deploys the program. Raises SpecRefused, Unreachable.
 
+        The driver refuses the request if another program is in force by then than the one compared with.
+
         `file`: the program; None: the text of the program in force.
         `change` returns the arguments of the program from the present arguments. `wait`: seconds that the user waits.
         """
+        now = self._now()  # Before its operators: the request is of this program, or of none.
         answer = self._call("GET", "catalogue", "for its operators")
         catalogue = Catalogue.load(answer["catalogue"])
-        now = self._now()
         arguments = change(dict(now["arguments"]))
         module, path, folder = now["module"], now["file"], now["folder"]
         if file is not None:
@@ -77,7 +79,8 @@ class LocalDeploys:
             raise SpecRefused(changed)
         operators = [OperatorDescriptor.from_wire(one) for one in checked.operators]
         diff = program_diff(catalogue, answer["inForce"], operators)
-        return list(diff.fates), {"module": module, "file": path, "folder": folder, "arguments": arguments}
+        request = {"module": module, "file": path, "folder": folder, "arguments": arguments, "base": now["number"]}
+        return list(diff.fates), request
 
     def known_text(self, request: Document) -> str:
         """A sentence if a program of the run has the files of this request; else empty. Raises Unreachable.

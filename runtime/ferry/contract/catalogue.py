@@ -204,6 +204,8 @@ class DeployRequest:
     """See `ProgramRecord`."""
     rewind: bool = False
     """Go back to the newest checkpoint before the program in force, which has to be of this program."""
+    base: int = 0
+    """The program that the user looked at: if another one is in force, the request is refused. 0: no matter which one is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ class DeployBody(BaseModel):
     """seconds"""
     slower: Annotated[float, Field(ge=0, le=1_000_000)] = SLOWER
     rewind: bool = False
+    base: Annotated[int, Field(ge=0)] = 0
+    """the program that the user looked at; 0: no matter which one is in force"""
 
 
 class RollbackBody(BaseModel):

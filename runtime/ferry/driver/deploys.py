@@ -171,8 +171,8 @@ class Deploys:
         """
         self._require_started()
         record, other = self._record(request), self._under_way
-        same = other is not None and listing.asks_the_same(record, other)
-        return other.number if other is not None and same else self._requested(record, request.rewind)
+        number = listing.answered(record, request.base, other, self._in_force.number, self._life.announcer.catalogue)
+        return number or self._requested(record, request.rewind)
 
     def _requested(self, record: ProgramRecord, rewinds: bool = False) -> int:
         listing.require_alone(self._now)

@@ -205,6 +205,29 @@ def asks_the_same(record: ProgramRecord, other: ProgramRecord) -> bool:
     return bool(REQUESTED(record) == REQUESTED(other))
 
 
+def answered(record: ProgramRecord, base: int, other: ProgramRecord | None, now: int, catalogue: Catalogue) -> int:
+    """The program that was deployed for an equal request, whose answer was lost; 0: there is none.
+
+    `base`: the program that the user looked at, 0: any; `other`: the deploy under way, which was looked up before `now`, the
+    program in force. Raises Refusal if another program than `base` is in force, or may be at any moment.
+    """
+    if other is not None and asks_the_same(record, other):
+        return other.number
+    present, seen = catalogue.program(now), catalogue.program(base)
+    if not base or present is None:
+        return 0
+    besides = [one.beside and one.beside[1:] for one in (record, present)]
+    if (present.base, present.identity) == (base, record.identity) and besides[0] == besides[1]:
+        return now
+    if present.beside is not None:
+        return 0
+    if other is not None:
+        raise in_the_way(other, record)
+    if (base if seen is None else seen.settles or base) != (present.settles or now):
+        raise Refusal(f"program {now} is in force since the look at program {base}: deploy again, to change that one")
+    return 0
+
+
 def require_alone(now: ProgramRecord | None) -> None:
     """Raises Refusal if the program in force runs beside another one."""
     if now is not None and now.beside is not None:

@@ -14,6 +14,7 @@ import prometheus_client as prom
 import pytest
 
 from ferry.contract import messages as m
+from ferry.contract.catalogue import DeployRequest
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.errors import Unreachable
 from ferry.contract.limits import HANG_SECONDS
@@ -190,3 +191,24 @@ def test_a_program_in_force_is_a_metric_of_its_own(tmp_path: Path) -> None:
     assert 'ferry_program_fired_rows_total{program="5"} 30.0' in shown
     metrics.finish_epoch(EpochRecord(9, 1.0, 1.5, 40, 30, 2, 1), 1, 0, program=6)
     assert 'epochs_total{program="2"}' not in prom.generate_latest(registry).decode(), "only the newest programs"
+
+
+def test_a_deploy_names_the_program_that_the_user_looked_at() -> None:
+    """Without it, as from an older command or from the operator, any program may be in force."""
+    asked: list[DeployRequest] = []
+
+    def request(one: DeployRequest) -> int:
+        asked.append(one)
+        return 4
+
+    loop: Any = SimpleNamespace(machine=MACHINE, post=lambda _: None)
+    deploys: Any = SimpleNamespace(request=request)
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None, deploys=deploys)
+
+    async def ask(**more: int) -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+            headers = {"Authorization": "Bearer secret"}
+            return (await client.put("/program", json={"file": "a.py", **more}, headers=headers)).status_code
+
+    assert [asyncio.run(ask(**more)) for more in ({}, {"base": 3}, {"base": -1})] == [202, 202, 422]
+    assert [one.base for one in asked] == [0, 3]

@@ -210,3 +210,32 @@ def test_a_deploy_during_which_the_job_ends_is_not_refused(tmp_path: Path, monke
     for thread in [one for one in threading.enumerate() if one.name == "deploy"]:
         thread.join(10)
     assert rig.life.loop.ending.is_set() and told == [] and rig.announcer.catalogue.wanted.number == 2
+
+
+def test_a_look_at_another_program_undoes_no_newer_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two terminals look at program 1, and the program of the first one is in force before the second one asks."""
+    rig = Rig(tmp_path, monkeypatch)
+    mine = DeployRequest(file="v2.py", base=1)
+    assert rig.deploys.request(mine) == 2
+    rig.until(lambda: rig.posted)
+    with pytest.raises(Refusal, match=r"program 2 is being deployed since \d+ s"):
+        rig.deploys.request(DeployRequest(arguments={"n": 5}, base=1))
+    rig.in_force(2, 7)
+    with pytest.raises(Refusal, match=r"program 2 is in force since the look at program 1: deploy again"):
+        rig.deploys.request(DeployRequest(file="job.py", arguments={"n": 5}, base=1))
+    assert len(rig.posted) == 1 and rig.deploys._under_way is None
+    assert rig.deploys.request(mine) == 2, "its answer was lost"
+    assert rig.deploys.request(DeployRequest(file="v3.py", base=2)) == 3
+
+
+@pytest.mark.parametrize("base", [0, 2, 3])
+def test_a_program_that_goes_on_alone_is_the_program_that_a_user_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: int
+) -> None:
+    rig = retiring(tmp_path, monkeypatch)
+    rig.ends(6, FIRED)
+    rig.until(lambda: rig.posted)
+    rig.in_force(3, 8)
+    with pytest.raises(Refusal, match="program 3 is in force since the look at program 1"):
+        rig.deploys.request(DeployRequest(file="v4.py", base=1))
+    assert rig.deploys.request(DeployRequest(file="v4.py", base=base)) == 4

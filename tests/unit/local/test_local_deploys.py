@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.catalogue import first_catalogue
 from ferry.contract.errors import Unreachable
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.timeline import TIMELINE
+from ferry_operator.local.check import Checked
 from ferry_operator.local.deploys import JobEnded, LocalDeploys
 from tests.unit.sidecar.test_data import settings_of
 
@@ -79,3 +81,22 @@ def test_a_text_that_the_run_has_imported_already_is_told(tmp_path: Path, monkey
     assert deploys.known_text({**request, "arguments": {}}) == f"the text is that of program 2: {again}"
     assert deploys.known_text({**request, "folder": "/d"}) == ""
     assert deploys.known_text({**request, "folder": None}) == ""
+
+
+def test_a_request_names_the_program_that_it_was_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments of that program and operators of a newer one: the driver refuses such a request."""
+    settings_of(tmp_path).write()
+    deploys, catalogue = LocalDeploys(tmp_path), first_catalogue([], file="a.py", folder="/a", arguments={"n": 1})
+    first = {"number": 1, "state": "in force", **dict.fromkeys(("module", "folder")), "file": "a.py", "arguments": {}}
+    listed = [first]
+
+    def call(method: str, path: str, *_: object) -> Any:
+        if path == "programs":
+            return listed
+        listed[:] = [{**first, "number": 2, "arguments": {"n": 2}}]  # Another terminal deploys.
+        return {"catalogue": catalogue.dump(), "inForce": []}
+
+    monkeypatch.setattr(deploys, "_call", call)
+    monkeypatch.setattr("ferry_operator.local.check.deployable", lambda *_: Checked(operators=[], sources=[]))
+    _, request = deploys.compared(None, lambda arguments: {**arguments, "m": 3}, 1.0)
+    assert (request["base"], request["arguments"]) == (1, {"m": 3})
