@@ -11,7 +11,7 @@ import pytest
 
 from ferry.contract.catalogue import Beside, Catalogue, ProgramRecord, first_catalogue
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.journals import packed as packed_table
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.program_diff import OperatorFate
@@ -195,6 +195,59 @@ def test_a_rollback_gives_up_a_deploy_that_is_checked(rig: Rig, tmp_path: Path) 
     rig.api.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.nbq5", "configMap": None}}})
     rig.has(3, module="jobs.nbq5", arguments={"least": 9}, refused="no")
     assert rig.deploys.rolled_back(None).identity == rig.catalogue.programs[0].identity, "the deploy is answered"
+
+
+@pytest.mark.parametrize("other", [{"pipeline": {"args": {"least": 9}}}, {"deploy": {"keep": "10m"}}])
+def test_a_change_by_a_colleague_is_not_overwritten(rig: Rig, other: dict[str, Any]) -> None:
+    """A deploy that waits for its answer wrote the spec again every second, and so undid an apply or a rollback."""
+    wanted = rig.deploys.request(None, least)
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(wanted)
+    rig.api.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(wanted)
+    rig.api.api.edit(JOBS, "nbq5", {"spec": other})
+    with pytest.raises(Fault, match="the spec was changed meanwhile"):
+        rig.deploys.deploy(wanted)
+    assert len(rig.api.written) == 1
+    rig.has(2, 5, module="jobs.nbq5", arguments={"least": 3})
+    assert rig.deploys.deploy(wanted) == 2, "it was in force before"
+
+
+def test_a_look_at_an_older_spec_undoes_no_newer_one(rig: Rig) -> None:
+    rig.has(2, 5, module="jobs.nbq5", arguments={"least": 3})
+    deploy, rollback = rig.deploys.request(None, lambda arguments: {"most": 4}), rig.deploys.rolled_back(1)
+    rig.api.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"args": {"least": 9}}}})
+    for wanted in (deploy, rollback):
+        with pytest.raises(Refusal, match="the spec was changed meanwhile"):
+            rig.deploys.deploy(wanted)
+    assert not rig.api.written
+
+
+def test_a_number_is_compared_as_the_api_server_has_it(rig: Rig) -> None:
+    """It has 1 for 1.0, and the identities of the two differ."""
+    wanted = rig.deploys.request(None, lambda arguments: {"rate": 1.0, "many": 1e30, "long": 10**20})
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(wanted)
+    rig.has(2, 5, module="jobs.nbq5", arguments=dict(rig.pipeline["args"]))
+    assert repr(rig.pipeline["args"]["rate"]) == "1" and rig.deploys.deploy(wanted) == 2
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(rig.deploys.request(None, lambda arguments: {"rate": True}))
+    assert rig.pipeline["args"] == {"rate": True} and rig.pipeline["args"]["rate"] is True
+
+
+def test_no_argument_becomes_null_by_a_patch(rig: Rig) -> None:
+    """A merge patch removes it, and no program of the driver would be the program of the spec."""
+    with pytest.raises(SpecRefused, match=r"spec\.pipeline\.args\.most: null cannot be written to a cluster"):
+        rig.deploys.request(None, lambda arguments: {"most": None})
+    rig.has(2, 5, module="jobs.nbq5", arguments={"most": None})
+    rig.has(3, 9, module="jobs.nbq5", arguments={"most": 4})
+    with pytest.raises(SpecRefused, match=r"spec\.pipeline\.args\.most: null"):
+        rig.deploys.rolled_back(None)
+    rig.pipeline["args"] = {"most": None}  # As the job was created.
+    with pytest.raises(Unreachable):
+        rig.deploys.deploy(rig.deploys.request(None, least))
+    assert rig.pipeline["args"] == {"most": None, "least": 3}
 
 
 def test_one_text_under_two_names_is_one_configmap(rig: Rig, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ the spec, and the spec always names the program that the job should have. The ou
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 from ferry.contract import journals
 from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.program_diff import OperatorFate, program_diff
 from ferry.contract.program_text import identity, unpacked
 from ferry.contract.programs import ProgramVersion, first_program
@@ -74,10 +75,22 @@ class Request:
     """A program that the spec is to name."""
 
     pipeline: Document
-    """merge patch of `spec.pipeline`"""
-    identity: str
+    """fields of `spec.pipeline`; None: without this field"""
+    place: tuple[str | None, str | None, str]
+    """module, file, hash of a text that travels"""
+    before: Document
+    """`spec.pipeline` as the user saw it"""
     file: str | None = None
     text: Text | None = None
+
+    @property
+    def identity(self) -> str:
+        """Of the program."""
+        return self.identity_with(self.pipeline["args"])
+
+    def identity_with(self, arguments: Document) -> str:
+        """Of the program with its arguments as the API server has them: it writes 1.0 as 1."""
+        return identity(*self.place, arguments)
 
 
 class RemoteDeploys:
@@ -85,6 +98,8 @@ class RemoteDeploys:
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job
+        self._written: tuple[Request, Document, Doc] | None = None
+        """The last request with its `spec.deploy`, and the StreamJob after its write."""
 
     def programs(self) -> list[Document]:
         """All programs that the journal has, the newest first. Raises Unreachable, Refusal."""
@@ -99,16 +114,16 @@ class RemoteDeploys:
         """The program of this file, or of the spec, with changed arguments. Raises SpecRefused for a bad text."""
         pipeline = self._job.object()["spec"]["pipeline"]
         arguments = change(dict(pipeline.get("args") or {}))
+        _require_no_null(arguments, pipeline)
         if file is None:
             source, module, path = pipeline.get("configMap"), pipeline.get("module"), pipeline.get("file")
             text = None if source is None else Text.of(self._text(source))
-            mine = identity(module, path, text.hash if text is not None else "", arguments)
-            return Request({"args": arguments}, mine)
+            return Request({"args": arguments}, (module, path, text.hash if text is not None else ""), pipeline)
         try:
             text = Text.of(file.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecRefused(f"{file}: {error}") from None
-        return self._of_text(file.name, text, arguments)
+        return self._of_text(file.name, text, arguments, pipeline)
 
     def fates(self, request: Request) -> list[OperatorFate]:
         """Build the program on this machine; the fate of each operator. Raises SpecRefused, Unreachable."""
@@ -135,33 +150,48 @@ class RemoteDeploys:
     def deploy(self, request: Request, how: Document | None = None) -> int:
         """Have the spec name the program; its number. May be repeated. Raises Unreachable until the driver has it.
 
-        `how`: `spec.deploy`. Raises SpecRefused for one that is invalid, and Refusal if the cluster does not know it.
+        Only the first call writes: later ones raise Fault if the spec was changed since, for example by a rollback.
+        `how`: `spec.deploy`. Raises SpecRefused for one that is invalid, and Refusal if the cluster does not know it, or if
+        the program of the spec is not the one any more that the user saw.
         """
         how = how or {}
         wanted = _deploy_of(how)
-        if how:
-            self._require(how)
-        if request.text is not None:
-            self._keep(request.pipeline["configMap"], request.text)
-        self._job.edit(lambda job: _patch(job, request, how))
-        known, nonce = self._known(), self._job.object()["spec"].get("restartNonce")
+        if self._written is None or self._written[:2] != (request, how):
+            self._written = (request, how, self._write(request, how))
+        written = self._written[2]
+        known, job = self._known(), self._job.object()
         newest, now = known.catalogue.programs[-1], known.record
         shadow = known.catalogue.shadow_before(now)
-        mine = (request.identity, attempt(nonce, wanted))
+        name = request.identity_with(written["spec"]["pipeline"].get("args") or {})
+        mine = (name, attempt(job["spec"].get("restartNonce"), wanted))
         if (newest.identity, newest.attempt) == mine and not (newest.is_withdrawn or newest.rewound):
             return newest.number
-        if now.identity == request.identity and not now.is_shadow:
+        if now.identity == name and not now.is_shadow:
             return now.number
         for over in (shadow, known.catalogue.program(now.back_from)):
             if over is not None and (over.identity, over.attempt) == mine:
                 return over.number  # Its outcome is known: the spec has to change before it is tried again.
+        if _program_of(job) != _program_of(written):
+            raise Fault(
+                f"the spec was changed meanwhile, by another command or an apply, and this program is not deployed: see "
+                f"`kubectl streamjob versions {self._job.name}`"
+            )
         raise Unreachable("the operator asks the driver to deploy the program")
+
+    def _write(self, request: Request, how: Document) -> Doc:
+        """Have the spec name the program; the StreamJob as the API server has it then."""
+        if how:
+            self._require(how)
+        if request.text is not None:
+            self._keep(request.pipeline["configMap"], request.text)
+        return self._job.edit(lambda job: _patch(job, request, how))
 
     def rolled_back(self, to: int | None, rewind: bool = False) -> Request:
         """The request for an earlier program; None: the one before, or the one in force if a deploy is under way.
 
         `rewind`: with its state. Raises Refusal.
         """
+        before: Document = self._job.object()["spec"]["pipeline"]
         known = self._known()
         if rewind and known.record.beside is not None:
             raise Refusal(f"program {known.record.number} runs beside another one: end it by `ferry rollback` first")
@@ -182,13 +212,14 @@ class RemoteDeploys:
                 f"program {known.record.number} has the text of program {chosen.number}: the spec would not change; "
                 "begin the job again with a checkpoint (spec.restoreFrom)"
             )
+        _require_no_null(chosen.arguments, before)
         if not chosen.hash:
             pipeline = {"module": chosen.module, "file": chosen.file, "configMap": None, "args": chosen.arguments}
-            return Request(pipeline, chosen.identity)
+            return Request(pipeline, (chosen.module, chosen.file, ""), before)
         if not chosen.text:
             raise Refusal(f"the text of program {chosen.number} is not kept any more: deploy its file again")
         text = Text.of(unpacked(chosen.text).decode())
-        return self._of_text(Path(chosen.file or "").name, text, chosen.arguments)
+        return self._of_text(Path(chosen.file or "").name, text, chosen.arguments, before)
 
     def _is_asked(self, known: _Known) -> bool:
         """Whether the spec names a program of which the journal has no answer: the driver checks it, or it is missing."""
@@ -214,11 +245,11 @@ class RemoteDeploys:
         if any(name not in (tried["spec"].get("deploy") or {}) for name in how):
             raise Refusal(f"this cluster does not know spec.deploy. {UPGRADE}")
 
-    def _of_text(self, name: str, text: Text, arguments: Document) -> Request:
+    def _of_text(self, name: str, text: Text, arguments: Document, before: Document) -> Request:
         key = name if re.fullmatch(KEY, name) else "pipeline.py"
         source = {"name": f"{self._job.name}-{text.hash}", "key": key}
         pipeline = {"module": None, "file": None, "configMap": source, "args": arguments}
-        return Request(pipeline, identity(None, None, text.hash, arguments), name, text)
+        return Request(pipeline, (None, None, text.hash), before, name, text)
 
     def _known(self) -> _Known:
         job = self._job.object()
@@ -292,13 +323,45 @@ def _given(how: Document | None) -> Document:
     return {name: value for name, value in (how or {}).items() if value is not None}
 
 
+def _require_no_null(arguments: Document, pipeline: Document) -> None:
+    """Raises SpecRefused for an argument that a merge patch of this pipeline would remove, instead of making it null."""
+    now = pipeline.get("args") or {}
+    for name in (name for name, value in arguments.items() if value is None):
+        if now.get(name, "") is not None:
+            raise SpecRefused(
+                f"spec.pipeline.args.{name}: null cannot be written to a cluster, because a change of the spec removes such "
+                "an argument: give it another value"
+            )
+
+
+def _program_of(job: Doc) -> str:
+    """What the spec says about the program."""
+    spec = job["spec"]
+    return _text_of({**spec["pipeline"], "deploy": _given(spec.get("deploy"))})
+
+
 def _patch(job: Doc, request: Request, how: Document) -> Doc | None:
-    """The change of the job; None: it is made. A merge patch removes arguments and options by nulls."""
+    """The change of the job; None: it is made. A merge patch removes arguments and options by nulls.
+
+    Raises Refusal if the program of the spec is not the one any more that the user saw.
+    """
     pipeline, now = request.pipeline, job["spec"]["pipeline"]
-    gone = {key: None for key in now.get("args") or {} if key not in pipeline["args"]}
+    arguments = now.get("args") or {}
     before = job["spec"].get("deploy") or {}
-    same = all(now.get(key) == value for key, value in pipeline.items() if value or now.get(key))
+    wanted = {**now, **pipeline}
+    same = _text_of(wanted) == _text_of(now)
     if same and _given(before) == how:
         return None
+    if not same and _text_of(now) != _text_of(request.before):
+        raise Refusal(
+            "the spec was changed meanwhile, by another command or an apply: deploy again, to change that one"
+        )
+    args = {key: value for key, value in pipeline["args"].items() if value is not None}
+    gone = {key: None for key in arguments if key not in pipeline["args"]}
     deploy = {**dict.fromkeys(before), **how}
-    return {"spec": {"pipeline": {**pipeline, "args": {**pipeline["args"], **gone}}, "deploy": deploy or None}}
+    return {"spec": {"pipeline": {**pipeline, "args": {**args, **gone}}, "deploy": deploy or None}}
+
+
+def _text_of(pipeline: Document) -> str:
+    """Equal for equal pipelines: a field that is not set is no field, and to Python 1 equals true."""
+    return json.dumps({name: value for name, value in pipeline.items() if value}, sort_keys=True)

@@ -252,23 +252,23 @@ class RemoteJob:
         self.edit(intents.restart)
         return self._in_words("the driver is restarted")
 
-    def edit(self, change: Callable[[Doc], Doc | None]) -> None:
-        """Read, change and write the StreamJob; repeat after a conflict."""
+    def edit(self, change: Callable[[Doc], Doc | None]) -> Doc:
+        """Read, change and write the StreamJob; repeat after a conflict. Returns it as the API server has it then."""
         for attempt in range(1, TRIES_MAX + 1):
             job = self.object()
             patch = change(job)
             if patch is None:
-                return
+                break
             metadata = {**patch.get("metadata", {}), "resourceVersion": job["metadata"]["resourceVersion"]}
             try:
-                self._patch({**patch, "metadata": metadata})
-                return
+                return self._patch({**patch, "metadata": metadata})
             except ApiError as error:
                 if error.status != CONFLICT or attempt == TRIES_MAX:
                     raise
+        return job
 
-    def _patch(self, patch: Doc, subresource: str = "") -> None:
-        _refusing(lambda: self.api.patch(JOBS, self.name, patch, subresource))
+    def _patch(self, patch: Doc, subresource: str = "") -> Doc:
+        return _refusing(lambda: self.api.patch(JOBS, self.name, patch, subresource))
 
     def _in_words(self, text: str) -> str:
         return f"{text}, once the job is not paused any more" if intents.paused(self.object()) else text

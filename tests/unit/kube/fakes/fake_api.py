@@ -194,5 +194,10 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A copy of plain values; much quicker than `copy.deepcopy`."""
-    return json.loads(json.dumps(value))
+    """A copy of plain values; much quicker than `copy.deepcopy`. Go writes 1.0 as 1."""
+    return json.loads(json.dumps(value), parse_float=_of_go)
+
+
+def _of_go(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 1e21 else number
