@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
 
 import typer
+from pydantic import ValidationError
 
 from ferry.contract.catalogue import SLOWER
 from ferry.contract.durations import milliseconds
@@ -24,7 +25,8 @@ from ferry_operator.cli.client import LOOK_SECONDS, Local
 from ferry_operator.cli.options import AsJson, Job, event_time
 from ferry_operator.cli.program_tables import comparison, cost, fates_table, versions_table
 from ferry_operator.cli.terminal import say, show, show_json
-from ferry_operator.job import spec
+from ferry_operator.job import fields, spec
+from ferry_operator.job.models_deploy import DeployPolicy
 from ferry_operator.local.deploys import IN_FORCE, LocalDeploys
 from ferry_operator.local.run_command import FAILED, REFUSED
 
@@ -114,6 +116,8 @@ def deploy(
     at_time = event_time(at_event_time) if at_event_time else None
     kept = milliseconds(keep, "--keep") / 1000 if keep else 0.0
     seconds = milliseconds(probation, "--probation") / 1000 if probation else 0.0
+    _require(shadow=shadow or None, at_epoch=at_epoch, at_event_time=at_time, slower=slower)
+    _require(keep=keep, probation=probation)
     more = {"shadow": shadow, "keep": kept, "at_time": at_time, "slower": slower}
     if probation:
         more["probation"] = seconds
@@ -138,9 +142,9 @@ def deploy(
             say(f"{job}: the program imports {', '.join(beside)}: the job takes such modules from its image")
         wanted = remote.request(file, change)
         fates, size = _patiently(job, lambda: remote.fates(wanted), deadline) if check else [], None
-        fields = {"shadow": shadow or None, "keep": keep or None, "atEpoch": at_epoch or None, "atEventTime": at_time}
+        early = {"shadow": shadow or None, "keep": keep or None, "atEpoch": at_epoch or None, "atEventTime": at_time}
         late = {"probation": probation or None, "slower": slower or None}
-        how = {name: value for name, value in {**fields, **late}.items() if value is not None}
+        how = {name: value for name, value in {**early, **late}.items() if value is not None}
         begin = partial(remote.deploy, wanted, how)
     if fates and not as_json:
         show(fates_table(fates))
@@ -217,7 +221,22 @@ def _with(arguments: dict[str, Any], sets: list[str] | tuple[str, ...]) -> dict[
         raise SpecRefused(f"--set {wrong[0]}: a deploy changes pipeline.args.NAME=VALUE only")
     document = spec.apply_sets({"spec": {"pipeline": {"args": arguments}}}, sets)
     changed: dict[str, Any] = document["spec"]["pipeline"]["args"]
+    new = {name: value for name, value in changed.items() if name not in arguments or value != arguments[name]}
+    spec.check(spec.some_job({"pipeline": {"module": "some", "args": new}}))
     return changed
+
+
+def _require(**options: Any) -> None:
+    """Raises SpecRefused for an option beyond the bounds of `spec.deploy`. Texts are durations."""
+    how = {name: f"{milliseconds(v, name)}ms" if isinstance(v, str) else v for name, v in options.items() if v != ""}
+    try:
+        DeployPolicy.model_validate(how, by_alias=False, by_name=True)
+    except ValidationError as error:
+        wrong = error.errors()
+        for one in wrong:
+            name = str(one["loc"][0])
+            one["loc"], one["input"] = (f"--{name.replace('_', '-')}",), options[name]
+        raise SpecRefused("\n".join(map(fields.problem, wrong))) from None
 
 
 def _fate(one: OperatorFate) -> dict[str, str]:

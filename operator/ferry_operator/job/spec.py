@@ -39,6 +39,13 @@ _KEPT_BY_KUBERNETES = (
 )
 
 
+SHOWN_MAX = 200
+"""Characters of a value in a refusal."""
+
+_BAD_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML raises for a text that is no YAML, such as `!!int x`, `!!timestamp x` or many brackets."""
+
+
 class JobRefused(SpecRefused):
     """A job file that cannot run. `problems`: one line each; the message is these lines."""
 
@@ -68,7 +75,7 @@ def read(path_or_text: Path | str) -> Document:
             raise JobRefused([f"{text}: cannot be read as a job file: {error}"]) from error
     try:
         document = yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except _BAD_YAML as error:
         raise JobRefused([f"{where}: not YAML: {_yaml_problem(error)}"]) from error
     if not isinstance(document, dict):
         raise JobRefused([f"{where}: must be a map with apiVersion, kind, metadata and spec"])
@@ -130,7 +137,7 @@ def apply_sets(document: Document, sets: Sequence[str]) -> Document:
         path, equals, text = option.partition("=")
         problem = _set(changed, path.strip(), text) if equals else "must be path=value, such as 'workers=3'"
         if problem:
-            problems.append(f"--set {option}: {problem}")
+            problems.append(f"--set {_cut(option)}: {problem}")
     if problems:
         raise JobRefused(problems)
     return changed
@@ -245,11 +252,15 @@ def _scalar(text: str, lists: bool) -> tuple[Any, str | None]:
     """The YAML value of a text, and the problem with it."""
     try:
         value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        return None, f"{text!r} is not a YAML scalar; quote it"
+    except _BAD_YAML:
+        return None, f"{_cut(text)!r} is not a YAML scalar; quote it"
     if isinstance(value, dict) or (isinstance(value, list) and not lists):
         return None, f"{text!r} must be a single value"
     return value, None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 def _put(document: Document, path: list[str], value: Any) -> str | None:

@@ -17,9 +17,12 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.program_diff import OperatorFate
 from ferry.contract.programs import ProgramVersion, first_program
 from ferry.contract.routing import Group, Table, Version
+from ferry_operator.cli import deploys
+from ferry_operator.cli.main import app
 from ferry_operator.cli.program_tables import cost, versions_table
 from ferry_operator.cli.remote.deploys import RemoteDeploys, helpers
 from ferry_operator.cli.remote.remote import RemoteJob
+from ferry_operator.cli.targets import Target
 from ferry_operator.kube.api.port import CONFIG_MAPS, JOBS, ApiError
 from ferry_operator.kube.observe.program import Text
 from tests.unit.cli.fakes.fake_user import FakeUser, user
@@ -313,6 +316,50 @@ def test_a_check_builds_the_program_here_and_changes_nothing(
     )
     with pytest.raises(SpecRefused, match=r"no \(--check builds the program on this machine"):
         rig.deploys.fates(rig.deploys.request(file, least))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (".nan", "spec.pipeline.args.x: nan: an argument must be a finite number"),
+        ("[-.inf]", "spec.pipeline.args.x: an argument must be a finite number"),
+        ("!!binary aGk=", "spec.pipeline.args.x: b'hi': an argument is text, a number"),
+        ("!!timestamp 2024-01-01", "spec.pipeline.args.x: datetime.date(2024, 1, 1): an argument is text, a number"),
+        ("[{a: 1}]", "spec.pipeline.args.x: an argument is text, a number"),
+        ("&a [*a]", "spec.pipeline.args.x: an argument is text, a number"),
+        ("[" * 2000 + "]" * 2000, "...' is not a YAML scalar; quote it"),
+        ("!!int x", "'!!int x' is not a YAML scalar; quote it"),
+        ("!!timestamp x", "'!!timestamp x' is not a YAML scalar; quote it"),
+        ("!!bool x", "'!!bool x' is not a YAML scalar; quote it"),
+        ("1" * 5000, "...' is not a YAML scalar; quote it"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_value_that_is_no_argument_is_refused_with_its_path(value: str, words: str) -> None:
+    """By the rule of the job file. An argument that the program has already is not checked again."""
+    with pytest.raises(SpecRefused) as refused:
+        deploys._with({"old": [{"a": 1}]}, [f"pipeline.args.x={value}"])
+    assert words in str(refused.value) and len(str(refused.value)) < 600
+    assert deploys._with({"old": [{"a": 1}]}, ["pipeline.args.x=[1, y, null]"])["x"] == [1, "y", None]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--shadow", "2000000", "--shadow: 2000000: must be less than or equal to 1000000"),
+        ("--keep", "60d", "--keep: '60d': must be between '1s' and '720h'"),
+        ("--probation", "40d", "--probation: '40d': must be 0 or between '1s' and '720h'"),
+        ("--slower", "inf", "--slower: inf: must be a finite number"),
+        ("--at-epoch", "10000000000000000", "--at-epoch: 10000000000000000: must be less than"),
+        ("--at-event-time", "1000000000000000000", "--at-event-time: 1000000000000000000: must be less than"),
+    ],
+)
+def test_an_option_out_of_bounds_is_named_before_the_job_is_asked(option: str, value: str, words: str) -> None:
+    with pytest.raises(SpecRefused) as refused:
+        app(args=["deploy", "no-such-job", "a.py", option, value], standalone_mode=False, obj=Target())
+    assert str(refused.value).startswith(words)
+    deploys._require(keep="1d", probation="0s")
+    deploys._require(keep="", probation="", slower=0.0, shadow=None, at_event_time=None, at_epoch=0)
 
 
 def test_modules_beside_the_file_are_named(tmp_path: Path) -> None:
