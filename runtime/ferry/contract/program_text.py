@@ -38,7 +38,10 @@ PACKED_MAX = 256 << 10
 
 TOO_LONG = "have data in files or in the image, and modules in the image"
 
-_MODULE = re.compile(rf"{PREFIX}[^\":\s\\]*_[0-9a-f]{{{DIGITS}}}(?=:)|{PACKAGE}[0-9a-f]{{{DIGITS}}}\.")
+_STEM = r"(?:[^\":\s\\]|\\+u[0-9a-f]{4})*"
+"""Of a file, also as JSON, or as JSON within JSON, writes it: there a backslash begins a character beyond ASCII."""
+
+_MODULE = re.compile(rf"{PREFIX}{_STEM}_[0-9a-f]{{{DIGITS}}}(?=:)|{PACKAGE}[0-9a-f]{{{DIGITS}}}\.")
 
 
 def without_text(names: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,11 @@ JOIN = OperatorDescriptor(
 )
 
 
+def arguments(digest: str, stem: str) -> str:
+    """Of an operator with another class among its arguments."""
+    return json.dumps({"limit": 3, "of": {"made_of": f"ferry_pipeline_{stem}_{digest}:Rate.Inner", "arguments": {}}})
+
+
 def shape(digest: str = "0123456789ab", stem: str = "sales", **changes: object) -> ProcessShape:
     one = ProcessShape(
         f"ferry_pipeline_{stem}_{digest}:Fraud",
@@ -31,10 +37,18 @@ def process(given: ProcessShape) -> OperatorDescriptor:
     return OperatorDescriptor("fraud", 0, "process", (("id", "int"),), Window(1, 1), process=given)
 
 
-@pytest.mark.parametrize("stem", ["sales", "my-sales.v2_ab"])
+@pytest.mark.parametrize("stem", ["sales", "my-sales.v2_ab", "verkäufe", "売上_ü", "\U0001f4b6", "ä_0123456789ab"])
 def test_a_comment_in_the_file_of_a_class_is_no_other_operator(stem: str) -> None:
+    """Names with letters beyond ASCII are escaped, twice in the arguments."""
     other = process(shape("ffffffffffff", stem))
+    escaped = replace(other, process=shape("ffffffffffff", stem, arguments=arguments("ffffffffffff", stem)))
+    nested = [
+        process(shape(digest, stem, arguments=json.dumps({"of": arguments(digest, stem)})))
+        for digest in ("0123456789ab", "ffffffffffff")
+    ]
     assert differences([process(shape())], [other]) == []
+    assert differences([process(shape(stem=stem))], [escaped]) == []
+    assert differences(nested[:1], nested[1:]) == []
 
 
 @pytest.mark.parametrize(
