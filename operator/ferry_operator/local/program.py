@@ -73,7 +73,8 @@ class _Program:
             return None
         places = self._path if around is None else list(around.submodule_search_locations or ())
         with suppress(ImportError, ValueError, OSError):
-            spec = self._seen[module] = PathFinder.find_spec(module, places)
+            # By its last name: for a whole one Python looks up the parent, which is not imported here, if it is a namespace.
+            spec = self._seen[module] = PathFinder.find_spec(module.rpartition(".")[2], places)
             if spec is not None and _is_users(spec.origin):
                 assert spec.origin is not None
                 packaged = spec.submodule_search_locations is not None

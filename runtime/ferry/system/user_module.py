@@ -145,13 +145,26 @@ class ProgramCopy:
     def spec(self, module: str | None, name: str) -> ModuleSpec | None:
         """The spec of a module by its full name, whose imports of the program's modules are of this program.
 
-        None: the module was not copied.
+        None: the module was not copied. A folder without `__init__.py` has no text, but a spec.
         """
         if (one := self._modules.get(module)) is None:
-            return None
+            return self._namespace(module, name)
         text = self.text(one)
         _know_lines(one.path, text)
         return _spec(name, one.path, text, one.package, _Imports(self.package, self._names))
+
+    def _namespace(self, module: str | None, name: str) -> ModuleSpec | None:
+        """The spec of a package without a text, which leads to its copied modules and to their neighbours on disk."""
+        folders: dict[str, None] = {}
+        for one in self._modules.values():
+            if module is not None and one.module is not None and one.module.startswith(f"{module}."):
+                above = one.module.count(".") - module.count(".") - (not one.package)
+                folders[str(Path(one.path).parents[above])] = None
+        if not folders:
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [*folders]
+        return spec
 
 
 class _Finder(MetaPathFinder):

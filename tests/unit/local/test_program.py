@@ -236,3 +236,35 @@ def test_a_thread_waits_for_a_module_that_another_thread_imports(tmp_path: Path,
         assert len({loaded.result() for loaded in loads}) == 1
         assert {each.result().__name__ for each in classes} == {"Late"}
     assert class_of(f"{names[0]}:Late").__module__ == names[0]
+
+
+FOLDERS = """
+import json, sys
+from ferry.system import user_module
+made = user_module.load(*json.loads(sys.argv[1]))
+print(made.LEAST, made.top.LEAST, made.lazily(), sorted(one for one in sys.modules if one.startswith("rules")))
+"""
+
+
+def test_a_folder_of_helpers_needs_no_init(folder: Path) -> None:
+    """Python imports it from the user's folder, too, as a namespace package; also one in another, or in a package."""
+    helpers = {
+        "rules/cents.py": "from rules.more.deep import LEAST\n",
+        "rules/more/deep.py": "from package.loose import least\nLEAST = least.LEAST\n",
+        "package/loose/least.py": "LEAST = 5\n",
+        "rules/unused.py": "LEAST = 7\n",
+        "job.py": "import importlib, rules.cents as top\nfrom rules.cents import LEAST\nfrom rules import more\n"
+        "def lazily():\n    import rules\n"
+        "    return importlib.import_module('.unused', rules.__name__).LEAST, more.deep.LEAST\n",
+    }
+    for name, text in helpers.items():
+        (folder / "user" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "user" / name).write_text(text)
+    copied = program.copy(None, "job.py", folder / "run")
+    found = {one["module"] for one in json.loads((Path(copied) / MODULES).read_text())}
+    assert found == {None, "rules.cents", "rules.more.deep", "package", "package.loose.least"}
+    for name in ("rules/cents.py", "rules/more/deep.py", "package/loose/least.py"):
+        (folder / "user" / name).write_text("this is (no program\n")
+    command = [sys.executable, "-P", "-c", FOLDERS, json.dumps([None, "job.py", copied])]
+    done = subprocess.run(command, cwd=folder / "user", capture_output=True, text=True)
+    assert done.stdout == "5 5 (7, 5) []\n", done.stderr
