@@ -117,7 +117,8 @@ class Epochs:
         self.idle = threading.Event()
         self.idle.set()
         self._program = program
-        self._versions, self._live = versions, live
+        self._versions = versions
+        self._live = live
         self._is_open = not is_first_epoch
         self._loops = loops = program.loops
         self._planned = planned_once(spark, plan, program.works)
