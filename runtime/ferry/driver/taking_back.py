@@ -16,14 +16,17 @@ SECONDS_MAX = 2.0
 
 LOOK_SECONDS = 0.01
 
+REPEATED_SECONDS = 10.0
+"""A client repeats a request without an answer sooner; a later request is another one."""
+
 
 class TakingBack:
     """Requests to take a program back. Called on threads of requests."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._asked: int | None = None
-        """The program of the last request without an answer."""
+        self._asked: tuple[int, float] | None = None
+        """The program of the last request without an answer, and when the request was given up."""
 
     def may(self, number: int) -> bool:
         """Whether a program in force can be taken back."""
@@ -32,16 +35,16 @@ class TakingBack:
     def is_repeated(self, now: int) -> bool:
         """Whether the request before, which got no answer, has led to the program in force. True once."""
         asked, self._asked = self._asked, None
-        return asked is not None and now < asked
+        return asked is not None and now < asked[0] and time.monotonic() - asked[1] < REPEATED_SECONDS
 
     def ask(self, now: int) -> int | None:
         """Take the program in force back. Returns the program before; None: it is committed by now. Raises Unreachable."""
-        self._asked, deadline = now, time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + SECONDS_MAX
         self._loop.post(core.Withdraw(now, ROLLED_BACK))
         while time.monotonic() < deadline:
             newest = self._loop.machine.table.programs[-1].number
             if newest < now or not self.may(now):
-                self._asked = None
                 return int(newest) if newest < now else None
             time.sleep(LOOK_SECONDS)
+        self._asked = now, time.monotonic()
         raise Unreachable(f"program {now} is not taken back yet: the journal does not answer")

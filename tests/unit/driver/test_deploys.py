@@ -253,6 +253,13 @@ def test_a_rollback_is_answered_once_the_program_is_taken_back(rig: Rig, monkeyp
     assert rig.deploys.rollback(None) == 1
     with pytest.raises(Refusal, match="before"):
         rig.deploys.rollback(None)
+    rig.table.programs = (*first_program(1), ProgramVersion(2, 7, (1, 0)))
+    with pytest.raises(Unreachable):
+        rig.deploys.rollback(None)
+    rig.table.programs = first_program(1)
+    monkeypatch.setattr(taking_back, "REPEATED_SECONDS", 0.0)
+    with pytest.raises(Refusal, match="before"):
+        rig.deploys.rollback(None)  # Another command, much later.
 
 
 def test_the_next_driver_goes_on_with_a_wanted_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
