@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +11,7 @@ import pytest
 from ferry.contract.catalogue import Catalogue, ProgramRecord
 from ferry.contract.errors import SpecRefused
 from ferry.driver import program_check
+from tests.unit.local.test_check import endless
 
 
 def refused(folder: Path, text: str) -> str:
@@ -32,19 +31,5 @@ def test_a_signal_is_told_with_its_statement(tmp_path: Path) -> None:
 def test_a_program_that_does_not_return_is_told_with_its_statement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = tmp_path / "begun"
-
-    class Impatient(subprocess.Popen[bytes]):
-        def wait(self, timeout: float | None = None) -> int:
-            if timeout == program_check.CHECK_SECONDS:
-                until = time.monotonic() + 60
-                while not begun.exists():
-                    assert time.monotonic() < until
-                    time.sleep(0.02)
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            return super().wait(timeout)
-
-    monkeypatch.setattr(subprocess, "Popen", Impatient)
-    program = f"import time\n\ndef sources(spark, args):\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
-    text = refused(tmp_path, program + "\n\ndef pipeline(streams, args): ...\n")
+    text = refused(tmp_path, endless(tmp_path, monkeypatch, program_check.CHECK_SECONDS))
     assert "have not returned within 60 s (broken.py:" in text and "in sources" in text, text

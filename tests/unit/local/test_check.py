@@ -37,14 +37,13 @@ def test_a_program_that_a_signal_ends_is_told_with_its_statement(tmp_path: Path)
     assert "Segmentation fault (broken.py:3 in <module>)" in text, text
 
 
-def test_a_program_that_does_not_return_is_told_with_its_statement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = tmp_path / "begun"
+def endless(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """A program that does not return. A wait of this length for its process ends once the program is under way."""
+    begun = folder / "begun"
 
     class Impatient(subprocess.Popen[bytes]):
         def wait(self, timeout: float | None = None) -> int:
-            if timeout == check.BUILD_SECONDS:
+            if timeout == seconds:
                 until = time.monotonic() + 60
                 while not begun.exists():
                     assert time.monotonic() < until
@@ -54,7 +53,13 @@ def test_a_program_that_does_not_return_is_told_with_its_statement(
 
     monkeypatch.setattr(subprocess, "Popen", Impatient)
     program = f"import time\n\ndef sources(spark, args):\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
-    text = refused(tmp_path, program + "\n\ndef pipeline(streams, args): ...\n")
+    return program + "\n\ndef pipeline(streams, args): ...\n"
+
+
+def test_a_program_that_does_not_return_is_told_with_its_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = refused(tmp_path, endless(tmp_path, monkeypatch, check.BUILD_SECONDS))
     assert "have not returned within 120 s (broken.py:" in text and "in sources" in text, text
 
 
