@@ -43,7 +43,7 @@ SHOWN_MAX = 200
 """Characters of a value in a refusal."""
 
 _BAD_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
-"""What PyYAML raises for a text that is no YAML, such as `!!int x`, `!!timestamp x` or many brackets."""
+"""Errors of PyYAML for invalid texts, such as `!!int x`, `!!timestamp x` or many brackets."""
 
 
 class JobRefused(SpecRefused):

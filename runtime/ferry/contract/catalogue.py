@@ -316,7 +316,7 @@ class Catalogue:
         deployed = [one for one in deployed if one.number in needed or one in deployed[-RECORDS_MAX:]]
         kept = [*(replace(one, text="") for one in refused), *_with_texts(deployed, needed)]
         if program.refused or program.rewound:
-            # What it dropped has its state again, unless that state is gone, too: of a program that is rewound as well.
+            # Operators that it dropped have their state again, except operators that a rewound program had begun.
             gone = {number for one in self.programs if one.rewound for number in one.begins}
             void = {*self.void, *program.begins} - ({*program.drops} - gone)
         else:

@@ -335,7 +335,7 @@ def _require_no_null(arguments: Document, pipeline: Document) -> None:
 
 
 def _program_of(job: Doc) -> str:
-    """What the spec says about the program."""
+    """The spec's fields of the program, and of its deploy, as text."""
     spec = job["spec"]
     return _text_of({**spec["pipeline"], "deploy": _given(spec.get("deploy"))})
 
