@@ -274,8 +274,8 @@ class Play:
             reason = (record or {}).get("refused", "")
             if step.beside and ("still runs operators of" in reason or "open windows would not be written" in reason):
                 return
-            if "which runs beside another one: deploy it later" in reason:
-                return  # A restore has led back to a program that runs beside another one.
+            if "which runs beside another one: deploy it " in reason:
+                return  # A restore has led back to two programs, and goes on with one of them first: this one is asked for again.
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
 
