@@ -274,8 +274,11 @@ class Play:
             reason = (record or {}).get("refused", "")
             if step.beside and ("still runs operators of" in reason or "open windows would not be written" in reason):
                 return
-            if "which runs beside another one: deploy it " in reason:
-                return  # A restore has led back to two programs, and goes on with one of them first: this one is asked for again.
+            if "which runs beside another one: deploy it later" in reason:
+                return  # A restore has led back to a program that runs beside another one.
+            began_again = any(record["kind"] == "restore" for record in self.running.records())
+            if began_again and "the job has lost its state" in reason and reason.endswith("deploy it again"):
+                return  # It goes on with one of two programs first.
             if not bad and state == "refused":
                 self.wrong.append(f"{step}: the good program {number} is refused: {(record or {}).get('refused')}")
 

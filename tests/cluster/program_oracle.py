@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,9 @@ class Oracle:
             self._epoch(epoch, self._since[first], sorted(rows), self._written, is_written=True)
             if first in self._silent:
                 self._epoch(epoch, self._silent[first], sorted(rows), self._other, is_written=False)
-        for first in (
-            one for one in self._firsts if one > last
-        ):  # Of epochs without records, which fire the last windows.
-            self._switch(last, first)
-            last = first
+        # Programs whose epochs have no records fire the last windows.
+        for before, first in pairwise([last, *(epoch for epoch in self._firsts if epoch > last)]):
+            self._switch(before, first)
         sinks = {use.sink: use for program in self._since.values() for use in program.uses if use.sink}
         for sink in sorted(sinks):
             out += self._wrong_windows(sinks[sink]) if sinks[sink].kind == "windows" else self._wrong_rows(sinks[sink])
