@@ -212,3 +212,112 @@ def test_a_program_that_cannot_begin_is_taken_back_though_its_driver_dies_in_its
     code, words = told[0]
     assert code == 2 and "program 2 is refused" in words and text in words, words
     assert deploys.wrong(result.output, {0: 1}) == [], result.story()
+
+
+def failing(base: Path, after: int, in_process: bool) -> Path:
+    """Program 2, whose function or process fails at numbers after this one."""
+    if in_process:
+        begin = '        before = work.get("count")'
+        last = "work.rows().column('seq')[-1].as_py()"
+        text = f"        if work.count and {last} > {after}:\n            raise ValueError('no price')\n"
+        return program(base, "bad", 2, (begin, text + begin))
+    raises = f"    if len(numbers) and numbers.column('seq')[len(numbers) - 1].as_py() > {after}:\n        raise ValueError('no price')\n"
+    return program(base, "bad", 2, ("def passing(numbers):\n", f"def passing(numbers):\n{raises}"))
+
+
+def taken_in(running: runner.Running) -> int:
+    """The number of records of all epochs."""
+    return sum(r["rows"] for r in running.records() if r["kind"] == "epoch")
+
+
+@pytest.mark.parametrize("helped", ["probation", "process", "rollback", "deploy"])
+def test_another_program_takes_over_the_epoch_of_code_that_fails(tmp_path: Path, helped: str) -> None:
+    """Although epochs of the failing program are committed: nothing is committed of the one in which it fails."""
+    told = list[tuple[int, str]]()
+
+    def changes(running: runner.Running) -> None:
+        running.await_epoch(5)
+        bad = failing(tmp_path, taken_in(running) + 20 * deploys.PACE, helped == "process")
+        options = ["--probation", "2m" if helped in ("probation", "process") else "0s"]
+        told.append(deploys.ferry(running, "deploy", "numbers", bad, *options))
+        running.await_that(lambda: any("no price" in r.get("text", "") for r in running.records()), "failure", 60)
+        if helped == "rollback":
+            told.append(deploys.ferry(running, "rollback", "numbers"))
+        if helped == "deploy":
+            told.append(deploys.ferry(running, "deploy", "numbers", deploys.program(tmp_path, "mended", 4)))
+        running.await_that(
+            lambda: any("program 3 is in force" in r.get("text", "") for r in running.records()), "3", 60
+        )
+        running.await_epoch(max(r["epoch"] for r in running.records() if r["kind"] == "epoch") + 10)
+        runner.stop(running)
+
+    result = runner.run(deploys.job(tmp_path), tmp_path, meanwhile=changes)
+    assert result.code == 0 and len(result.kinds("ready")) == 1, result.story()
+    since = switches(result)
+    assert since[3] > since[2] + 5, "the program was in force until its code failed"
+    if helped in ("probation", "process"):
+        assert told[0][0] == 2 and "the job goes back from program 2" in told[0][1] and "no price" in told[0][1], told
+    else:
+        assert [code for code, _ in told] == [0, 0], told
+    third = 4 if helped == "deploy" else 1
+    assert deploys.wrong(result.output, {0: 1, since[2]: 2, since[3]: third}) == [], result.story()
+
+
+QUIET = """
+import pyarrow as pa
+
+import ferry
+
+LINES = pa.schema([("n", pa.int64())])
+
+
+def sources(spark, args):
+    return {{"lines": ferry.json_files({folder!r}, LINES)}}
+
+
+def function(rows):
+    if {fails} and rows.num_rows:
+        raise ValueError("no price")
+    return rows
+
+
+def pipeline(streams, args):
+    counts = streams["lines"].map_batches(function).key_by("n").aggregate("counts", emit=ferry.changes(), c=ferry.count())
+    return counts.sink(ferry.parquet("counts"))
+"""
+
+
+def test_the_first_records_decide_when_the_first_epochs_had_none(tmp_path: Path) -> None:
+    """A source with nothing to read: the program is in force with an empty epoch."""
+    folder, files = tmp_path / "lines", {}
+    folder.mkdir()
+    for fails in (False, True):
+        files[fails] = tmp_path / f"fails_{fails}.py"
+        files[fails].write_text(QUIET.format(folder=str(folder), fails=fails))
+    job = tmp_path / "job.yaml"
+    job.write_text(deploys.JOB.format(file=files[False], pace=deploys.PACE))
+
+    def line(number: int) -> None:
+        (tmp_path / "new").write_text(f'{{"n": {number}}}\n')
+        (tmp_path / "new").rename(folder / f"{number}.json")
+
+    def changes(running: runner.Running) -> None:
+        line(1)
+        running.await_that(lambda: taken_in(running) == 1, "the first record", 60)
+        assert deploys.ferry(running, "deploy", "numbers", files[True])[0] == 0
+        assert any(r["kind"] == "epoch" and r["epoch"] >= switches_of(running)[2] for r in running.records())
+        line(2)
+        running.await_that(lambda: taken_in(running) == 2, "the second record", 90)
+        assert 3 in switches_of(running)
+        line(3)
+        running.await_that(lambda: taken_in(running) == 3, "the third record", 60)
+        runner.stop(running)
+
+    def switches_of(running: runner.Running) -> dict[int, int]:
+        texts = [r["text"] for r in running.records() if r["kind"] == "deployed"]
+        return {int(text.split()[1]): int(text.split()[-2]) for text in texts}
+
+    result = runner.run(job, tmp_path, meanwhile=changes)
+    assert result.code == 0 and len(result.kinds("ready")) == 1, result.story()
+    rows = [row for part in deploys.read(result.output / "counts").values() for row in part.to_pylist()]
+    assert sorted((row["n"], row["c"]) for row in rows) == [(1, 1), (2, 1), (3, 1)], result.story()

@@ -109,6 +109,8 @@ class Driver:
                 world.sever(self.name, instance, max(host.frozen_until - world.clock.now, 0) + rnd.randint(1, 20))
             case core.Deployed():
                 world.deployed(self, effect)
+            case core.CodeFails():
+                pass
             case core.Publish():
                 self.checkpoints.publish(effect)
             case core.Note(changes=changes):

@@ -95,6 +95,7 @@ class Loop:
         """The last order, once it was given."""
         self.on_publish: Callable[[core.Publish], None] = lambda effect: None
         self.on_deployed: Callable[[core.Deployed], None] = lambda effect: None
+        self.on_code_fails: Callable[[core.CodeFails], object] = lambda effect: None
         self.ending = threading.Event()
         """The job is to end, by a halt or on request: code that waits within an epoch gives up."""
 
@@ -209,6 +210,8 @@ class Loop:
                     self.on_publish(effect)
                 case core.Deployed():
                     self.on_deployed(effect)
+                case core.CodeFails():
+                    self.on_code_fails(effect)
                 case core.Close(instance, reason):
                     if (channel := self._endpoint.channel(instance)) is not None:
                         channel.close(reason)

@@ -30,6 +30,7 @@ from ferry.driver.building import built, in_time, journaled
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.expectations import Violation
+from ferry.driver.leaving import Leaving
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.opening import OpenSinks, opens
 from ferry.driver.outcomes import Outcomes
@@ -67,12 +68,12 @@ class Deploys:
         self._outcomes = Outcomes(life, self._programs, self._writing, lambda: self._under_way, self._over)
         self._settling = Settling(life)
         self._taking_back = TakingBack(life.loop)
+        self.leaves = Leaving(life, self._go_back, lambda: self._now, lambda: (self._under_way, self._phase)).leaves
         self._probation = OnProbation(life.metrics)
         self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
-        self.catalogue = self._list.catalogue
-        self.programs = self._list.programs
-        self.brief = self._list.brief
+        self.catalogue, self.programs, self.brief = self._list.catalogue, self._list.programs, self._list.brief
         life.loop.on_deployed = self._outcomes.tell
+        life.loop.on_code_fails = lambda effect: self.leaves(effect.reason, True)
 
     def start(self) -> None:
         """The recovery is over: go on with a program that the previous driver had not deployed yet."""
@@ -228,11 +229,8 @@ class Deploys:
             if leaves is not None and now < leaves:
                 return int(now)
             if other is not None and not identity:
-                raise (
-                    Unreachable("the job goes back to a checkpoint")
-                    if self._phase == "rewinding"
-                    else listing.in_the_way(other)
-                )
+                rewinds = self._phase == "rewinding"
+                raise Unreachable("the job goes back to a checkpoint") if rewinds else listing.in_the_way(other)
             self._under_way, self._phase = other or self._now, "rewinding"  # No other program follows in this life.
         try:
             with self._writing:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ferry.api.pipeline import Operator
 from ferry.api.user_batches import code_of
@@ -35,12 +34,11 @@ from ferry.driver import event_time
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.coordinator_orders import next_order
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.expectations import Violation
 from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.instance_watch import InstanceWatch
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries
 from ferry.driver.poison import Poison
-from ferry.driver.program import Program
+from ferry.driver.program import Program, Versions
 from ferry.driver.publisher import Publisher, has_fired
 from ferry.driver.reading import Reading
 from ferry.driver.signals import Crashes
@@ -65,19 +63,6 @@ TIMER_SECONDS = 1.5
 """Minimum time between an epoch's end and an epoch for a timer: instances report their timers once a second."""
 
 
-class Versions(Protocol):
-    """The programs of the job."""
-
-    def version(self, number: int, epoch: int) -> Program:
-        """The program of an epoch that begins now, or is repeated; loaded, with open sinks."""
-
-    def settled(self, number: int) -> None:
-        """An epoch of this program is committed."""
-
-    def ended(self, epoch: EpochRecord, notes: EpochNotes, violations: Sequence[Violation]) -> None:
-        """An epoch is over, whose rows violate these expectations."""
-
-
 class Epochs:
     """Runs epochs, one at a time, on the thread of the query that plans them."""
 
@@ -85,7 +70,7 @@ class Epochs:
     _malformed_epoch = -1
     """The last epoch in which most records of an operator were malformed."""
     _unsettled = _failed_first = False
-    """The program has no committed epoch yet; its first step has failed in the user's code."""
+    """The program has no committed epoch yet; the first step of the epoch has failed in the user's code."""
     _is_open = True
     """The sinks of the program were opened."""
 
@@ -270,6 +255,7 @@ class Epochs:
         else:
             self._patience.succeeded()
             self._tries.succeeded()
+            self._failed_first = False
             self._poison.over()
             record.tasks += len(receipts)
             record.busy += sum(r.busy for r in receipts)
@@ -334,10 +320,13 @@ class Epochs:
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
-        if (line := line_in(reason)) is not None and self._failed_first and not order.step.operator:
+        is_first = not order.step.operator
+        if (line := line_in(reason)) is not None and is_first and self._failed_first and self._unsettled:
             self.loop.post(core.Withdraw(self._program.number, line))
+        elif line is not None and is_first and self._versions.leaves(line, self._failed_first):
+            self._tries.left(UserCodeFailed(line))
         elif line is not None:
-            self._failed_first = self._unsettled
+            self._failed_first = is_first
             self._tries.failed(UserCodeFailed(line))
         else:
             refuse_final(reason)

@@ -24,6 +24,9 @@ SOON_SECONDS = 0.05
 TRY_AGAIN_SECONDS = (1.0, 3.0, 8.0)
 """Delays before the retries of the user's code. Their sum covers a network failure of 12 seconds."""
 
+LEAVING_SECONDS = 0.5
+"""Between two looks whether another program has taken over from failing code."""
+
 USER_CODE_FAILS = "UserCode"
 """The name of the problem in the driver's status."""
 
@@ -124,12 +127,21 @@ class UserCodeTries:
 
     def failed(self, error: UserCodeFailed) -> None:
         """Wait before the next try. Raises the error after the last try, and the errors of `sleep` when the job ends."""
-        log.warning("%s", error)
-        self._metrics.problems.report(USER_CODE_FAILS, str(error))
+        self._tell(error)
         if self._failures == len(TRY_AGAIN_SECONDS):
             raise error
         self._failures += 1
         sleep(self._loop, TRY_AGAIN_SECONDS[self._failures - 1])
+
+    def left(self, error: UserCodeFailed) -> None:
+        """Wait until another program takes over; this is no try. Raises the errors of `sleep` when the job ends."""
+        self._tell(error)
+        self._failures = max(self._failures, 1)
+        sleep(self._loop, LEAVING_SECONDS)
+
+    def _tell(self, error: UserCodeFailed) -> None:
+        log.warning("%s", error)
+        self._metrics.problems.report(USER_CODE_FAILS, str(error))
 
     def succeeded(self) -> None:
         """The code succeeded: the problem is over."""

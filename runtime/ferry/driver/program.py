@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from ferry.connectors.users import refused
 from ferry.contract.certificates import authority, issue
 from ferry.contract.errors import SpecRefused
+from ferry.contract.notes import EpochNotes
 from ferry.contract.run_directory import DEAD_LETTER
 from ferry.contract.settings import CONTINUOUS, MICRO_BATCH, RunSettings
 from ferry.contract.tickets import Right
+from ferry.coordinator.driver_metrics import EpochRecord
+from ferry.driver.expectations import Violation
 from ferry.driver.loops import Loops
 from ferry.driver.program_parts import Signatures
 from ferry.environment import Environment
@@ -37,6 +42,22 @@ class Program:
     signatures: Signatures
     """of its sources and sinks"""
     number: int = 1
+
+
+class Versions(Protocol):
+    """The programs of the job."""
+
+    def version(self, number: int, epoch: int) -> Program:
+        """The program of an epoch that begins now, or is repeated; loaded, with open sinks."""
+
+    def settled(self, number: int) -> None:
+        """An epoch of this program is committed."""
+
+    def leaves(self, why: str, again: bool) -> bool:
+        """Whether another program takes over an epoch whose first step fails in the user's code; `again`: once more."""
+
+    def ended(self, epoch: EpochRecord, notes: EpochNotes, violations: Sequence[Violation]) -> None:
+        """An epoch is over, whose rows violate these expectations."""
 
 
 def prepared(

@@ -96,6 +96,8 @@ class Rules:
     """A deployed program is in force from the next epoch on, never for an epoch that has committed a step."""
     programs_kept: bool = True
     """A program in force is taken back only while no member has committed a step of it, nor has to."""
+    takes_over_first: bool = True
+    """Another program takes over an epoch whose code fails only at the first step: no operator has decided its part."""
     programs_recorded: bool = True
     """The commit record of an instance has the programs of the last installed table: a step that a crash interrupted is
     finished as a step of its own program."""

@@ -6,6 +6,7 @@ only its messages.
 
 from ferry.protocol.coordinator.io import (
     Close,
+    CodeFails,
     Connected,
     CoordinatorSettings,
     Deploy,
@@ -41,6 +42,7 @@ from ferry.protocol.io import Send, Tick
 
 __all__ = [
     "Close",
+    "CodeFails",
     "Connected",
     "Coordinator",
     "CoordinatorSettings",

@@ -324,6 +324,13 @@ class Deployed:
 
 
 @record
+class CodeFails:
+    """The user's code has failed again in the first step of an epoch: another program may take over, by a deploy."""
+
+    reason: str
+
+
+@record
 class Ready:
     """Recovery is over: the query may start."""
 
@@ -359,4 +366,4 @@ class Note:
     text: str = ""
 
 
-Effect = Send | Close | Journal | StartIngest | Emit | Publish | Deployed | Ready | Halt | Note
+Effect = Send | Close | Journal | StartIngest | Emit | Publish | Deployed | CodeFails | Ready | Halt | Note

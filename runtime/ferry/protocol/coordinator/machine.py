@@ -146,7 +146,7 @@ class Coordinator:
                 commits.end()
                 driver.enter(io.Phase.IDLE)
                 driver.do(io.Ready(commits.committed, commits.meta, not commits.readable))
-            case io.Phase.INGEST | io.Phase.PREPARE if self.deploying.takes_back():
+            case io.Phase.INGEST | io.Phase.PREPARE if self.deploying.takes_back() or self._is_replaced():
                 self.steps.hold()
                 self._switch()
             case io.Phase.PREPARE if attempts.is_logged():
@@ -274,6 +274,22 @@ class Coordinator:
                 self._journal(self.moves.regrouped())
             self.steps.begin()
 
+    def _is_replaced(self) -> bool:
+        """Whether a deployed program takes over the step under way, whose code fails."""
+        return bool(self.attempts.code.reason) and self._may_replace()
+
+    def _may_replace(self) -> bool:
+        """Whether a deployed program may take over the step under way: it is the first one of its epoch, and not decided."""
+        step, rules = self.driver.step, self.driver.rules
+        is_first = step is not None and (step.operator == 0 or not rules.takes_over_first)
+        return step is not None and is_first and self.deploying.is_due(step.epoch)
+
+    def _on_ingest_failed(self, event: io.IngestFailed) -> None:
+        if self.attempts.is_ingesting(event.step, event.run) and self._may_replace():
+            self.steps.hold()
+        else:
+            self.steps.ingest_failed(event)
+
     def _on_code_failed(self, event: m.CodeFailed) -> None:
         """A program whose first step fails twice is taken back: the job goes on with the program before it. A step whose
         rows are not written becomes void at its first failure: it must not hold up the rows that are written."""
@@ -286,6 +302,8 @@ class Coordinator:
         if first and self.attempts.code.fails_again(event) and self.deploying.may_take_back(newest.number):
             self.deploying.withdraw(io.Withdraw(newest.number, event.reason))
         else:
+            if event.step.operator == 0 and not event.final and self.attempts.code.fails_again(event):
+                self.driver.do(io.CodeFails(event.reason))
             self.attempts.code_failed(event)
 
     def _on_warm(self, event: m.Warm) -> None:
@@ -350,7 +368,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     io.JournalReachable: lambda self, event: self.journaling.reached(event),
     io.EpochBegun: Coordinator._on_epoch_begun,
     io.Ingested: lambda self, event: self.steps.ingested(event),
-    io.IngestFailed: lambda self, event: self.steps.ingest_failed(event),
+    io.IngestFailed: Coordinator._on_ingest_failed,
     io.ReadFailed: lambda self, event: self.steps.read_failed(event),
     io.EpochEnded: lambda self, event: self.steps.ended(event),
     Plan: lambda self, event: self.moves.submitted(event),
