@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.abc import SourceLoader
 from itertools import takewhile
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -27,7 +28,7 @@ from weakref import WeakKeyDictionary
 
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.one_line import one_line
-from ferry.contract.program_text import without_text
+from ferry.contract.program_text import PACKAGE, PREFIX, without_text
 
 T = TypeVar("T")
 
@@ -106,7 +107,17 @@ def where(error: BaseException) -> str:
         error.__cause__, StopIteration
     ):  # as Python raises in a generator
         return where(error.__cause__)
+    for at in _frames(error):
+        _know_lines(at.tb_frame)
     return _place(traceback.extract_tb(error.__traceback__))
+
+
+def _know_lines(frame: FrameType) -> None:
+    """Python remembers the lines of one text for a file: make it that of the frame's own program."""
+    name, loader = (frame.f_globals.get(key) for key in ("__name__", "__loader__"))
+    if isinstance(name, str) and name.startswith((PREFIX, PACKAGE)) and isinstance(loader, SourceLoader):
+        file, text = frame.f_code.co_filename, loader.get_source(name) or ""
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
 
 def here(frame: FrameType | None = None) -> str:

@@ -13,6 +13,7 @@ import pytest
 from ferry.contract.catalogue import ProgramRecord
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import packed, sealed
+from ferry.contract.user_code import where
 from ferry.system import program_texts, user_module
 from ferry.system.user_module import ProgramCopy
 
@@ -45,6 +46,18 @@ def test_a_text_without_the_seal_of_the_run_is_not_written(tmp_path: Path) -> No
     with pytest.raises(SpecRefused, match="has the folder"):
         program_texts.require(replace(one, folder="/elsewhere/programs/0123456789ab"), tmp_path / "instance", SECRET)
     assert not (tmp_path / "instance" / "programs" / "0123456789ab").exists()
+
+
+def test_an_error_is_shown_with_the_statement_of_its_own_program(tmp_path: Path) -> None:
+    older, newer = record(tmp_path), record(tmp_path, TEXT.replace("raise ValueError('no')", "return 'mended'"))
+    loaded = []
+    for one in (older, newer):
+        program_texts.require(one, tmp_path / "instance", SECRET)
+        loaded.append(user_module.load(*one.pipeline))
+    assert loaded[1].fails() == "mended"
+    with pytest.raises(ValueError) as failed:
+        loaded[0].fails()
+    assert where(failed.value) == "job.py:4 in fails: \"raise ValueError('no')\""
 
 
 def test_another_process_may_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
