@@ -6,6 +6,7 @@ is replaced. A new sink is opened between two epochs: the old program has writte
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import types
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +31,9 @@ _NO_REPR: Any = object.__repr__
 """Of types without a text of their own."""
 
 DIGEST_BYTES = 8
+
+SHOWN = 200
+"""Characters of a setting in a message."""
 
 AGAIN = "Stop the job, and start it again with the new program"
 
@@ -130,6 +135,14 @@ def _is_users(module: str) -> bool:
     return not str(file).startswith(tuple(installed))
 
 
+def _apart(was: str, now_is: str) -> tuple[str, str]:
+    """The first settings in which two signatures differ."""
+    settings = (re.split(r", _?(?=\w+=)", text) for text in (was, now_is))
+    first = next(pair for pair in zip_longest(*settings, fillvalue="") if pair[0] != pair[1])
+    before, after = (" ".join(one.split()) for one in first)
+    return before[:SHOWN], after[:SHOWN]
+
+
 def same_parts(before: CompiledPipeline, were: Signatures, now: CompiledPipeline, are: Signatures) -> CompiledPipeline:
     """The new plan with the parts that stay. Raises SpecRefused for a changed source."""
     either = (*before.sources.items(), *now.sources.items())
@@ -145,9 +158,12 @@ def same_parts(before: CompiledPipeline, were: Signatures, now: CompiledPipeline
             sources[name] = source
             continue
         if were.sources[name] != are.sources[name]:
-            change = f"it was {shown(before.sources[name])}, and is {shown(source)}"
+            was, now_is = shown(before.sources[name]), shown(source)
+            if was == now_is:
+                was, now_is = _apart(were.sources[name], are.sources[name])
             raise SpecRefused(
-                f"source {name!r} was changed ({change}), and its positions would mean other records: give it another name"
+                f"source {name!r} was changed (it was {was}, and is {now_is}), and its positions would mean other records: "
+                "give it another name, and it reads from its first record on"
             )
         if users := has_users_code(source):
             _require_own(f"source {name!r} has code of its own", foreign)

@@ -66,6 +66,9 @@ def test_sources_come_and_go_and_a_changed_source_is_refused(tmp_path: Path) -> 
     assert both.sources["a"] is a and both.sources["b"] is b
     with pytest.raises(SpecRefused, match=r"source 'a' was changed .* give it another name"):
         kept(plan({"a": a}), plan({"a": b}))
+    wider = ferry.json_files(str(tmp_path / "a"), SCHEMA.append(pa.field("more", pa.int64())))
+    with pytest.raises(SpecRefused, match=r"it was schema=.*, and is schema=.* more: int64\), .* from its first record on"):
+        kept(plan({"a": a}), plan({"a": wider}))
 
 
 def test_a_source_of_initial_state_cannot_be_added(tmp_path: Path) -> None:
