@@ -113,7 +113,7 @@ def where(error: BaseException) -> str:
 
 
 def _know_lines(frame: FrameType) -> None:
-    """Python remembers the lines of one text for a file: make it that of the frame's own program."""
+    """Python remembers the lines of one text for a file: have it remember the text of the frame's own program."""
     name, loader = (frame.f_globals.get(key) for key in ("__name__", "__loader__"))
     if isinstance(name, str) and name.startswith((PREFIX, PACKAGE)) and isinstance(loader, SourceLoader):
         file, text = frame.f_code.co_filename, loader.get_source(name) or ""

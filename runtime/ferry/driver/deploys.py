@@ -30,7 +30,6 @@ from ferry.driver.building import built, in_time, journaled
 from ferry.driver.coordinator_orders import sleep
 from ferry.driver.errors import Stopped
 from ferry.driver.expectations import Violation
-from ferry.driver.leaving import Leaving
 from ferry.driver.life import Life, tell_windows
 from ferry.driver.opening import OpenSinks, opens
 from ferry.driver.outcomes import Outcomes
@@ -42,6 +41,7 @@ from ferry.driver.retiring import retiring
 from ferry.driver.rewinding import require_in_force, rewind
 from ferry.driver.settling import Settling
 from ferry.driver.taking_back import TakingBack
+from ferry.driver.taking_over import TakingOver
 from ferry.protocol import coordinator as core
 
 LOAD_SECONDS = 60.0
@@ -68,10 +68,12 @@ class Deploys:
         self._outcomes = Outcomes(life, self._programs, self._writing, lambda: self._under_way, self._over)
         self._settling = Settling(life)
         self._taking_back = TakingBack(life.loop)
-        self.leaves = Leaving(life, self._go_back, lambda: self._now, lambda: (self._under_way, self._phase)).leaves
+        self.leaves = TakingOver(life, self._go_back, lambda: self._now, lambda: (self._under_way, self._phase)).leaves
         self._probation = OnProbation(life.metrics)
         self._list = ProgramList(life, self._programs, lambda: (self._under_way, self._phase))
-        self.catalogue, self.programs, self.brief = self._list.catalogue, self._list.programs, self._list.brief
+        self.catalogue = self._list.catalogue
+        self.programs = self._list.programs
+        self.brief = self._list.brief
         life.loop.on_deployed = self._outcomes.tell
         life.loop.on_code_fails = lambda effect: self.leaves(effect.reason, True)
 

@@ -320,8 +320,9 @@ class Epochs:
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
-        is_first = not order.step.operator
-        if (line := line_in(reason)) is not None and is_first and self._failed_first and self._unsettled:
+        line = line_in(reason)
+        is_first = line is not None and not order.step.operator
+        if line is not None and is_first and self._failed_first and self._unsettled:
             self.loop.post(core.Withdraw(self._program.number, line))
         elif line is not None and is_first and self._versions.leaves(line, self._failed_first):
             self._tries.left(UserCodeFailed(line))

@@ -67,7 +67,9 @@ def test_sources_come_and_go_and_a_changed_source_is_refused(tmp_path: Path) -> 
     with pytest.raises(SpecRefused, match=r"source 'a' was changed .* give it another name"):
         kept(plan({"a": a}), plan({"a": b}))
     wider = ferry.json_files(str(tmp_path / "a"), SCHEMA.append(pa.field("more", pa.int64())))
-    with pytest.raises(SpecRefused, match=r"it was schema=.*, and is schema=.* more: int64\), .* from its first record on"):
+    with pytest.raises(
+        SpecRefused, match=r"it was schema=.*, and is schema=.* more: int64\), .* from its first record on"
+    ):
         kept(plan({"a": a}), plan({"a": wider}))
 
 

@@ -67,6 +67,7 @@ def test_one_that_works_again_has_all_its_tries_again(tmp_path: Path, clock: Clo
 def test_a_receipt_with_an_error_of_the_users_is_no_failure_of_instances(tmp_path: Path, clock: Clock) -> None:
     epochs: Any = object.__new__(Epochs)
     epochs._tries, metrics = tries(tmp_path)
+    epochs._versions = SimpleNamespace(leaves=lambda why, again: False)
     posted: list[Any] = []
     epochs.loop = SimpleNamespace(post=posted.append)
     order: Any = SimpleNamespace(step=Step(3, 0), run=1)

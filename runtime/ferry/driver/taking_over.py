@@ -15,7 +15,7 @@ from ferry.driver.life import Life
 from ferry.driver.program_list import awaits
 
 
-class Leaving:
+class TakingOver:
     """The programs of one life of the driver that may be left. Thread-safe: of two deploys that begin, one is refused."""
 
     def __init__(
