@@ -214,15 +214,12 @@ def test_a_program_that_cannot_begin_is_taken_back_though_its_driver_dies_in_its
     assert deploys.wrong(result.output, {0: 1}) == [], result.story()
 
 
-def failing(base: Path, after: int, in_process: bool) -> Path:
-    """Program 2, whose function or process fails at numbers after this one."""
-    if in_process:
-        begin = '        before = work.get("count")'
-        last = "work.rows().column('seq')[-1].as_py()"
-        text = f"        if work.count and {last} > {after}:\n            raise ValueError('no price')\n"
-        return program(base, "bad", 2, (begin, text + begin))
-    raises = f"    if len(numbers) and numbers.column('seq')[len(numbers) - 1].as_py() > {after}:\n        raise ValueError('no price')\n"
-    return program(base, "bad", 2, ("def passing(numbers):\n", f"def passing(numbers):\n{raises}"))
+def failing(base: Path, flag: Path, in_process: bool) -> Path:
+    """Program 2, whose function or process fails once the file `flag` is there."""
+    raises = f"if os.path.exists({str(flag)!r}):\n{{indent}}    raise ValueError('no price')\n"
+    begin, indent = ('        before = work.get("count")', 8) if in_process else ("    seq = numbers.column", 4)
+    text = " " * indent + raises.format(indent=" " * indent)
+    return program(base, "bad", 2, (begin, text + begin))
 
 
 def taken_in(running: runner.Running) -> int:
@@ -237,14 +234,26 @@ def test_another_program_takes_over_the_epoch_of_code_that_fails(tmp_path: Path,
 
     def changes(running: runner.Running) -> None:
         running.await_epoch(5)
-        bad = failing(tmp_path, taken_in(running) + 20 * deploys.PACE, helped == "process")
+        flag = tmp_path / "flag"
+        bad = failing(tmp_path, flag, helped == "process")
         options = ["--probation", "2m" if helped in ("probation", "process") else "0s"]
-        told.append(deploys.ferry(running, "deploy", "numbers", bad, *options))
+        deploying = threading.Thread(
+            target=lambda: told.append(deploys.ferry(running, "deploy", "numbers", bad, *options))
+        )
+        deploying.start()
+        running.await_that(
+            lambda: any("program 2 is in force" in r.get("text", "") for r in running.records()), "2", 60
+        )
+        running.await_epoch(max(r["epoch"] for r in running.records() if r["kind"] == "epoch") + 10)
+        if "0s" in options:
+            deploying.join()
+        flag.touch()
         running.await_that(lambda: any("no price" in r.get("text", "") for r in running.records()), "failure", 60)
         if helped == "rollback":
             told.append(deploys.ferry(running, "rollback", "numbers"))
         if helped == "deploy":
             told.append(deploys.ferry(running, "deploy", "numbers", deploys.program(tmp_path, "mended", 4)))
+        deploying.join()
         running.await_that(
             lambda: any("program 3 is in force" in r.get("text", "") for r in running.records()), "3", 60
         )
