@@ -185,9 +185,12 @@ def outcome(directory: Path) -> str:
 
 
 def _ended(directory: Path) -> tuple[str, float] | None:
-    lines = (directory / TIMELINE).read_bytes().splitlines()[-LAST_RECORDS:]
-    ends = [record for record in map(json.loads, lines) if record["kind"] == "ended" and "outcome" in record]
-    return (": ".join(filter(None, (ends[-1]["outcome"], ends[-1]["text"]))), ends[-1]["t"]) if ends else None
+    records = [*map(json.loads, (directory / TIMELINE).read_bytes().splitlines()[-LAST_RECORDS:])]
+    ends = [i for i, record in enumerate(records) if record["kind"] == "ended" and "outcome" in record]
+    if not ends or any(record["kind"] == "action" for record in records[ends[-1] :]):  # It was begun again.
+        return None
+    last = records[ends[-1]]
+    return ": ".join(filter(None, (last["outcome"], last["text"]))), last["t"]
 
 
 def born(pid: int) -> float:

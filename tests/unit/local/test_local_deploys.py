@@ -61,6 +61,10 @@ def test_a_command_ends_when_the_job_has_ended(tmp_path: Path) -> None:
         with pytest.raises(JobEnded, match="has halted: user code: KeyError"):
             deploys.programs()
         (tmp_path / DRIVER).unlink(missing_ok=True)
+    with (tmp_path / TIMELINE).open("a") as timeline:
+        timeline.write(json.dumps({"kind": "action", "text": "start", "t": 2.0}) + "\n")
+    with pytest.raises(Unreachable, match="is starting"):
+        deploys.programs()
     shutil.rmtree(tmp_path)
     with pytest.raises(JobEnded, match="has ended"):
         deploys.programs()
