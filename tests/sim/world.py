@@ -159,6 +159,9 @@ class World(Restores):
             if heap and clock.now > HEALED + PATIENCE and self.no_helper():
                 self.done = "apart"  # Only epochs without data end, and they reset the driver's deadlines.
                 break
+            if heap and clock.now > HEALED + PATIENCE and all(host.frozen for host in self.hosts.values()):
+                self.done = "away"  # A driver that has begun again asks instances that stand still for longer.
+                break
             if not heap or clock.now > HEALED + PATIENCE:
                 raise checks.Livelock(
                     f"not finished at {clock.now} ms, spark {self.spark.ended() + 1} of {self.epochs}"

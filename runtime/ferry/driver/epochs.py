@@ -324,7 +324,7 @@ class Epochs:
         is_first = line is not None and not order.step.operator
         if line is not None and is_first and self._failed_first and self._unsettled:
             self.loop.post(core.Withdraw(self._program.number, line))
-        elif line is not None and is_first and self._versions.leaves(line, self._failed_first):
+        elif line is not None and is_first and not self._unsettled and self._versions.leaves(line, self._failed_first):
             self._tries.left(UserCodeFailed(line))
         elif line is not None:
             self._failed_first = is_first
