@@ -109,7 +109,8 @@ def deploy(
     as if nothing had been deployed.
 
     On probation, the job goes back automatically if rows violate an expectation of the program
-    (`.expect(...)`), if drivers die of it, or with `--slower` if its epochs last much longer.
+    (`.expect(...)`), if its code fails before or in the first operator, if drivers die of it,
+    or with `--slower` if its epochs last much longer.
     """
     if shadow and keep:
         raise SpecRefused("--shadow and --keep: choose one; a shadow leaves the present program in force")

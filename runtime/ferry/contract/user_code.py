@@ -108,16 +108,20 @@ def where(error: BaseException) -> str:
     ):  # as Python raises in a generator
         return where(error.__cause__)
     for at in _frames(error):
-        _know_lines(at.tb_frame)
+        _know_own_lines(at.tb_frame)
     return _place(traceback.extract_tb(error.__traceback__))
 
 
-def _know_lines(frame: FrameType) -> None:
+def know_lines(file: str, text: str) -> None:
+    """Make Python show these lines of the file, whatever the file contains by now."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+
+
+def _know_own_lines(frame: FrameType) -> None:
     """Python remembers the lines of one text for a file: have it remember the text of the frame's own program."""
     name, loader = (frame.f_globals.get(key) for key in ("__name__", "__loader__"))
     if isinstance(name, str) and name.startswith((PREFIX, PACKAGE)) and isinstance(loader, SourceLoader):
-        file, text = frame.f_code.co_filename, loader.get_source(name) or ""
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        know_lines(frame.f_code.co_filename, loader.get_source(name) or "")
 
 
 def here(frame: FrameType | None = None) -> str:

@@ -322,9 +322,10 @@ class Epochs:
         """Wait before the retry: meanwhile the coordinator may detect a lost instance, or the user may fix the input."""
         line = line_in(reason)
         is_first = line is not None and not order.step.operator
-        if line is not None and is_first and self._failed_first and self._unsettled:
+        is_new = is_first and self.loop.machine.deploying.may_take_back(self._program.number)
+        if line is not None and is_new and self._failed_first:
             self.loop.post(core.Withdraw(self._program.number, line))
-        elif line is not None and is_first and not self._unsettled and self._versions.leaves(line, self._failed_first):
+        elif line is not None and is_first and not is_new and self._versions.leaves(line, self._failed_first):
             self._tries.left(UserCodeFailed(line))
         elif line is not None:
             self._failed_first = is_first

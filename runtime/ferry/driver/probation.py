@@ -1,6 +1,7 @@
 """The probation of a deployed program: a verdict on its first epochs, and how often a driver has begun them.
 
-    deployed --> probation: its rows meet the expectations, its epochs are not much slower, no driver dies of it --> passed
+    deployed --> probation: its rows meet the expectations, its epochs are not much slower, no driver dies of it, its code
+                     |      does not fail in the first step of an epoch (`taking_over`) --> passed
                      '-- else the job goes back to the program before, automatically
 
 The journal has the probation and the tries, so a new driver goes on with them. A first program has no probation.

@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import importlib.util
 import json
-import linecache
 import os
 import platform
 import re
@@ -31,7 +30,7 @@ from typing import Any
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import DIGITS, PACKAGE, PREFIX, hash_of
-from ferry.contract.user_code import reason
+from ferry.contract.user_code import know_lines, reason
 from ferry.system import files
 
 MODULES = "modules.json"
@@ -303,10 +302,9 @@ def _spec(
 
 
 def _know_lines(path: str, text: bytes) -> None:
-    """Make Python show these lines of the file, whatever the file contains by now."""
+    """Make Python show the lines of this text; not of a text that Python cannot read."""
     with suppress(SyntaxError, UnicodeError):
-        lines = importlib.util.decode_source(text).splitlines(keepends=True)
-        linecache.cache[path] = (len(text), None, lines, path)
+        know_lines(path, importlib.util.decode_source(text))
 
 
 def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:

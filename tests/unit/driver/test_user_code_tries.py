@@ -69,7 +69,10 @@ def test_a_receipt_with_an_error_of_the_users_is_no_failure_of_instances(tmp_pat
     epochs._tries, metrics = tries(tmp_path)
     epochs._versions = SimpleNamespace(leaves=lambda why, again: False)
     posted: list[Any] = []
-    epochs.loop = SimpleNamespace(post=posted.append)
+    deploying = SimpleNamespace(may_take_back=lambda number: False)
+    epochs.loop = SimpleNamespace(post=posted.append, machine=SimpleNamespace(deploying=deploying))
+    epochs._program = SimpleNamespace(number=2)
+    epochs._unsettled = True  # The program behind it was taken back: that is no first epoch.
     order: Any = SimpleNamespace(step=Step(3, 0), run=1)
     for _ in TRY_AGAIN_SECONDS:
         epochs._ingest_failed(order, LINE)
