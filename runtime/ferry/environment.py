@@ -34,8 +34,8 @@ class Environment:
     host: str | None = None
     fixed_ports: bool = False
     control_port: int = 0
-    master_port: int = 0
-    standalone: bool = False
+    has_executors: bool = False
+    """Tasks run in executors on other hosts."""
     worker: int | None = None
     instances_file: Path | None = None
     place: str | None = None
@@ -55,7 +55,7 @@ class Environment:
     program: str | None = None
     """folder with the copy of the user's program; None: there is no copy"""
     life: str | None = None
-    """life of that Spark, as its workers know it"""
+    """life of the Spark of this process, as workers know it"""
 
     @property
     def address(self) -> str:
@@ -80,8 +80,8 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
     """The environment of this process. Raises SpecRefused for invalid values."""
     variables_set = os.environ if variables is None else variables
     spark = variables_set.get(names.SPARK, "")
-    if spark not in ("", names.STANDALONE):
-        raise SpecRefused(f"{names.SPARK}: {spark!r} is unknown; it is {names.STANDALONE!r}, or not set")
+    if spark not in ("", names.EXECUTORS):
+        raise SpecRefused(f"{names.SPARK}: {spark!r} is unknown; it is {names.EXECUTORS!r}, or not set")
     which = variables_set.get(names.PORTS, "")
     if which not in ("", "0", names.FIXED):
         raise SpecRefused(f"{names.PORTS}: {which!r} is unknown; it is {names.FIXED!r}, '0', or not set")
@@ -94,8 +94,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         host=variables_set.get(names.HOST) or None,
         fixed_ports=which == names.FIXED,
         control_port=_port(variables_set, names.CONTROL_PORT),
-        master_port=_port(variables_set, names.MASTER_PORT),
-        standalone=spark == names.STANDALONE,
+        has_executors=spark == names.EXECUTORS,
         worker=int(worker) if worker.isdigit() else None,
         instances_file=Path(file) if file else None,
         place=variables_set.get(names.PLACE) or None,

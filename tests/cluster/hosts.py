@@ -1,7 +1,7 @@
 """A job whose processes stand for hosts: each has an address of its own (127.X.Y.N), a directory of its own, its own group.
 
-As on Kubernetes, without it: Redis over TCP, a driver with Spark's master, and workers of two processes each (sidecar and
-Spark's worker). Nothing decides where state goes but the test. It asserts nothing itself.
+As on Kubernetes, without it: Redis over TCP, a driver, and workers of two processes each (sidecar and what follows the
+driver with an executor). Nothing decides where state goes but the test. It asserts nothing itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import psutil
 
+from ferry.contract.addresses import netloc
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.places import Registration
 from ferry.contract.settings import RunSettings
@@ -85,7 +86,7 @@ class Hosts:
     """The processes of one job."""
 
     redis_address = "127.0.0.1"
-    driver_variables: ClassVar[dict[str, str]] = {"FERRY_SPARK": "standalone", "FERRY_MASTER_PORT": "7077"}
+    driver_variables: ClassVar[dict[str, str]] = {"FERRY_SPARK": "standalone"}
     """Where Redis listens, and what drivers are told besides their ports; of jobs whose hosts are others these differ."""
 
     def __init__(self, base: Path, settings: RunSettings) -> None:
@@ -93,7 +94,7 @@ class Hosts:
         self.network, self._claim = _network()
         self.port = _free_port()
         self.settings = replace(
-            settings, secret=SECRET, redis=f"redis://:{PASSWORD}@{self.redis_address}:{self.port}/0"
+            settings, secret=SECRET, redis=f"redis://:{PASSWORD}@{netloc(self.redis_address, self.port)}/0"
         )
         self.redis = Host(self.redis_address, base / "redis")
         self.workers: dict[int, Host] = {}
@@ -120,7 +121,7 @@ class Hosts:
         await_that(RedisJournal(self.settings.run, self.settings.redis, SECRET).is_reachable, "Redis", 10)
 
     def start_worker(self, index: int, address: str | None = None) -> Host:
-        """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""
+        """A sidecar and an executor on a host of their own, with nothing on its disk."""
         host = Host(
             address or self.address(10 + index), self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}"
         )
@@ -158,7 +159,7 @@ class Hosts:
         """GET or PUT at the control endpoint of the last driver."""
         body = None if document is None else json.dumps(document).encode()
         headers = {"Authorization": f"Bearer {derived(SECRET, 'control')}", "Content-Type": "application/json"}
-        url = f"{'https' if self.settings.encrypted else 'http'}://{self.drivers[-1].address}:7070/{path}"
+        url = f"{'https' if self.settings.encrypted else 'http'}://{netloc(self.drivers[-1].address, 7070)}/{path}"
         request = urllib.request.Request(url, body, headers, method="GET" if body is None else "PUT")
         trusted = client_context(authority(SECRET))
         with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
@@ -167,7 +168,7 @@ class Hosts:
     def metrics(self, host: Host) -> str:
         """What Prometheus would read there."""
         headers = {"Authorization": f"Bearer {METRICS_TOKEN}"}
-        request = urllib.request.Request(f"http://{host.address}:7071/metrics", headers=headers)
+        request = urllib.request.Request(f"http://{netloc(host.address, 7071)}/metrics", headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return str(answer.read().decode())
 

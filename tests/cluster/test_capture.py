@@ -22,10 +22,11 @@ import pytest
 
 from ferry.contract.certificates import authority
 from ferry.contract.errors import Refusal
+from ferry.contract.executors import ExecutorStart, spark_secret
 from ferry.contract.tickets import Right, derived, stage_ticket
 from ferry.spark.tasks.flight import connect
 from tests.cluster.hosts import PASSWORD, SECRET, Hosts
-from tests.cluster.test_standalone import settings
+from tests.cluster.test_hosts import settings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -150,8 +151,13 @@ def check(hosts: Hosts, streams: dict[Ends, bytes], encrypted: bool) -> None:
     for key in keys:
         assert not seen(streams, key)
     between = {ends: data for ends, data in streams.items() if {ends[0], ends[2]} != {LOOPBACK}}
-    if encrypted:  # Spark's driver tells its executors
-        assert not seen(between, derived(SECRET, "spark").encode())
+    place = hosts.registry.driver()
+    assert place is not None
+    proof = spark_secret(SECRET, place.life)
+    for form in (proof.encode(), base64.b64decode(proof)):
+        assert not seen(streams, form), "executors get it from nobody: they derive it"
+    assert place.executor.encode() in everything, "what workers are told passes through Redis"
+    assert "-XX:+ExitOnOutOfMemoryError" in ExecutorStart.opened(SECRET, place.life, place.executor).java
     assert bool(seen(between, derived(SECRET, "control").encode())) != encrypted
     assert bool(sealed(b"\n\n".join(between.values()))) != encrypted
 

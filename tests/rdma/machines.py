@@ -143,5 +143,5 @@ class Machine:
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What was counted between two looks, without zeros."""
+    """Growth of each counter, without counters that did not change."""
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}

@@ -12,19 +12,19 @@ from ferry.contract.errors import SpecRefused
 
 def test_nothing_set_is_one_machine() -> None:
     one = environment.read({})
-    assert (one.host, one.address, one.standalone, one.worker) == (None, "127.0.0.1", False, None)
-    assert (one.channel_port(3), one.flight_port(3), one.control_port, one.master_port) == (0, 0, 0, 0)
+    assert (one.host, one.address, one.has_executors, one.worker) == (None, "127.0.0.1", False, None)
+    assert (one.channel_port(3), one.flight_port(3), one.control_port) == (0, 0, 0)
 
 
 def test_a_pod_says_where_it_is() -> None:
     given = {
-        "FERRY_HOST": "10.1.2.3", "FERRY_PORTS": "fixed", "FERRY_CONTROL_PORT": "7070", "FERRY_MASTER_PORT": "7077",
+        "FERRY_HOST": "10.1.2.3", "FERRY_PORTS": "fixed", "FERRY_CONTROL_PORT": "7070",
         "FERRY_SPARK": "standalone", "FERRY_WORKER": "0", "FERRY_INSTANCES_FILE": "/etc/ferry/pod/instances",
         "FERRY_PLACE": "a pod",
     }  # fmt: skip
     one = environment.read(given)
-    assert (one.host, one.address, one.standalone, one.worker) == ("10.1.2.3", "10.1.2.3", True, 0)
-    assert (one.channel_port(3), one.flight_port(3), one.control_port, one.master_port) == (7103, 7203, 7070, 7077)
+    assert (one.host, one.address, one.has_executors, one.worker) == ("10.1.2.3", "10.1.2.3", True, 0)
+    assert (one.channel_port(3), one.flight_port(3), one.control_port) == (7103, 7203, 7070)
     assert (one.metrics_port, environment.read({}).metrics_port) == (7071, 0)
     assert environment.read({**given, "FERRY_METRICS_PORT": "17123"}).metrics_port == 17123
     assert one.place == "a pod" and environment.read({}).place is None
@@ -45,7 +45,12 @@ def test_a_driver_is_told_where_its_journal_is() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("FERRY_SPARK", "yarn"), ("FERRY_PORTS", "7100"), ("FERRY_CONTROL_PORT", "seven"), ("FERRY_MASTER_PORT", "65536")],
+    [
+        ("FERRY_SPARK", "yarn"),
+        ("FERRY_PORTS", "7100"),
+        ("FERRY_CONTROL_PORT", "seven"),
+        ("FERRY_METRICS_PORT", "65536"),
+    ],
 )
 def test_nonsense_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(SpecRefused, match=f"{name}.*{value}"):

@@ -17,6 +17,7 @@ from ferry.channel.base import Endpoint, Handler, OnClose, OnOpen
 from ferry.channel.rdma.device import Device, choose_device
 from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma.memory import RingShape
+from ferry.channel.rdma.pages import HugePages
 from ferry.channel.rdma.verbs import DeviceUnusable
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import Exhausted
@@ -71,6 +72,16 @@ class Choice:
         return self.endpoint.lent_bytes if isinstance(self.endpoint, RdmaEndpoint) else 0
 
     @property
+    def huge_bytes(self) -> int:
+        """Bytes of rings in huge pages now."""
+        return self.endpoint.huge_bytes if isinstance(self.endpoint, RdmaEndpoint) else 0
+
+    @property
+    def small_pages(self) -> str:
+        """Why some rings are in small pages although huge ones were asked for, else empty."""
+        return self.endpoint.small_pages if isinstance(self.endpoint, RdmaEndpoint) else ""
+
+    @property
     def kind(self) -> str:
         """The transport that this side offers: rdma or tcp."""
         return "rdma" if self.device else "tcp"
@@ -113,6 +124,7 @@ def _tcp(party: Party, expected: bool, reason: str) -> Choice:
 
 
 def _rdma(party: Party, device: Device, transport: TransportSettings, shape: RingShape) -> Choice:
+    device.pages = HugePages(transport.huge_bytes)
     settings = RdmaSettings(
         shape=shape,
         notify=Notify(transport.notify),

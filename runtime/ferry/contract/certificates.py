@@ -4,7 +4,6 @@ The authority's key is derived from the secret, so any process that knows the se
 and check them. A process issues its own certificate at its start and keeps the key in memory only. Spark's tasks do not
 know the secret; they get the authority's certificate, which does not reveal it.
 
-The only place that imports `cryptography`.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ def authority(secret: str) -> bytes:
     )
 
 
-def issue(secret: str) -> Identity:
-    """A certificate of the run with a new key."""
+def issue(secret: str, host: str = TLS_NAME) -> Identity:
+    """A certificate with a new key. `host`: the name of a server for other clients; processes of a run share one name."""
     key, signer = ec.generate_private_key(_CURVE), _authority_key(secret)
     signed = (
         _certificate(key.public_key())
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TLS_NAME)]))
         .serial_number(x509.random_serial_number())
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(TLS_NAME)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
@@ -103,9 +102,14 @@ def server_context(mine: Identity) -> ssl.SSLContext:
     """A TLS context that proves to be this process."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    load(context, mine)
+    return context
+
+
+def load(context: ssl.SSLContext, mine: Identity) -> None:
+    """Have the connections that a TLS context accepts from now on present this certificate."""
     # The library reads keys from files only; this file has mode 0600 and is deleted right after the key was read.
     with tempfile.NamedTemporaryFile() as file:
         file.write(mine.key + mine.certificate)
         file.flush()
         context.load_cert_chain(file.name)
-    return context

@@ -12,7 +12,7 @@ again when Redis has lost them.
 | `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
 | `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": the worker's owner, and its former ones |
 | `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive; its instances in the user's code |
-| `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
+| `ferry:RUN:driver` | string | driver, when executors are other processes | JSON DriverPlace, announced |
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from dataclasses import asdict, dataclass
 from ferry.contract.lenient import known
 
 SPARK_ENCRYPTED = {"spark.network.crypto.enabled": "true", "spark.network.crypto.cipher": "AES/GCM/NoPadding"}
-"""Settings that encrypt Spark's own connections (master, workers, driver, executors); they then refuse unencrypted
-ones."""
+"""Settings that encrypt Spark's own connections, between driver and executors; they then refuse unencrypted ones."""
 
 TLS_NAME = "process.ferry"
 """Name in every certificate of a run: its issuer identifies a process, because addresses come and go."""
+
+
+def prefix(run: str) -> str:
+    """The beginning of all names of a run."""
+    return f"ferry:{run}:"
 
 
 def journal(run: str) -> str:
@@ -95,11 +99,13 @@ class DriverPlace:
     life: str
     """Life of this driver's Spark: another life, another Spark."""
     spark: str
-    """URL of Spark's master, spark://host:port."""
+    """URL of Spark's scheduler, spark://CoarseGrainedScheduler@host:port."""
     control: str
     """URL of the control endpoint; empty until the generation is claimed."""
     cores: int = 1
-    """Task slots of an executor: a worker must offer exactly this many to get one."""
+    """Task slots of an executor."""
+    executor: str = ""
+    """How workers start an executor: a sealed `ExecutorStart`. Empty: this driver has no executors, or is of release 0.1."""
 
     def dump(self) -> str:
         """JSON."""

@@ -12,10 +12,7 @@ LOOPS = 7072
 """A driver assigns shares to its loops here."""
 
 SPARK_MASTER = 7077
-"""Spark's master, in the driver."""
-
-SPARK_WORKER = 7077
-"""Spark's worker, beside a sidecar."""
+"""Spark's master in a driver of release 0.1, and the worker of it beside a sidecar."""
 
 SPARK_DRIVER = 7078
 SPARK_BLOCKS = 7079

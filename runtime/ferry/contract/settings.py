@@ -47,6 +47,8 @@ class TransportSettings:
     """bytes that one instance may pin"""
     lend_bytes: int = 0
     """bytes of the log of deltas that are lent to the device: each link pins them and sends from them"""
+    huge_bytes: int = 0
+    """bytes of rings that may be in huge pages, of all instances of a worker"""
 
 
 LATEST, NOTHING = "latest", "none"

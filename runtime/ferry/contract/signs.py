@@ -58,6 +58,8 @@ class Report:
     target computes windows, in milliseconds; None: depends on coming records."""
     damage: str = ""
     """The damaged file because of which this life began empty; empty: no file was damaged."""
+    small_pages: str = ""
+    """Why rings of its links are in small pages although huge ones were asked for."""
 
 
 @record

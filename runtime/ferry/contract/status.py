@@ -30,6 +30,8 @@ class Links:
     tcp: int = 0
     reason: str = ""
     """why some links are not RDMA although a device was asked for"""
+    small_pages: str = ""
+    """why rings are in small pages although huge ones were asked for"""
 
     @property
     def kind(self) -> str:
@@ -161,6 +163,16 @@ class MovesStatus:
     """Bytes a second that copies may use; 0: unlimited, -1: as set at the start of the instances; None: unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class SparkStatus:
+    """The executors of a driver; nothing if its tasks run in the driver."""
+
+    application: str = ""
+    """id of Spark's application"""
+    executors: tuple[tuple[int, str], ...] = ()
+    """(worker, id of its executor)"""
+
+
 @dataclass(slots=True)
 class Status:
     """What the driver says of itself. Plain values only: it travels as JSON, each group as a map of its own.
@@ -197,6 +209,7 @@ class Status:
     checkpoint: CheckpointStatus | None = None
     """None: the job has no location for durable checkpoints. A late one is among the notices: CHECKPOINT_DELAYED."""
 
+    spark: SparkStatus = SparkStatus()
     programs: tuple[ProgramStatus, ...] = ()
     """The program in force, whose rows are written; then the program beside it, and the newest one or the last answer.
     Empty: the driver cannot deploy, or not yet."""

@@ -12,13 +12,13 @@ CONTROL_PORT = "FERRY_CONTROL_PORT"
 """Driver: port of the control endpoint; 0: any free one."""
 
 MASTER_PORT = "FERRY_MASTER_PORT"
-"""Driver: port of Spark's master; 0: any free one."""
+"""Driver of release 0.1: port of Spark's master."""
 
 SPARK = "FERRY_SPARK"
-"""Driver: STANDALONE: Spark's workers are other processes, on other hosts; not set: task slots in the driver."""
+"""Driver: EXECUTORS: tasks run in executors, on other hosts; not set: task slots in the driver."""
 
 WORKER = "FERRY_WORKER"
-"""Tasks: the worker on the same host: its instances are the helpers nearby. Executors report it to the driver, too."""
+"""Tasks: the worker on the same host: its instances are the helpers nearby."""
 
 METRICS_TOKEN = "FERRY_METRICS_TOKEN"
 """Driver, sidecar, operator: the token that may read the metrics; not set: no request may."""
@@ -55,4 +55,5 @@ INSTANCES_FILE = "FERRY_INSTANCES_FILE"
 """Sidecar: file with the number of wanted instances, instead of `workers/K/instances`."""
 
 FIXED = "fixed"
-STANDALONE = "standalone"
+EXECUTORS = "standalone"
+"""As release 0.1 spells it: an operator of this release starts drivers of that one, and the other way round."""

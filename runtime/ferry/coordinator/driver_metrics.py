@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ferry.contract.latency import Counts
 from ferry.contract.limits import SLOW_MS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.notes import EpochCounts, EpochNotes
-from ferry.contract.status import CheckpointStatus
+from ferry.contract.status import CheckpointStatus, SparkStatus
 from ferry.contract.timeline import append_record
 from ferry.coordinator.problems import Problems
 from ferry.coordinator.record_latency import RecordLatency
@@ -94,6 +94,7 @@ class DriverMetrics:
         self.finished = False
         self.checkpoint: CheckpointStatus | None = None
         """The last durable checkpoint."""
+        self.spark = SparkStatus()
         self.epoch_mode = ""
         """How epochs are run; empty: not known yet."""
         self.unbounded = ""

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -248,11 +248,11 @@ class MoveMetrics:
         """The transports of the links between the instances, as reported; the reason is the most frequent one."""
         with self._lock:
             reports = [heard.report for _, heard in sorted(self._reports.items())]
-        reasons = Counter(one.reason for one in reports if one.reason)
         return Links(
-            sum(one.rdma for one in reports),
-            sum(one.tcp for one in reports),
-            reasons.most_common(1)[0][0] if reasons else "",
+            sum(report.rdma for report in reports),
+            sum(report.tcp for report in reports),
+            _commonest(report.reason for report in reports),
+            _commonest(report.small_pages for report in reports),
         )
 
     def loads(self, table: Table, rows_per_second: float) -> list[Load]:
@@ -267,6 +267,11 @@ class MoveMetrics:
             rates = [rows_per_second / max(table.virtual_nodes, 1)] * table.virtual_nodes
         sizes = [float(h.sizes.get(v, 0)) if h is not None else 0.0 for v, h in enumerate(heard)]
         return list(zip(rates, sizes, strict=True))
+
+
+def _commonest(reasons: Iterable[str]) -> str:
+    counts = Counter(filter(None, reasons))
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def _counted(report: m.Report) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ def status_of(
         moves=_moves(metrics, machine, moves, bandwidth),
         transport=moves.links(),
         checkpoint=metrics.checkpoint,
+        spark=metrics.spark,
         programs=programs,
     )
 

@@ -43,18 +43,18 @@ class Announcer:
         self._cores = cores
         self._life = life or secrets.token_hex(8)
         environment.give({variables.LIFE: self._life})
-        self._spark = ""
+        self._spark = self._executor = ""
         self._place: DriverPlace | None = None
         """The address that the registry must hold; None while workers follow no driver, or another driver."""
         self.catalogue: Catalogue
         """As journaled and published, once `record` was called."""
 
-    def starting(self, spark: str) -> None:
-        """Announce this Spark master to the workers. Waits for the journal and for Redis."""
-        self._spark = spark
+    def starting(self, spark: str, executor: str) -> None:
+        """Announce this Spark to the workers, and how they start an executor. Waits for the journal and for Redis."""
+        self._spark, self._executor = spark, executor
         journal = _patiently(self._journal.read)
         generation = (journal.version.generation if journal else 0) + 1
-        self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores))
+        self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores, executor))
 
     def journaled(self) -> tuple[Catalogue | None, Table | None]:
         """The catalogue and the routing table in the journal. Waits."""
@@ -78,7 +78,8 @@ class Announcer:
         while machine.phase is Phase.JOURNAL:
             time.sleep(0.01)
         if machine.phase is not Phase.STOPPED:
-            self._tell(DriverPlace(machine.generation, True, self._life, self._spark, control, self._cores))
+            claimed = machine.generation, True, self._life, self._spark, control, self._cores, self._executor
+            self._tell(DriverPlace(*claimed))
 
     def _tell(self, place: DriverPlace) -> None:
         if _patiently(lambda: self._registry.announce(place)):

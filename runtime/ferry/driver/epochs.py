@@ -303,6 +303,8 @@ class Epochs:
             receipts, died = reading.all(batch.without(self._poison.aside, self.plan.sources))
             if died and order.step.operator in self.plan.silent:  # A record set aside would be missing in all programs.
                 return [Receipt(error=f"{USER_CODE}tasks die, {self._where(order)}: {self._code_in_tasks(operator)}")]
+            if died and self._poison.excuses():
+                return [Receipt(error="tasks died while a worker was lost")]
             if died:
                 code = self._code_in_tasks(operator)
                 receipts += self._poison.search(died, reading.one, self._where(order), code)

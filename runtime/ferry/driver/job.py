@@ -103,7 +103,7 @@ class Job:
     def run(self) -> int:
         """Recover, then run epochs. Returns the exit code."""
         mine, loop, metrics = self._life, self._life.loop, self._life.metrics
-        warm(mine.settings, mine.env, mine.program, loop)
+        warm(mine.settings, mine.env, mine.program, loop, metrics)
         loop.start()
         if mine.checkpoint_scheduler is not None:
             mine.checkpoint_scheduler.start()
@@ -195,7 +195,7 @@ class Job:
         )
         if env.metrics_token is not None:
             MonitoringServer(registry, (env.address, env.metrics_port), env.metrics_token)
-        if env.standalone:
+        if env.has_executors:
             mine.announcer.started(mine.loop.machine, url)
 
     def _epoch(self, epochs: Epochs, batch: Batch, epoch: int) -> None:

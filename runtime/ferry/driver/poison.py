@@ -49,6 +49,9 @@ PLACE_MAX = 160
 ROUNDS_MAX = 12
 """Tries of a single record. Without a verdict after that, another cause ends tasks, and the run must be retried."""
 
+LOSS_SECONDS = 3.0
+"""The loss of a worker may become known this long after its tasks have died."""
+
 LOST_WEIGHT = 0.34
 """Weight of a death during the loss of a worker; other deaths weigh 1. After many in a row, the record killed the worker."""
 
@@ -126,6 +129,16 @@ class Poison:
                 f"epoch {self._epoch} has been read {self._runs} times through {where}, and each time a worker was lost"
             )
             self._metrics.problems.report(POISON, f"{text}: a record may kill it, e.g. by its use of memory{_of(code)}")
+
+    def excuses(self) -> bool:
+        """Whether the tasks of this run died with a worker, so that the run is read again instead of searched.
+
+        Two such runs in a row are not excused: a record may kill a worker, e.g. by its use of memory.
+        """
+        until = time.monotonic() + LOSS_SECONDS
+        while not self._runs and self._losses() == self._lost and time.monotonic() < until:
+            time.sleep(0.1)
+        return not self._runs and self._losses() != self._lost
 
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of these shares without their poison records. After a receipt with an error, the run must be retried.

@@ -69,7 +69,7 @@ def prepared(
     number: int = 1,
 ) -> Program:
     """Build the program and start its loops. Raises SpecRefused for an impossible mode of epochs."""
-    if env.standalone:
+    if env.has_executors:
         (settings.path / SLOTS).unlink(missing_ok=True)  # counted by the previous driver
     works = works_for(settings, env, plan)
     mode = _mode(settings, plan, works)
@@ -81,7 +81,7 @@ def works_for(settings: RunSettings, env: Environment, plan: CompiledPipeline) -
     """The work of tasks, by operator. Raises SpecRefused."""
     trusted = authority(settings.secret).decode() if settings.encrypted else None
     # Tasks on other hosts share only mounted folders with the driver.
-    shared = settings.dead_letter or (None if env.standalone else str(settings.path / DEAD_LETTER))
+    shared = settings.dead_letter or (None if env.has_executors else str(settings.path / DEAD_LETTER))
     with refused("the program"):
         return works_of(plan, trusted, shared)
 
@@ -107,6 +107,6 @@ def _loops(
     identity = issue(settings.secret) if place.tls else None
 
     def wanted() -> int:
-        return slots(settings.path) if env.standalone else settings.cores
+        return slots(settings.path) if env.has_executors else settings.cores
 
     return Loops(spark, number, works, place, identity, trusted, Right.root(settings.secret), wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyspark
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 from ferry import environment
 from ferry.contract import variables as names
 from ferry.contract.settings import RunSettings
-from ferry.driver import standalone
+from ferry.driver import cluster
 from ferry.environment import Environment
 from ferry.spark import private
 from ferry.system import flight_places
@@ -31,6 +32,7 @@ from ferry.system.user_module import ProgramCopy
 
 OURS = {
     "spark.ui.enabled": "false",
+    "spark.ui.killEnabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.worker.reuse": "true",
@@ -104,28 +106,29 @@ _begun: list[Future[None]] = []
 def begin(settings: RunSettings, env: Environment) -> None:
     """Start Spark's JVM in the background while this process imports its modules: each takes a second."""
     if not env.spark_kept:
-        _begun.append(ThreadPoolExecutor(1, "spark").submit(_launch, settings, env))
+        life = secrets.token_hex(8)
+        environment.give({names.LIFE: life})
+        _begun.append(ThreadPoolExecutor(1, "spark").submit(_launch, settings, replace(env, life=life)))
 
 
-def start(settings: RunSettings, env: Environment, announce: Callable[[str], None]) -> SparkSession:
+def start(settings: RunSettings, env: Environment, announce: Callable[[str, str], None]) -> SparkSession:
     """A session with `slots` task slots in this process, or in every executor that joins.
 
-    `announce` gets the URL of Spark's master as early as possible, because workers take seconds to start. Tasks are
-    retried several times, because a helper may be restarting.
+    `announce` gets the place where executors register, and the sealed text about their start. Tasks are retried several
+    times, because a helper may be restarting.
     """
-    if env.spark_kept:
-        kept = _kept()
-        if env.standalone:
-            announce(kept.sparkContext.master)
-        return kept
+    session = _kept() if env.spark_kept else _started(settings, env)
+    if env.has_executors:
+        assert env.life is not None
+        announce(cluster.place(session), cluster.start_of_executors(session).sealed(settings.secret, env.life))
+    return session
+
+
+def _started(settings: RunSettings, env: Environment) -> SparkSession:
     if _begun:
         _begun.pop().result()
-    conf = _conf(settings, env)
-    if env.standalone:
-        conf["spark.master"] = standalone.start_master(settings, env, conf)
-        announce(conf["spark.master"])
     builder = SparkSession.builder
-    for key, value in conf.items():
+    for key, value in _conf(settings, env).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     private.check(session)
@@ -162,21 +165,21 @@ def _conf(settings: RunSettings, env: Environment) -> dict[str, str]:
         "spark.local.dir": str(settings.path / "spark-local"),
         "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
     }
-    if env.standalone:
-        return conf | {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, env)}
+    if env.has_executors:
+        return conf | {**cluster.tuned(settings), **settings.spark, **cluster.fixed(settings, env)}
     sockets = str(flight_places.socket_folder(settings.path / "spark-sockets"))
     master = {"spark.master": f"local[{settings.slots},8]", **LOCAL_AUTHENTICATION}
     return conf | {SOCKETS: sockets, **settings.spark, **master}
 
 
 def _launch(settings: RunSettings, env: Environment) -> None:
-    """Start the JVM, and the parts of Spark that need no address of a master."""
+    """Start the JVM and Spark's context in it."""
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
-    if settings.program is not None and not env.standalone:
+    if settings.program is not None and not env.has_executors:
         environment.give({names.PROGRAM: settings.program})
     conf = _conf(settings, env)
-    if env.standalone:
-        standalone.start_jvm(conf)
+    if env.has_executors:
+        cluster.start(settings, env, conf)
     else:
         SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
 

@@ -73,7 +73,13 @@ class ApiJournal:
         self._begun = begun
         self._writer = secrets.token_hex(8)
         trusted = ssl.create_default_context(cafile=access.authority)
-        self._client = httpx.Client(base_url=access.url, verify=trusted, timeout=TIMEOUT, trust_env=False)
+        self._client = httpx.Client(
+            base_url=access.url,
+            verify=trusted,
+            timeout=TIMEOUT,
+            trust_env=False,
+            headers={"User-Agent": "ferry-driver"},  # also the owner of the journal's fields
+        )
         self._taking_over = self._seen = False
         self._forbidden_since: float | None = None
 

@@ -13,10 +13,10 @@ import zlib
 from typing import Any, Protocol, cast
 
 from ferry.contract import places
+from ferry.contract import registry_scripts as scripts
 from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import StateUnavailable, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
-from ferry.registry import scripts
 from ferry.registry.connection import connected, reaching
 
 log = logging.getLogger("ferry.registry")

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from ferry.contract import places
+from ferry.contract import registry_scripts as scripts
 from ferry.contract.catalogue import Catalogue
 from ferry.contract.errors import Superseded
 from ferry.contract.signs import Pulse
-from ferry.registry import scripts
 from ferry.registry.connection import connected, reaching
 
 ALIVE = "alive"

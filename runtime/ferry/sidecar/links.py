@@ -29,10 +29,12 @@ class LinkWatch:
         self.rows: tuple[LinkCount, ...] = (LinkCount(self._labels(chosen.kind, chosen.reason), 0),)
         """The first is this side's own transport, even without a link of that kind."""
         self.lent_bytes = 0
+        self.huge_bytes = 0
 
     def look(self) -> None:
         """Count the open links, and warn of links on an unexpected transport, once for each change."""
         self.lent_bytes = self._chosen.lent_bytes
+        self.huge_bytes = self._chosen.huge_bytes
         links = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
         counts = Counter({self.rows[0].labels: 0})
         counts.update(self._labels(one.kind, one.reason) for one in links)
@@ -45,7 +47,8 @@ class LinkWatch:
         if self._chosen.expected and not reason:
             self._tell(lasting, {one.peer for one in links if one.kind == "rdma"})
             reason = commonest(lasting.values())
-        self.links = Links(len(links) - len(slow), len(slow), reason if self._chosen.expected else "")
+        shown = reason if self._chosen.expected else ""
+        self.links = Links(len(links) - len(slow), len(slow), shown, self._chosen.small_pages)
 
     def _tell(self, lasting: dict[str, str], fast: set[str]) -> None:
         for peer, reason in lasting.items():

@@ -48,6 +48,8 @@ class InstanceMetrics:
     links: tuple[LinkCount, ...] = ()
     lent_bytes: int = 0
     """bytes sent directly from the log of deltas"""
+    huge_bytes: int = 0
+    """bytes of rings in huge pages now"""
 
     def write(self, directory: Path) -> None:
         """Replace the file."""
@@ -117,7 +119,19 @@ class LoadCounter:
             tuple(column.tolist()) for column in (held, sizes[held], self._computed[held], self._received[held])
         )
         link = links.rdma, links.tcp, links.reason
-        return m.Report(me, life, vnodes, held_sizes, computed, *link, timer, busy_ms, received, boundaries)
+        return m.Report(
+            me,
+            life,
+            vnodes,
+            held_sizes,
+            computed,
+            *link,
+            timer,
+            busy_ms,
+            received,
+            boundaries,
+            small_pages=links.small_pages,
+        )
 
 
 @dataclass(slots=True)
@@ -146,6 +160,7 @@ class InstancesCollector:
         received = CounterMetricFamily("ferry_snapshot_received_bytes", "Copied to it as a learner", labels=label)
         carried = GaugeMetricFamily("ferry_transport_info", "Links to other instances", labels=[*label, *LABELS])
         lent = CounterMetricFamily("ferry_transport_lent_bytes", "Sent from the log without a copy", labels=label)
+        huge = GaugeMetricFamily("ferry_transport_huge_bytes", "Rings of links in huge pages", labels=label)
         for index, life in sorted(self._lives().items()):
             name, metrics = [f"{self._worker}.{index}"], InstanceMetrics.read(self._directory / str(index))
             up.add_metric(name, float(life.up))
@@ -154,6 +169,7 @@ class InstancesCollector:
             sent.add_metric(name, metrics.snapshot_sent_bytes)
             received.add_metric(name, metrics.snapshot_received_bytes)
             lent.add_metric(name, metrics.lent_bytes)
+            huge.add_metric(name, metrics.huge_bytes)
             for row in metrics.links:
                 carried.add_metric([*name, *row.labels], row.links)
-        yield from (up, restarts, size, sent, received, carried, lent)
+        yield from (up, restarts, size, sent, received, carried, lent, huge)

@@ -327,7 +327,8 @@ class Node:
         report = data.tally.report(self.me, self._life, sizes, watch.links, timer, busy_ms, boundaries)
         report = replace(report, damage=data.damage) if data.damage else report
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
-        self._counted.replace(InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes))
+        links = watch.rows, watch.lent_bytes, watch.huge_bytes
+        self._counted.replace(InstanceMetrics(int(sizes.sum()), sent, received, *links))
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:

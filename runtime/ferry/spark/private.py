@@ -18,7 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.errors import SpecRefused
 
-_EXECUTOR_DATA = "org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$executorDataMap"
+SCHEDULER = "CoarseGrainedScheduler"
+"""Name of the endpoint at which executors register."""
+
+EXECUTOR = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+"""Class of an executor's process, as `ferry.worker.launch` starts it."""
 
 STAGES, TASKS = 10, 100
 """Number of newest stages, and of failed tasks per stage, that `last_failed_task` reads."""
@@ -34,15 +38,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "org.apache.spark.rdd.RDD": ("partitions",),
     "org.apache.spark.sql.execution.datasources.v2.DataSourceRDDPartition": ("inputPartition",),
     "org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition": ("pickedPartition",),
-    "org.apache.spark.SparkContext": ("schedulerBackend", "statusStore"),
+    "org.apache.spark.SparkContext": ("schedulerBackend", "statusStore", "executorMemory"),
     "org.apache.spark.status.AppStatusStore": ("stageList", "taskList"),
     "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend": (
-        "getExecutorIds", "killExecutors", "removeExecutor", _EXECUTOR_DATA,
+        "getExecutorIds", "executorsPendingLossReason",
     ),
-    "org.apache.spark.scheduler.cluster.ExecutorData": ("attributes",),
+    "org.apache.spark.scheduler.cluster.k8s.KubernetesClusterSchedulerBackend": ("doRemoveExecutor",),
+    EXECUTOR: ("main",),
     "org.apache.spark.scheduler.ExecutorProcessLost": (),
-    "org.apache.spark.deploy.master.Master": ("startRpcEnvAndEndpoint",),
-    "org.apache.spark.api.python.PythonUtils": ("toSeq",),
 }  # fmt: skip
 """Classes of Spark by name, and the methods of each that Ferry calls."""
 
@@ -114,14 +117,10 @@ def running_session() -> SparkSession:
     return SparkSession(SparkContext(gateway=gateway(), jsc=java, conf=conf))
 
 
-def start_master(address: str, port: int, conf: Mapping[str, str]) -> str:
-    """Start a master of Spark's standalone mode in the JVM. Returns its URL."""
-    packages = jvm()
-    java_conf = packages.org.apache.spark.SparkConf(False)
-    for key, value in conf.items():
-        java_conf.set(key, value)
-    started = packages.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(address, port, 0, java_conf)
-    return str(started._1().address().toSparkURL())
+def executor_memory(spark: SparkSession) -> int:
+    """The heap of an executor, in MiB, as Spark reads its settings."""
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().executorMemory())
 
 
 def inlined_plan(frame: DataFrame) -> Any:
@@ -169,24 +168,26 @@ class Scheduler:
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = jvm(spark)
         self._backend: Any = spark.sparkContext._jsc.sc().schedulerBackend()
+        self.application = str(spark.sparkContext.applicationId)
 
     def executors(self) -> frozenset[str]:
         """Ids of the registered executors."""
-        ids = self._backend.getExecutorIds().mkString(",")
-        return frozenset(ids.split(",")) if ids else frozenset()
+        return _ids(self._backend.getExecutorIds())
 
-    def attribute(self, executor: str, name: str) -> str | None:
-        """An attribute of an executor; None: the attribute or the executor is missing."""
-        data = getattr(self._backend, _EXECUTOR_DATA)().get(executor)
-        value = data.get().attributes().get(name) if data.isDefined() else data
-        return str(value.get()) if value.isDefined() else None
+    def disconnected(self) -> frozenset[str]:
+        """Ids of executors whose connection is closed. Spark waits for Kubernetes to say what became of their pods."""
+        return _ids(self._backend.executorsPendingLossReason())
 
-    def remove(self, executor: str) -> None:
+    def remove(self, executor: str, why: str, by_work: bool = True) -> None:
         """Have the tasks of an executor run elsewhere at once. If the executor comes back, Spark ends it.
 
-        A request to the master is not enough: the master forwards it to a worker that does not answer.
-        """
-        self._backend.killExecutors(self._jvm.PythonUtils.toSeq([executor]), False, False, True)
+        `by_work`: its work may be the cause: its tasks count as failed."""
         nothing = self._jvm.scala.Option.empty()
-        silent = self._jvm.org.apache.spark.scheduler.ExecutorProcessLost("silent", nothing, False)
-        self._backend.removeExecutor(executor, silent)
+        lost = self._jvm.org.apache.spark.scheduler.ExecutorProcessLost(why, nothing, by_work)
+        self._backend.doRemoveExecutor(executor, lost)
+
+
+def _ids(of: Any) -> frozenset[str]:
+    """A collection of Scala, read in one call."""
+    ids = of.mkString(",")
+    return frozenset(ids.split(",")) if ids else frozenset()

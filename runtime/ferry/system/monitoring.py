@@ -6,29 +6,17 @@ Must not know the metrics, and never show them when no token is set.
 
 from __future__ import annotations
 
-import logging
-import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client as prom
 
 from ferry.contract import bearer, variables
 from ferry.system.sockets import listening
-
-log = logging.getLogger("ferry.monitoring")
-
-SECONDS_MAX = 10.0
-"""A silent client is disconnected after this long."""
+from ferry.system.wsgi import Start, ThreadedServer
 
 _NOTHING = f"there is /metrics when {variables.METRICS_TOKEN} is set\n".encode()
-
-Start = Callable[[str, list[tuple[str, str]]], Any]
-"""Begins a response, as WSGI defines it."""
 
 
 class MonitoringServer:
@@ -50,7 +38,7 @@ class MonitoringServer:
         self._exposed = prom.make_wsgi_app(registry)
         self._token = token
         self._problem = problem
-        self._server = _Server(listening(*address), self._answer)
+        self._server = ThreadedServer(listening(*address), self._answer)
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True).start()
 
@@ -75,30 +63,3 @@ class MonitoringServer:
 def _text(start: Start, status: str, body: bytes, *headers: tuple[str, str]) -> Iterable[bytes]:
     start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *headers])
     return [body]
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def __init__(self, listener: socket.socket, application: Callable[..., Iterable[bytes]]) -> None:
-        """Serve a socket that already listens."""
-        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.server_name, self.server_port = listener.getsockname()[:2]
-        self.setup_environ()
-        self.set_app(application)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A disconnect of a client is not logged as an error; any other exception is."""
-        failed = sys.exception()
-        level = logging.DEBUG if isinstance(failed, ConnectionError | TimeoutError) else logging.ERROR
-        log.log(level, "a request failed", exc_info=failed)
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = SECONDS_MAX
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Probes are not logged."""
-        log.debug(format, *args)

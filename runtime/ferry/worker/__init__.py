@@ -1,5 +1,5 @@
-"""The process beside a sidecar that gives tasks a place: it runs Spark's own worker and follows the driver.
+"""The process beside a sidecar that gives tasks a place: it runs an executor of Spark and follows the driver.
 
-It holds no state: when the driver changes, or Spark's worker dies, a new worker is started, and the sidecar does not
+It holds no state: when the driver changes, or the executor dies, a new executor is started, and the sidecar does not
 notice.
 """

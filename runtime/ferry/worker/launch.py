@@ -1,4 +1,4 @@
-"""The start of Spark's worker: its command, its environment, its configuration. Values in, values out."""
+"""The start of an executor: its command, its environment, its files. Values in, values out."""
 
 from __future__ import annotations
 
@@ -6,24 +6,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferry.contract import ports
+from ferry import environment
 from ferry.contract import variables as names
 from ferry.contract.addresses import bracketed
-from ferry.contract.errors import SpecRefused
-from ferry.contract.places import SPARK_ENCRYPTED, DriverPlace
+from ferry.contract.executors import ExecutorStart, application, spark_secret
+from ferry.contract.places import DriverPlace
 from ferry.contract.settings import RunSettings
-from ferry.contract.tickets import derived
 from ferry.environment import Environment
-
-CONFIGURATION = """\
-spark.authenticate true
-spark.worker.timeout 4
-spark.port.maxRetries 16
-spark.executor.logs.rolling.strategy size
-spark.executor.logs.rolling.maxSize 4194304
-spark.executor.logs.rolling.maxRetainedFiles 2
-"""
-"""Heartbeats of Spark's worker go out four times per timeout, which must equal the master's; logs are bounded."""
 
 LOGGING = """\
 rootLogger.level = warn
@@ -35,30 +24,17 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
-OPTIONS = (
-    "-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
-)  # fmt: skip
-"""Spark's worker only starts executors: a small heap and a fast start."""
-
-MEMORY = "1024g"
-"""Memory that it offers to executors: the pod limits memory, and with too little Spark starts no executor."""
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of Spark's worker, below the run's directory."""
+    """Files of executors, below the run's directory."""
 
     directory: Path
 
     @property
     def work(self) -> Path:
-        """Executors' directories, with their output."""
+        """The working directory of an executor; Spark puts files of the job there."""
         return self.directory / "work"
-
-    @property
-    def work_before(self) -> Path:
-        """The same of the previous worker."""
-        return self.directory / "work.before"
 
     @property
     def local(self) -> Path:
@@ -66,66 +42,53 @@ class Files:
         return self.directory / "local"
 
     @property
-    def configuration(self) -> Path:
-        """Properties of Spark's worker."""
-        return self.directory / "worker.conf"
-
-    @property
     def logging(self) -> Path:
         """Properties of its log."""
         return self.directory / "log4j2.properties"
 
 
-def configuration(settings: RunSettings) -> str:
-    """Properties of Spark's worker."""
-    more = SPARK_ENCRYPTED if settings.encrypted else {}
-    return CONFIGURATION + "".join(f"{key} {value}\n" for key, value in more.items())
-
-
-def command(env: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
-    """The command line. It holds no secret, because every user of the machine sees it."""
+def command(
+    run: str, env: Environment, files: Files, home: Path, driver: DriverPlace, start: ExecutorStart, number: int
+) -> list[str]:
+    """The command line of executor `number`. It holds no secret, because every user of the machine sees it."""
+    name = application(run, driver.life)
     return [
-        java,
-        *OPTIONS,
+        environment.java(),
+        f"-Xmx{start.memory_mb}m",
+        *(word.replace("{{APP_ID}}", name).replace("{{EXECUTOR_ID}}", str(number)) for word in start.java),
         "-cp",
-        f"{home / 'jars'}/*",
+        ":".join(path for path in (start.class_path, f"{home / 'jars'}/*") if path),
         f"-Dlog4j2.configurationFile={files.logging}",
-        "org.apache.spark.deploy.worker.Worker",
-        "--host",
-        bracketed(env.address),
-        "--port",
-        str(ports.SPARK_WORKER if env.fixed_ports else 0),
-        "--webui-port",
-        "0",
+        *(f"-D{key}={value}" for key, value in sorted(start.settings.items())),
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        "--driver-url",
+        driver.spark,
+        "--executor-id",
+        str(number),
         "--cores",
         str(driver.cores),
-        "--memory",
-        MEMORY,
-        "--work-dir",
-        str(files.work),
-        "--properties-file",
-        str(files.configuration),
-        driver.spark,
+        "--app-id",
+        name,
+        "--hostname",
+        bracketed(env.address),
+        "--resourceProfileId",
+        "0",
+        "--podName",
+        bracketed(env.address),
     ]
 
 
 def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> dict[str, str]:
-    """Variables for Spark's worker, its executors and their Python processes, besides the present ones."""
+    """Variables for an executor and its Python processes, besides the present ones."""
     return {
         "SPARK_HOME": str(home),
-        "SPARK_CONF_DIR": str(files.directory),  # executors find `logging` there: their output is in the pod's log
-        "SPARK_SCALA_VERSION": scala_version(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",  # for the web interface; all else listens at `--host`
+        "SPARK_LOCAL_IP": "127.0.0.1",  # all listens at `--hostname`
         "SPARK_LOCAL_DIRS": str(files.local),
-        "_SPARK_AUTH_SECRET": derived(settings.secret, "spark"),
         "PYSPARK_PYTHON": sys.executable,
         names.WORKER: str(worker),
-        f"SPARK_EXECUTOR_ATTRIBUTE_{names.WORKER}": str(worker),
     }
 
 
-def scala_version(home: Path) -> str:
-    """The Scala version from the name of a jar, such as '2.13': Spark needs it to start executors."""
-    for jar in (home / "jars").glob("spark-core_*.jar"):
-        return jar.name.removeprefix("spark-core_").split("-", 1)[0]
-    raise SpecRefused(f"{home}: there is no Spark")
+def of_life(settings: RunSettings, driver: DriverPlace, start: ExecutorStart) -> dict[str, str]:
+    """Variables of an executor that this life of the driver names, and its secret. The variables of `variables` prevail."""
+    return {**start.variables, "_SPARK_AUTH_SECRET": spark_secret(settings.secret, driver.life)}

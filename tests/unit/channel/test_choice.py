@@ -13,7 +13,8 @@ from ferry.channel import choice
 from ferry.channel.choice import NOT_ASKED, TCP_ASKED, Choice, Party
 from ferry.channel.rdma import endpoint
 from ferry.channel.rdma.endpoint import RdmaEndpoint
-from ferry.channel.rdma.memory import Limits, RingShape
+from ferry.channel.rdma.memory import PAGE_BYTES, Limits, RingShape
+from ferry.channel.rdma.pages import HUGE_BYTES, HugePages
 from ferry.channel.rdma.verbs import DeviceUnusable, Gid, Port
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.settings import TransportSettings
@@ -104,6 +105,21 @@ def test_what_is_said_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.asked == [(RingShape(4, 4096), ["10.1.2.3"], "mlx5_0", 3)], "a name is no address"
     assert (found.device, found.gid, found.mtu, found.notify) == ("mlx5_0", "10.1.2.3", 4096, "footer")
     assert here.choose(mode="rdma", notify="imm").notify == "imm"
+
+
+def test_rings_are_in_as_many_huge_pages_as_the_job_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Present()
+    here = machine(monkeypatch, device)
+    found = here.choose(mode="rdma")
+    assert device.pages.take(PAGE_BYTES) is None and found.huge_bytes == 0
+    found = here.choose(mode="rdma", huge_bytes=HUGE_BYTES)
+    device.pages = (
+        HugePages(HUGE_BYTES, lambda size: mmap.mmap(-1, size)) if device.pages.maximum == HUGE_BYTES else None
+    )
+    assert device.pages.take(PAGE_BYTES) is not None and found.huge_bytes == PAGE_BYTES
+    assert found.small_pages == "" and device.pages.take(4 * HUGE_BYTES) is None and "more than" in found.small_pages
+    slow = here.choose(mode="tcp", huge_bytes=HUGE_BYTES)
+    assert slow.huge_bytes == 0 and slow.small_pages == ""
 
 
 @pytest.mark.parametrize(("mode", "fallback"), [("auto", True), ("rdma", False)])

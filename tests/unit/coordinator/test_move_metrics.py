@@ -212,6 +212,8 @@ def test_links_are_summed_and_the_commonest_reason_counts() -> None:
     for instance, rdma, tcp, reason in ((A, 2, 0, ""), (B, 1, 1, "slow"), (C, 0, 2, "odd"), (D, 0, 2, "slow")):
         told.move_metrics.report(m.Report(instance, "life", (), (), (), rdma, tcp, reason))
     assert told.move_metrics.links() == Links(3, 5, "slow")
+    told.move_metrics.report(m.Report(B, "life", (), (), (), 1, 1, "slow", small_pages="none are free"))
+    assert told.move_metrics.links() == Links(3, 5, "slow", "none are free")
     for gone in (B, C, D):
         told.move_metrics.lost(gone, TABLE)
     assert told.move_metrics.links() == Links(2, 0, "")

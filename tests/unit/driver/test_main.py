@@ -15,7 +15,7 @@ from ferry.contract.settings import RunSettings
 from ferry.driver import __main__ as program
 from ferry.driver import job
 from ferry.driver.errors import BeginsAgain
-from tests.unit.driver.test_standalone import settings
+from tests.unit.driver.test_cluster import settings
 
 
 class Followed(Exception):

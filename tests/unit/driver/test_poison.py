@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from ferry.contract.ingest_runs import Shares
 from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.timeline import TIMELINE
 from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver import poison as searching
 from ferry.driver.poison import POISON, Poison
 from ferry.spark import cuts
 from ferry.spark.shares import Batch
@@ -389,3 +391,27 @@ def test_the_first_crash_is_reported_with_the_signal_before_any_search(tmp_path:
     search.over()
     search.died()  # not of a signal
     assert not search._metrics.problems.current
+
+
+def test_tasks_that_die_with_a_worker_are_not_searched_once() -> None:
+    lost = [0]
+    poison = Poison({}, DriverMetrics("j", ""), False, lambda: lost[0], [])
+    poison.begin(1, ())
+    timer = threading.Timer(0.3, lambda: lost.__setitem__(0, 1))
+    timer.start()
+    assert poison.excuses(), "the loss is known a moment after the deaths"
+    poison.failed("operator 'a'", "")
+    poison.begin(1, ())
+    lost[0] += 1
+    assert not poison.excuses(), "a record may kill workers"
+    poison.over()
+    poison.begin(2, ())
+    lost[0] += 1
+    assert poison.excuses()
+
+
+def test_tasks_that_die_alone_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "LOSS_SECONDS", 0.2)
+    poison = Poison({}, DriverMetrics("j", ""), False, lambda: 7, [])
+    poison.begin(1, ())
+    assert not poison.excuses()

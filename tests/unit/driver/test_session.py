@@ -12,7 +12,7 @@ import pytest
 from ferry.driver import session
 from ferry.driver.session import shared_classes
 from ferry.environment import Environment
-from tests.unit.driver.test_standalone import settings
+from tests.unit.driver.test_cluster import settings
 
 
 def test_an_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_java_ends_without_memory_and_leaves_nothing_in_the_machines_folder(
 
     monkeypatch.setattr(session.private, "check", lambda spark: None)
     monkeypatch.setattr(session, "SparkSession", type("Session", (), {"builder": Builder()}))
-    session.start(settings(), Environment(), lambda url: None)
+    session.start(settings(), Environment(), lambda url, executor: None)
     for role in ("driver", "executor"):
         assert "-XX:+ExitOnOutOfMemoryError" in given[f"spark.{role}.defaultJavaOptions"]
     assert f'"-Djava.io.tmpdir={tempfile.gettempdir()}"' in given["spark.driver.defaultJavaOptions"]

@@ -20,11 +20,18 @@ from ferry.contract.signs import Pulse
 from ferry.contract.tickets import derived
 from ferry.registry import Changes, Claim, JobRegistry, MemberCache
 from tests.unit.registry.journal_contract import CHECKS, Another, table
-from tests.unit.registry.redis_server import RUN, Redis
+from tests.unit.registry.redis_server import RUN, Redis, RunRedis
+
+
+@pytest.fixture(params=[Redis, RunRedis], ids=["private", "with the user of a run"])
+def redis(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Redis | RunRedis]:
+    server: Redis | RunRedis = request.param(tmp_path_factory.mktemp("r"))
+    yield server
+    server.end()
 
 
 @pytest.fixture
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     server = Redis(tmp_path_factory.mktemp("r"))
     yield server
     server.end()
@@ -76,8 +83,8 @@ def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
     assert journal.read() is None
 
 
-def test_a_redis_that_may_lose_the_journal_is_found_out(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    journal = redis.journal()
+def test_a_redis_that_may_lose_the_journal_is_found_out(private: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    journal = private.journal()
     assert "appendonly no" in journal.weakness()
     journal._redis.config_set("appendonly", "yes")
     journal._redis.config_set("appendfsync", "everysec")
@@ -121,8 +128,8 @@ def test_the_roll_is_kept_up_by_changes(redis: Redis) -> None:
     assert roll.entries == {"1.0": b}
 
 
-def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) -> None:
-    registry, rolls = redis.registry(), [MemberCache(redis.registry()) for _ in range(5)]
+def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(private: Redis) -> None:
+    registry, rolls = private.registry(), [MemberCache(private.registry()) for _ in range(5)]
     client = registry._redis
 
     def bytes_so_far() -> int:

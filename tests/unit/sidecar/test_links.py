@@ -6,13 +6,15 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ferry.channel.base import LinkState
 from ferry.channel.choice import NOT_ASKED, Choice
-from ferry.contract.names import driver_name
+from ferry.contract.names import InstanceId, driver_name
 from ferry.contract.status import Links
 from ferry.sidecar.links import LinkWatch
+from ferry.sidecar.metrics import LoadCounter
 
 FAST = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", "")
 DRIVER = LinkState(driver_name(3, "abcd"), "tcp", "")
@@ -81,3 +83,13 @@ def test_the_commonest_reason_is_reported() -> None:
     told.sees(*links)
     assert told.sees(*links) == Links(0, 3, "b")
     assert told.sees() == Links() and told.rows == {FAST: 0}
+
+
+def test_rings_in_small_pages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = rdma()
+    assert told.sees(("1.0", "rdma", "")).small_pages == ""
+    monkeypatch.setattr(Choice, "small_pages", "Cannot allocate memory")
+    links = told.sees(("1.0", "rdma", ""))
+    assert links == Links(1, 0, "", "Cannot allocate memory")
+    report = LoadCounter(4).report(InstanceId("0.0"), "life", np.zeros(4, np.int64), links)
+    assert (report.rdma, report.small_pages, report.damage) == (1, "Cannot allocate memory", "")

@@ -29,7 +29,7 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     registry.register(InstancesCollector(3, tmp_path, lambda: lives))
     (tmp_path / "0").mkdir()
     fast, slow = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", ""), ("tcp", "", "", "", "", "the peer has no RDMA")
-    InstanceMetrics(1000, 20, 30, (LinkCount(fast, 0), LinkCount(slow, 2)), 40).write(tmp_path / "0")
+    InstanceMetrics(1000, 20, 30, (LinkCount(fast, 0), LinkCount(slow, 2)), 40, 4096).write(tmp_path / "0")
 
     def value(name: str, instance: str) -> float | None:
         return registry.get_sample_value(f"ferry_{name}", {"instance": instance})
@@ -40,6 +40,7 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     assert value("snapshot_sent_bytes_total", "3.0") == 20
     assert value("snapshot_received_bytes_total", "3.0") == 30
     assert [value("transport_lent_bytes_total", i) for i in ("3.0", "3.1")] == [40, 0]
+    assert [value("transport_huge_bytes", i) for i in ("3.0", "3.1")] == [4096, 0]
     for labels, links in ((fast, 0), (slow, 2)):
         told = dict(zip(LABELS, labels, strict=True))
         assert registry.get_sample_value("ferry_transport_info", {"instance": "3.0", **told}) == links

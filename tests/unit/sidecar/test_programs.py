@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ferry.sidecar import programs
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.programs import LoadedProgram, ProgramLoader
 from ferry.sidecar.rehearsal import rehearse_operator
+from tests.released import make
 from tests.unit.sidecar.test_data import ME, settings_of
 
 COUNTS = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
@@ -127,6 +129,15 @@ def test_a_table_that_names_an_unknown_program_is_looked_up(rig: Rig) -> None:
     assert len(rig.data.states) == 2
     rig.published = None
     rig.loader.require(table)
+
+
+def test_a_table_of_a_driver_of_release_0_1_is_of_the_first_program(rig: Rig) -> None:
+    """Workers are replaced before the driver: a worker of this release gets a table without programs."""
+    frozen = json.loads((make.HERE / "v0.1.0" / "messages.json").read_text())["Install"]
+    event = m.decode(frozen["code"], bytes.fromhex(frozen["bytes"]))
+    assert isinstance(event, m.Install) and event.table.programs == ()
+    rig.loader.require(event.table.programs)
+    assert len(rig.data.states) == 1
 
 
 JOIN = OperatorDescriptor(

@@ -13,7 +13,7 @@ import prometheus_client as prom
 import pytest
 
 from ferry.contract import bearer
-from ferry.system import monitoring
+from ferry.system import wsgi
 from ferry.system.monitoring import MonitoringServer
 
 TOKEN = "the-token-of-the-installation"
@@ -58,8 +58,8 @@ def test_a_port_that_is_taken_is_an_error(url: str) -> None:
 
 
 def test_a_client_that_says_nothing_is_sent_away_and_holds_up_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert monitoring._Handler.timeout == monitoring.SECONDS_MAX == 10.0
-    monkeypatch.setattr(monitoring._Handler, "timeout", 0.3)
+    assert wsgi._Handler.timeout == wsgi.SECONDS_MAX == 10.0
+    monkeypatch.setattr(wsgi._Handler, "timeout", 0.3)
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     begun, threads = time.monotonic(), threading.active_count()
     silent = [socket.create_connection(address, timeout=10) for _ in range(8)]

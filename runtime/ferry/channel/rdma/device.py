@@ -15,6 +15,7 @@ from typing import Any
 
 from ferry.channel.rdma import fork
 from ferry.channel.rdma.memory import PAGE_BYTES, RingShape
+from ferry.channel.rdma.pages import HugePages
 from ferry.channel.rdma.queue_pair import QueuePair
 from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Gid, Port, ScatterGatherEntry, device_names, library
 from ferry.contract.errors import Fault
@@ -33,6 +34,8 @@ class Device:
         self._lock = threading.Lock()
         self._queue_pairs = 0
         self._closing = False
+        self.pages = HugePages()
+        """for memory of queue pairs from now on"""
         self._context: Any = None
         self.in_order = False
         """bytes of a write become visible in order, so that a footer can be trusted; known after the self-test"""
@@ -69,7 +72,7 @@ class Device:
                 raise DeviceUnusable(f"{self.port.device} is closed")
             self._queue_pairs += 1
         try:
-            return QueuePair(self._lib, self._context, self.port, depth, receives, self._one_closed)
+            return QueuePair(self._lib, self._context, self.port, depth, receives, self._one_closed, self.pages)
         except BaseException:
             self._one_closed()
             raise
@@ -90,6 +93,7 @@ class Device:
         if self._closing and not self._queue_pairs:
             if self._context is not None:
                 self._context.close()
+            self.pages.close()
             fork.drop()
 
 

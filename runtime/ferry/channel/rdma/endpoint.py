@@ -92,6 +92,16 @@ class RdmaEndpoint(TcpEndpoint):
         return self._lent.sent_bytes
 
     @property
+    def small_pages(self) -> str:
+        """Why some rings are in small pages although huge ones were asked for, else empty."""
+        return self._device.pages.refusal
+
+    @property
+    def huge_bytes(self) -> int:
+        """Bytes of rings in huge pages now."""
+        return self._device.pages.used
+
+    @property
     def pinned(self) -> int:
         """Bytes that the links pin now."""
         return self._budget.used

@@ -13,11 +13,13 @@ import mmap
 import os
 import random
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ferry.channel.rdma.neighbour import resolve
+from ferry.channel.rdma.pages import HugePages
 from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Port, QueuePairAddress, ScatterGatherEntry, status_name
 from ferry.contract.errors import Exhausted, Unreachable
 
@@ -40,21 +42,40 @@ _opening = threading.Lock()
 class MemoryRegion:
     """A shared mapping (a fork never copies it) that the device may reach; the peer may write to it only if `remote`.
 
-    A `mapping` without `remote` is only read: pages of files can always be pinned for that.
+    A `mapping` without `remote` is only read: pages of files can always be pinned for that. Other regions are in huge pages
+    as far as there are some.
     """
 
-    def __init__(self, lib: SimpleNamespace, domain: Any, size: int, remote: bool, mapping: mmap.mmap | None) -> None:
+    def __init__(
+        self,
+        lib: SimpleNamespace,
+        domain: Any,
+        size: int,
+        remote: bool,
+        mapping: mmap.mmap | None,
+        pages: HugePages,
+    ) -> None:
         self._own = mapping is None
-        self._map = mmap.mmap(-1, size) if mapping is None else mapping
-        self._pin: Any = (ctypes.c_char * size).from_buffer(self._map)
+        block = pages.take(size) if mapping is None else None
+        offset = 0
+        if block is not None:
+            self._map, offset, _ = block
+        else:
+            self._map = mmap.mmap(-1, size) if mapping is None else mapping
+        self._closes = self._own and block is None
+        self._pin: Any = (ctypes.c_char * size).from_buffer(self._map, offset)
+        if block is not None:
+            weakref.finalize(self._pin, pages.give, block)  # every view keeps it
         self.size = size
         self.address = ctypes.addressof(self._pin)
-        self.view = memoryview(self._map)
+        self.view = memoryview(self._pin).cast("B")
         access = lib.enums.IBV_ACCESS_LOCAL_WRITE if self._own or remote else 0
         access |= lib.enums.IBV_ACCESS_REMOTE_WRITE if remote else 0
         try:
             self._mr = lib.MR(domain, size, access, address=self.address)
         except lib.PyverbsError as error:
+            self._mr = None
+            self.close()
             raise Exhausted(f"{size} bytes cannot be pinned: {error}") from error
         self.lkey = int(self._mr.lkey)
         self.rkey = int(self._mr.rkey)
@@ -66,12 +87,12 @@ class MemoryRegion:
             self._mr = None
 
     def close(self) -> None:
-        """Revoke, and unmap the memory when its last view is gone."""
+        """Revoke, and unmap the memory, or return its huge pages, when its last view is gone."""
         self.revoke()
         self._pin = None
         with contextlib.suppress(BufferError):
             self.view.release()
-            if self._own:
+            if self._closes:
                 self._map.close()
 
 
@@ -79,9 +100,17 @@ class QueuePair:
     """One reliable queue pair, in a protection domain of its own. Not locked: one thread at a time posts and polls."""
 
     def __init__(
-        self, lib: SimpleNamespace, context: Any, port: Port, depth: int, receives: int, on_close: Callable[[], None]
+        self,
+        lib: SimpleNamespace,
+        context: Any,
+        port: Port,
+        depth: int,
+        receives: int,
+        on_close: Callable[[], None],
+        pages: HugePages,
     ) -> None:
         self._lib = lib
+        self._pages = pages
         self._port = port
         self._on_close = on_close
         self._regions: list[MemoryRegion] = []
@@ -129,7 +158,7 @@ class QueuePair:
 
     def region(self, size: int, *, remote: bool, mapping: mmap.mmap | None = None) -> MemoryRegion:
         """Memory that the device may reach; `remote`: the peer may write to it. Raises Exhausted."""
-        region = MemoryRegion(self._lib, self._pd, size, remote, mapping)
+        region = MemoryRegion(self._lib, self._pd, size, remote, mapping, self._pages)
         self._regions.append(region)
         return region
 

@@ -1,6 +1,7 @@
 """Atomic operations in Redis: Lua, with the reason of each. Every returned number is greater than all before it.
 
-Numbers include the clock of Redis, so that they go on growing after a loss of its data.
+Numbers include the clock of Redis, so that they go on growing after a loss of its data. On Kubernetes the operator loads
+the scripts: the user of a run may call loaded scripts only.
 """
 
 SWAP = """
@@ -130,3 +131,6 @@ end
 return heard
 """
 """The workers without a heartbeat, and heartbeats with content: a short answer, because it is polled often."""
+
+ALL = (SWAP, RECORD, ANNOUNCE, REGISTER, WITHDRAW, CHANGES, CLAIM, BEAT, HEARD)
+"""All scripts of the runtime."""
