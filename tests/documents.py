@@ -12,6 +12,8 @@ DOCS = ROOT / "docs"
 WALK = DOCS / "tutorial.md"
 TESTING = DOCS / "guide" / "test.md"
 KUBERNETES = DOCS / "operating" / "kubernetes.md"
+OPERATIONS = DOCS / "operating" / "operations.md"
+PODS = DOCS / "operating" / "pods.md"
 PLUGIN = DOCS / "operating" / "kubectl.md"
 
 GUIDE = [
@@ -24,6 +26,7 @@ GUIDE = [
         )
     ),
     KUBERNETES,
+    PODS,
     DOCS / "operating" / "checkpoints.md",
     DOCS / "rdma.md",
 ]  # fmt: skip

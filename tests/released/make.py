@@ -10,6 +10,7 @@
 | `journal.json` | the journal in Redis, its operators, the journal in the API server | the run, and a table with plans |
 | `messages.json` | each message of the channel: its bytes and its fields | `tests.released.samples` |
 | `status.json` | what a driver says of itself | `tests.released.samples` |
+| `revisions.json` | jobs that differ in one field each, with the revisions of their pods | the operator's rules |
 | `DIGESTS` | SHA-256 of all others, for `sha256sum -c` | |
 
 `--only NAME ...` writes these again, before the release is cut; afterwards no file changes (`tests/unit/test_released.py`).
@@ -34,17 +35,23 @@ import yaml
 
 import ferry
 from ferry.contract import journals, messages, places
+from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan, PlanStep
 from ferry.contract.routing import Table
 from ferry.contract.settings import RunSettings
 from ferry.contract.status import Status
 from ferry.registry.connection import connected
+from ferry_operator.crd.rules import BASE, patched
+from ferry_operator.job import spec
+from ferry_operator.kube.manifests.release import Installation
+from ferry_operator.kube.observe import effective_spec
 from tests.cluster import runner
 from tests.released import program
 from tests.released.samples import Samples, as_json
 from tests.unit.charts import CHART
 from tests.unit.charts import run as helm
+from tests.unit.job.test_changes import BEFORE, CHANGED, at
 
 HERE = Path(__file__).parent
 DIGESTS = "DIGESTS"
@@ -54,6 +61,9 @@ EPOCH = 400
 
 TABLES = {"counts": None, "totals": None, "pairs": None, "visits": "sessions", "latest": "latest"}
 """Operators of the program, and the table of each that is a process."""
+
+INSTALLATION = Installation("streams", "ferry-runtime:frozen", "redis://redis:6379/0", "key", "ferry-job")
+"""Of the operator whose revisions are frozen."""
 
 EVERYTHING = """
 nodes: {read: true}
@@ -156,13 +166,13 @@ def freeze_run(folder: Path) -> None:
 
 def _freeze_run(folder: Path, base: Path) -> None:
     store, job = base / "checkpoints", base / "job.yaml"
-    spec = {
+    wanted = {
         "pipeline": {"file": str(folder / "program.py")},
         "workers": 2,
         "state": {"virtualNodes": 8, "replicas": 1, "checkpoint": {"location": str(store)}},
         "epoch": {"maxRows": EPOCH, "interval": "500ms"},
     }
-    document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": JOB}, "spec": spec}
+    document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": JOB}, "spec": wanted}
     job.write_text(json.dumps(document))
     running = runner.start(job, base, at=["epoch=3 workers=3"])
 
@@ -197,12 +207,29 @@ def _freeze_run(folder: Path, base: Path) -> None:
     write_json(folder / "state.json", state_of(folder / "checkpoints"))
 
 
+def freeze_revisions(folder: Path) -> None:
+    """`revisions.json`: pods with these revisions are there when a later operator begins."""
+    values = {path: value for path, (value, _) in CHANGED.items()}
+    jobs = {"default": BASE} | {
+        path: patched(patched(BASE, BEFORE.get(path, {})), at(path, values[path])) for path in values
+    }
+    found = {}
+    for name, document in jobs.items():
+        try:
+            mine = effective_spec.revisions(spec.check(document), "u", INSTALLATION)
+        except SpecRefused:
+            continue  # a field of jobs on one machine
+        found[name] = {"spec": document["spec"], "driver": mine.driver, "worker": mine.worker}
+    write_json(folder / "revisions.json", found)
+
+
 PARTS: dict[str, Callable[[Path], None]] = {
     "crds": freeze_definitions,
     "chart": freeze_chart,
     "messages": freeze_messages,
     "status": freeze_status,
     "run": freeze_run,
+    "revisions": freeze_revisions,
 }
 
 

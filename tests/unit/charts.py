@@ -42,10 +42,12 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def render(values: Document | None = None, release: str = "x", namespace: str = "streams") -> list[Document]:
-    """All documents of the chart with these values over the defaults."""
+def render(
+    values: Document | None = None, release: str = "x", namespace: str = "streams", upgrade: bool = False
+) -> list[Document]:
+    """All documents of the chart with these values over the defaults; `upgrade`: of an installed release, with hooks."""
     sets = [part for key, value in (values or {}).items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
-    text = run("template", release, str(CHART), "--namespace", namespace, *sets)
+    text = run("template", release, str(CHART), "--namespace", namespace, *sets, *(["--is-upgrade"] if upgrade else []))
     return [document for document in yaml.safe_load_all(text) if document]
 
 
@@ -61,12 +63,13 @@ def pods(documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
             yield document["metadata"]["name"], document["spec"]["template"]["spec"]
 
 
-def rights(documents: Iterable[Document], kind: str = "Role", name: str = "") -> set[Right]:
-    """What the roles of this kind whose names end so allow."""
+def rights(documents: Iterable[Document], kind: str = "Role", name: str = "", named: bool = False) -> set[Right]:
+    """What the roles of this kind whose names end so allow; `named`: the rules that name their objects, else the others."""
     return {
         (verb, group, resource)
         for role in of_kind(documents, kind, name)
         for rule in role["rules"]
+        if ("resourceNames" in rule) == named
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]

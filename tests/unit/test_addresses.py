@@ -9,21 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import prometheus_client as prom
 import pytest
 
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
+from ferry.contract.executors import ExecutorStart
 from ferry.contract.places import DriverPlace
 from ferry.contract.settings import RunSettings
 from ferry.coordinator import control
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.sidecar.node import Node
-from ferry.spark import private
 from ferry.system.monitoring import MonitoringServer
 from ferry.worker import launch
 from ferry_operator.control.driver_client import DriverClient
@@ -58,22 +56,11 @@ def test_metrics_and_health_are_reached(host: str) -> None:
 
 
 @pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
-def test_a_worker_of_spark_is_told_its_address(host: str, spark: str, tmp_path: Path) -> None:
-    driver = DriverPlace(1, True, "a", "spark://x:7077", "")
-    line = launch.command(Environment(host=host), launch.Files(tmp_path), "java", tmp_path, driver)
-    assert line[line.index("--host") + 1] == spark
-
-
-@pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
-def test_the_master_of_spark_is_told_its_address(host: str, spark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    java: Any = MagicMock()
-    monkeypatch.setattr(standalone.environment, "give", lambda more: None)
-    monkeypatch.setattr(standalone, "SparkConf", MagicMock())
-    monkeypatch.setattr(private, "SparkContext", SimpleNamespace(_jvm=java, _ensure_initialized=lambda conf: None))
-    nobody: Any = None
-    standalone.start_master(nobody, Environment(host=host, master_port=7077), {})
-    where, port, *_ = java.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint.call_args[0]
-    assert (where, port) == (spark, 7077)
+def test_an_executor_is_told_its_address(host: str, spark: str, tmp_path: Path) -> None:
+    driver = DriverPlace(1, True, "a", "spark://CoarseGrainedScheduler@x:7078", "")
+    start = ExecutorStart(512, [], {}, {})
+    line = launch.command("j-1", Environment(host=host), launch.Files(tmp_path), tmp_path, driver, start, 7)
+    assert line[line.index("--hostname") + 1] == spark
 
 
 @pytest.mark.parametrize(

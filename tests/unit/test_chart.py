@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ferry.contract import journals, ports
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.rbac import DRIVER_RULES, NODE_RULES, RULES, UNCALLED
+from ferry_operator.kube.api.rbac import (
+    BIND_RULES,
+    CHOICE_RULES,
+    CLEAR_RULES,
+    DRIVER_RULES,
+    NAMED_RULES,
+    NODE_RULES,
+    OWN_RULES,
+    PREPARE_RULES,
+    RULES,
+    UNCALLED,
+    WEBHOOK_RULES,
+)
+from ferry_operator.kube.manifests import parts
 from ferry_operator.kube.manifests.allowed import Allowed
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.charts import (
@@ -40,6 +57,8 @@ SPARK_RETRIES = 16
 
 EVERYTHING: Document = {
     "nodes.read": True,
+    "nodes.leavingTaints": ["spot/notice", "pool=old"],
+    "evictionWebhook.enabled": True,
     "monitoring.podMonitor": True,
     "monitoring.serviceMonitor": True,
     "monitoring.rules": True,
@@ -49,7 +68,7 @@ EVERYTHING: Document = {
     "operator.nodeSelector": {"pool": "system"},
     "operator.tolerations": [{"operator": "Exists"}],
     "operator.priorityClassName": "high",
-    "operator.extraArgs": ["--lease=other"],
+    "operator.extraArgs": ["--port=8080"],
     "operator.extraEnv": [{"name": "A", "value": "b"}],
     "redis.persistence.enabled": True,
     "redis.persistence.storageClass": "fast",
@@ -68,6 +87,7 @@ MATRIX: dict[str, Document] = {
     "Redis at an address": {"redis.clusterIP": "10.96.0.7"},
     "Redis on a claim": {"redis.persistence.existingClaim": "disk", "redis.existingSecret": "mine", "redis.image": "redis:7"},
     "one operator": {"operator.replicas": 1, "operator.existingSecret": "key", "monitoring.existingSecret": "mine", "networkPolicies.enabled": False},
+    "listed namespaces": {"namespaces.list": ["streams"]},
     "own accounts": {"operator.serviceAccount": {"create": False, "name": "o"}, "jobs.serviceAccount": {"create": False, "name": "j"}},
 }  # fmt: skip
 
@@ -157,12 +177,15 @@ def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]]
     documents = rendered[name]
     assert rights(documents, name="-operator") == listed(RULES)
     assert rights(documents, name="-driver") == listed(DRIVER_RULES)
-    assert rights(documents) == listed(RULES) | listed(DRIVER_RULES)
+    assert rights(documents, name="-own") == listed(OWN_RULES)
+    assert rights(documents, name="-own", named=True) == rights(documents, named=True) == listed(NAMED_RULES)
+    assert rights(documents) == listed(RULES) | listed(DRIVER_RULES) | listed(OWN_RULES)
     assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "patch"}, (
-        "nobody reads a Secret"
+        "nobody reads the Secret of a job"
     )
     cluster = listed(NODE_RULES) if name == "everything" else set()
     assert rights(documents, "ClusterRole") == cluster
+    assert rights(documents, "ClusterRole", named=True) == (listed(WEBHOOK_RULES) if cluster else set())
     assert bool(of_kind(documents, "ClusterRoleBinding")) == bool(cluster)
     assert "*" not in {word for right in rights(documents) | cluster for word in right}
 
@@ -172,7 +195,9 @@ def test_only_the_operator_has_a_token(rendered: dict[str, list[Document]]) -> N
         assert all(a["automountServiceAccountToken"] is False for a in of_kind(documents, "ServiceAccount"))
         with_token = {name for name, spec in pods(documents) if spec["automountServiceAccountToken"]}
         assert with_token == {"x-ferry-operator"}
-        for binding in of_kind(documents, "RoleBinding", "-operator"):
+        bindings = [*of_kind(documents, "RoleBinding", "-operator"), *of_kind(documents, "RoleBinding", "-own")]
+        assert len(bindings) == 2
+        for binding in bindings:
             (subject,) = binding["subjects"]
             assert subject["name"] in ("x-ferry-operator", "o") and subject["namespace"] == "streams"
 
@@ -188,6 +213,15 @@ def test_drivers_may_touch_journals_and_nothing_else() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"] == {names.MANAGED: names.MANAGER, names.ROLE: names.DRIVER_ROLE}
     assert policy["spec"]["egress"] == [{"ports": [{"port": 443}, {"port": 6443}]}]
     assert not of_kind(documents, "NetworkPolicy", "-drivers"), "they may go anywhere"
+
+
+def test_redis_is_started_again_for_another_configuration_and_for_no_other_reason() -> None:
+    """It reads its configuration once: an upgrade with other bounds would have no effect otherwise."""
+    (one, same, other) = (
+        of_kind(render(values), "Deployment", "-redis")[0]["spec"]["template"]
+        for values in ({}, {"operator.replicas": 1}, {"redis.maxMemory": "300mb"})
+    )
+    assert one == same != other
 
 
 def test_redis_starts_elsewhere_when_its_node_is_lost(rendered: dict[str, list[Document]]) -> None:
@@ -207,19 +241,75 @@ def test_redis_starts_elsewhere_when_its_node_is_lost(rendered: dict[str, list[D
     ]["spec"]["volumes"]
     (conf,) = (c["data"]["redis.conf"] for c in of_kind(rendered["everything"], "ConfigMap", "-redis"))
     assert "appendfsync always" in conf
+    assert "maxmemory 200mb\n" in conf and "maxmemory-policy noeviction\n" in conf, "nobody's entries vanish"
 
 
 def test_the_operator_is_told_what_it_reads() -> None:
-    ((_, spec),) = pods(of_kind(render(OWN_REDIS | {"images.runtime": "r/ferry:1"}), "Deployment", "-operator"))
+    values = OWN_REDIS | {
+        "images.runtime": "r/ferry:1",
+        "evictionWebhook.enabled": True,
+        "redis.caSecret": "authority",
+        "nodes.leavingTaints": ["a", "b=c"],
+    }
+    ((_, spec),) = pods(of_kind(render(values), "Deployment", "-operator"))
     (container,) = spec["containers"]
     told = environment(container)
     table = inspect.getdoc(operator) or ""
     read = set(re.findall(r"\b(?:FERRY_[A-Z_]+|POD_NAME)\b", table))
     assert set(told) - {"POD_NAMESPACE"} == read
-    assert container["args"] == ["python3", "-m", operator.__name__.removesuffix(".__main__"), "--namespace", "$(POD_NAMESPACE)"]  # fmt: skip
+    assert container["args"] == ["python3", "-m", operator.__name__.removesuffix(".__main__"), "--namespace", "$(POD_NAMESPACE)", "--lease", "x-ferry-operator"]  # fmt: skip
     assert told["FERRY_IMAGE"] == "r/ferry:1" and told["FERRY_READ_NODES"] == "false"
+    assert told["FERRY_LEAVING_TAINTS"] == "a,b=c" and "FERRY_LEAVING_TAINTS" not in environment(defaults())
+    assert told["FERRY_EVICTION_ADDRESS"] == "x-ferry-evictions.streams.svc:8443"
     assert told["FERRY_REDIS_URL"] == "rediss://redis.example:6380/2"
+    assert told["FERRY_REDIS_CA"] == {"secretKeyRef": {"name": "authority", "key": "ca.crt"}}
     assert told["FERRY_REDIS_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+
+
+SELECTOR: Document = {"matchLabels": {"ferry": "yes"}, "matchExpressions": [{"key": "old", "operator": "DoesNotExist"}]}
+NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
+KUBE = ["kube-system", "kube-public", "kube-node-lease"]
+
+
+def defaults() -> Document:
+    """The container of the operator, with all defaults."""
+    ((_, spec),) = pods(of_kind(render(), "Deployment", "-operator"))
+    container: Document = spec["containers"][0]
+    return container
+
+
+def test_the_webhook_for_evictions_is_asked_about_evictions_of_the_namespace_alone() -> None:
+    documents = render({"evictionWebhook.enabled": True})
+    (configuration,) = of_kind(documents, "ValidatingWebhookConfiguration")
+    (webhook,) = configuration["webhooks"]
+    assert [rule["resources"] for rule in webhook["rules"]] == [["pods/eviction"]]
+    assert webhook["namespaceSelector"]["matchExpressions"][0]["values"] == ["streams"]
+    assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Ignore", "NoneOnDryRun")
+    service = webhook["clientConfig"]["service"]
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    told, ports = environment(spec["containers"][0]), spec["containers"][0]["ports"]
+    host, _, port = told["FERRY_EVICTION_ADDRESS"].partition(":")
+    assert host == f"{service['name']}.{service['namespace']}.svc"
+    assert service.keys() == {"name", "namespace"}, "the operator writes a path that is a secret"
+    assert {"name": "evictions", "containerPort": int(port)} in ports
+    assert told["FERRY_EVICTION_WEBHOOK"] == configuration["metadata"]["name"]
+    roles = [rule for role in of_kind(documents, "ClusterRole") for rule in role["rules"]]
+    assert [rule["resourceNames"] for rule in roles] == [[configuration["metadata"]["name"]]]
+    (policy,) = of_kind(documents, "NetworkPolicy", "-operator")
+    assert {"ports": [{"port": int(port)}]} in policy["spec"]["ingress"]
+    assert not of_kind(render(), "ValidatingWebhookConfiguration")
+
+
+@pytest.mark.parametrize(("namespaces", "selector"), [
+    ({"list": ["a", "b"]}, {"matchExpressions": [{"key": NAME_OF_NAMESPACE, "operator": "In", "values": ["a", "b"]}]}),
+    ({"selector": SELECTOR}, SELECTOR),
+    ({"all": True}, {"matchExpressions": [{"key": NAME_OF_NAMESPACE, "operator": "NotIn", "values": KUBE}]}),
+])  # fmt: skip
+def test_the_webhook_is_asked_in_the_namespaces_of_the_release(namespaces: Document, selector: Document) -> None:
+    ((key, value),) = namespaces.items()
+    documents = render({"evictionWebhook.enabled": True, f"namespaces.{key}": value})
+    ((webhook,),) = (one["webhooks"] for one in of_kind(documents, "ValidatingWebhookConfiguration"))
+    assert webhook["namespaceSelector"] == selector
 
 
 @pytest.mark.parametrize("name", MATRIX)
@@ -230,6 +320,7 @@ def test_jobs_may_not_name_what_is_of_the_release(rendered: dict[str, list[Docum
     allowed = Allowed.read(told["FERRY_JOBS_ALLOW"])
     assert allowed == Allowed(own=allowed.own), "the defaults of the two are the same"
     secrets = {one["secretKeyRef"]["name"] for one in told.values() if isinstance(one, dict) and "secretKeyRef" in one}
+    secrets |= {told["FERRY_KEY_SECRET"], *first_secrets(documents)}
     pulled = {one["name"] for one in spec.get("imagePullSecrets", ())}
     assert set(allowed.own.secrets) == secrets | pulled | {s["metadata"]["name"] for s in of_kind(documents, "Secret")}
     assert allowed.own.service_accounts == (spec["serviceAccountName"],)
@@ -250,9 +341,16 @@ def test_what_jobs_may_name_is_said_by_values() -> None:
     assert (found.secrets, found.host_paths, found.host_network) == (("bucket",), ("/mnt",), True)
     assert (found.service_accounts, found.images, found.users) == (("cloud",), ("*",), (2000,))
     more = {"networks": ["other/*"], "devices": ["a/b"], "claims": ["c"], "taints": ["x/y"], "labels": ["team"]}
+    more |= {
+        "annotations": ["example.com/*"],
+        "priorityClasses": ["high"],
+        "runtimeClasses": ["gvisor"],
+        "schedulers": ["mine"],
+    }
+    more |= {"tokenAudiences": ["https://vault.example/v1"], "csiDrivers": ["csi.example.com"]}
     ((_, spec),) = pods(of_kind(render({"jobs.allow": more}), "Deployment", "-operator"))
-    found = Allowed.read(environment(spec["containers"][0])["FERRY_JOBS_ALLOW"])
-    assert {key: list(getattr(found, key)) for key in more} == more
+    found = Allowed.read(environment(spec["containers"][0])["FERRY_JOBS_ALLOW"]).model_dump(mode="json", by_alias=True)
+    assert {key: found[key] for key in more} == more
     for wrong in ({"hostPaths": ["mnt"]}, {"hostNetwork": "yes"}, {"secret": ["x"]}, {"users": [0]}):
         with pytest.raises(Refused):
             render({"jobs.allow": wrong})
@@ -270,11 +368,202 @@ def test_the_address_of_redis(rendered: dict[str, list[Document]]) -> None:
     assert service["spec"]["clusterIP"] == "10.96.0.7"
 
 
-def test_secrets_are_made_unless_they_are_given(rendered: dict[str, list[Document]]) -> None:
-    made = {name: {s["metadata"]["name"] for s in of_kind(documents, "Secret")} for name, documents in rendered.items()}
-    assert made["defaults"] == {"x-ferry-operator", "x-ferry-redis", "x-ferry-metrics"}
-    assert made["own Redis"] == made["Redis on a claim"] == {"x-ferry-operator", "x-ferry-metrics"}
-    assert made["one operator"] == {"x-ferry-redis"}
+def merged(*tables: dict[tuple[str, str], tuple[str, ...]]) -> set[Right]:
+    return set().union(*map(listed, tables))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"namespaces.selector": SELECTOR}, ["--selector", "ferry=yes,!old"]),
+        ({"namespaces.all": True}, ["--all-namespaces"]),
+    ],
+)
+def test_an_operator_that_chooses_namespaces_may_bind_two_roles_and_no_more(chosen: Document, words: list[str]) -> None:
+    documents = render(chosen)
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    assert spec["containers"][0]["args"][-len(words) :] == words
+    assert rights(documents, "ClusterRole", "-namespaces") == listed(CHOICE_RULES)
+    assert rights(documents, "ClusterRole", "-namespaces", named=True) == listed(BIND_RULES)
+    (finder,) = of_kind(documents, "ClusterRole", "-namespaces")
+    (bound,) = (rule["resourceNames"] for rule in finder["rules"] if "resourceNames" in rule)
+    (binding,) = of_kind(documents, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == finder["metadata"]["name"], "the other two are bound by nobody"
+    assert bound == ["streams-x-ferry-operator", "streams-x-ferry-driver"]
+    assert rights(documents, "ClusterRole", bound[0]) == merged(RULES, PREPARE_RULES)
+    assert rights(documents, "ClusterRole", bound[0], named=True) == listed(CLEAR_RULES)
+    assert rights(documents, "ClusterRole", bound[1]) == listed(DRIVER_RULES)
+    assert rights(documents) == listed(OWN_RULES), "in the namespace of the release"
+    created = json.loads(environment(spec["containers"][0])["FERRY_NAMESPACE_OBJECTS"])
+    named = {
+        name
+        for rule in of_kind(documents, "ClusterRole", bound[0])[0]["rules"]
+        for name in rule.get("resourceNames", ())
+    }
+    assert {one["metadata"]["name"] for one in created} <= named
+    assert [one["roleRef"]["name"] for one in created if one["kind"] == "RoleBinding"] == bound
+
+
+def test_the_objects_of_a_namespace_are_the_same_whoever_creates_them() -> None:
+    """The chart in listed namespaces, the operator in chosen ones; but for the kind of the roles, and the accounts' namespaces."""
+    egress = {"networkPolicies.jobEgress": [{"ports": [{"port": 443}]}], "jobs.driverAccounts": ["cloud"]}
+    inside = render({"namespaces.list": ["a", "b"], **egress})
+    ((_, spec),) = pods(of_kind(render({"namespaces.all": True, **egress}), "Deployment", "-operator"))
+    created = {(one["kind"], one["metadata"]["name"]): one for one in json.loads(environment(spec["containers"][0])["FERRY_NAMESPACE_OBJECTS"])}  # fmt: skip
+    for namespace in ("a", "b"):
+        mine = {
+            (one["kind"], one["metadata"]["name"]): one
+            for one in inside
+            if one["metadata"].get("namespace") == namespace
+        }
+        roles = {("Role", "x-ferry-operator"), ("Role", "x-ferry-driver")}
+        assert mine.keys() - roles == created.keys() and roles <= mine.keys()
+        for key, one in created.items():
+            assert one.get("spec") == mine[key].get("spec"), key
+            assert [subject["name"] for subject in one.get("subjects", ())] == [s["name"] for s in mine[key].get("subjects", ())]  # fmt: skip
+    assert len(created) == 5
+
+
+def test_listed_namespaces_have_roles_and_the_namespace_of_the_release_has_none_for_jobs() -> None:
+    documents = render({"namespaces.list": ["a", "b"]})
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    assert spec["containers"][0]["args"][-2:] == ["--namespaces", "a,b"]
+    assert {role["metadata"]["namespace"] for role in of_kind(documents, "Role", "x-ferry-operator")} == {"a", "b"}
+    assert not of_kind(documents, "ClusterRole")
+    for binding in of_kind(documents, "RoleBinding", "-driver"):
+        assert {subject["namespace"] for subject in binding["subjects"]} == {binding["metadata"]["namespace"]}
+    (redis,) = of_kind(documents, "NetworkPolicy", "-redis")
+    (peer, _) = redis["spec"]["ingress"][0]["from"]
+    assert peer["namespaceSelector"]["matchExpressions"][0]["values"] == ["a", "b"]
+    (policy, _) = of_kind(documents, "NetworkPolicy", "-jobs")
+    operator_in = policy["spec"]["ingress"][1]["from"][0]
+    assert operator_in["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "streams"}}
+    for both in (
+        {"namespaces.list": ["a"], "namespaces.all": True},
+        {"namespaces.all": True, "namespaces.selector": SELECTOR},
+    ):
+        with pytest.raises(Refused):
+            render(both)
+
+
+def test_rights_of_users_are_added_to_the_roles_of_the_cluster() -> None:
+    documents = render({"rbac.aggregate": True})
+    found = {role["metadata"]["name"].rpartition("-")[2]: role for role in of_kind(documents, "ClusterRole")}
+    assert found.keys() == {"view", "edit", "admin"}
+    for name, role in found.items():
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{name}"] == "true"
+    resources = {name: {r for rule in role["rules"] for r in rule["resources"]} for name, role in found.items()}
+    assert (
+        "streamjobs/status" not in resources["edit"]
+        and "streamjobjournals" not in resources["view"] | resources["edit"]
+    )
+
+
+def first_secrets(documents: list[Document]) -> dict[str, str]:
+    """The Secrets that the pod of the operator creates, with their entries."""
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    words = [word for container in spec.get("initContainers", ()) for word in container["args"]]
+    return dict(word.split("=") for word in words if "=" in word)
+
+
+def test_secrets_are_created_unless_they_exist(rendered: dict[str, list[Document]]) -> None:
+    created = {name: first_secrets(documents) for name, documents in rendered.items()}
+    key, token, password = {"x-ferry-operator": "key"}, {"x-ferry-metrics": "token"}, {"x-ferry-redis": "password"}
+    assert created["defaults"] == {**key, **token, **password}
+    assert created["own Redis"] == created["Redis on a claim"] == {**key, **token}
+    assert created["one operator"] == password
+    assert first_secrets(render({"monitoring.token": "abc"})) == {**key, **password}
+    nothing = {**OWN_REDIS, "operator.existingSecret": "key", "monitoring.existingSecret": "mine"}
+    ((_, spec),) = pods(of_kind(render(nothing), "Deployment", "-operator"))
+    assert "initContainers" not in spec
+
+
+def test_the_operator_may_read_the_secrets_of_its_release_alone(rendered: dict[str, list[Document]]) -> None:
+    for documents in rendered.values():
+        ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+        told, args = environment(spec["containers"][0]), spec["containers"][0]["args"]
+        (own,) = of_kind(documents, "Role", "-own")
+        readable = {rule["resources"][0]: rule["resourceNames"] for rule in own["rules"] if "resourceNames" in rule}
+        assert set(readable["secrets"]) == {told["FERRY_KEY_SECRET"], *first_secrets(documents)}
+        assert readable["leases"] == [args[args.index("--lease") + 1]]
+
+
+@pytest.mark.parametrize(
+    "where", [{}, {"namespaces.list": ["a"]}, {"namespaces.selector": SELECTOR}, {"namespaces.all": True}]
+)
+def test_the_secrets_can_be_created_before_any_namespace_is_prepared(where: Document) -> None:
+    """The init container has the rights of its RoleBindings in the namespace of the release, and no others yet."""
+    documents = render(where)
+    bound = [d for d in of_kind(documents, "RoleBinding") if d["metadata"].get("namespace", "streams") == "streams"]
+    roles = [d for d in of_kind(documents, "Role") if d["metadata"].get("namespace", "streams") == "streams"]
+    mine = [
+        role
+        for binding in bound
+        for role in roles
+        if role["metadata"]["name"] == binding["roleRef"]["name"]
+        and binding["subjects"][0]["name"] == "x-ferry-operator"
+    ]
+    assert ("create", "", "secrets") in rights(mine)
+    named = [
+        rule for role in mine for rule in role["rules"] if rule["resources"] == ["secrets"] and "resourceNames" in rule
+    ]
+    assert all({"get", "patch"} <= set(rule["verbs"]) and set(rule["resourceNames"]) >= first_secrets(documents).keys() for rule in named) and named  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "example"),
+    [
+        ("namespaces.all=false", "the namespace streams.", "streams"),
+        ("namespaces.list={a,b}", "the namespace a, b.", "a"),
+        ("namespaces.selector.matchLabels.ferry=yes", "the namespaces with ferry=yes.", "NAMESPACE"),
+        ("namespaces.all=true", "all namespaces but kube-*.", "NAMESPACE"),
+    ],
+)
+def test_the_notes_name_the_namespaces_of_jobs(where: str, words: str, example: str, tmp_path: Path) -> None:
+    """Helm shows notes after an installation alone, so a copy of the chart has them in an object."""
+    chart = shutil.copytree(CHART, tmp_path / "ferry")
+    notes = (chart / "templates/NOTES.txt").read_text()
+    (chart / "templates/_notes.tpl").write_text(f'{{{{ define "notes" }}}}{notes}{{{{ end }}}}')
+    (chart / "templates/notes.yaml").write_text('kind: Notes\ntext: {{ include "notes" . | quote }}\n')
+    show = ("--show-only", "templates/notes.yaml")
+    text = yaml.safe_load(run("template", "x", str(chart), "--namespace", "streams", "--set", where, *show))["text"]
+    assert f"StreamJobs of {words}" in text and f"kubectl -n {example} apply" in text
+    assert "kubectl -n streams rollout status deployment/x-ferry-operator" in text
+
+
+def not_texts(value: Any, path: str = "") -> Iterator[str]:
+    """Names, namespaces and labels that are no texts."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        where = f"{path}.{key}"
+        yield from not_texts(part, where)
+        named = key in ("name", "namespace") or path.endswith((".labels", ".matchLabels"))
+        if named and not isinstance(part, str | dict):
+            yield where
+
+
+@pytest.mark.parametrize("where", [{}, {"namespaces.list": ["2024", "7"]}, {"namespaces.all": True}])
+def test_names_that_look_like_numbers_stay_texts(where: Document) -> None:
+    """Namespaces of teams with numbers, for example: the API server refuses a number for a name."""
+    more = {
+        "evictionWebhook.enabled": True,
+        "nodes.read": True,
+        "images.pullSecrets": ["5"],
+        "redis.existingSecret": "6",
+    }
+    for document in render({**more, **where}, "123", "2024"):
+        assert not [*not_texts(document)], document["kind"]
+
+
+def test_a_rendering_depends_on_its_values_alone() -> None:
+    """`helm template` and Argo CD render without a cluster, again and again."""
+    assert render(EVERYTHING) == render(EVERYTHING)
+    for template in (CHART / "templates").iterdir():
+        text = template.read_text("utf-8")
+        if template.name == "upgrade.yaml":
+            text = text.replace("lookup", "")  # renders nothing
+        assert not re.search(r"\b(lookup|rand[A-Z]\w*|now|uuidv4|gen[A-Z]\w*)\b", re.sub(r"#.*", "", text)), (
+            template.name
+        )
 
 
 @pytest.mark.parametrize(
@@ -301,7 +590,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
     beside, operator_in, scraped = policy["spec"]["ingress"]
     ((low, high),) = ((port["port"], port["endPort"]) for port in beside["ports"])
     used = [
-        *(ports.CONTROL, ports.SPARK_MASTER, ports.SPARK_WORKER),
+        *(ports.CONTROL, ports.SPARK_MASTER),
         *(ports.SPARK_DRIVER, ports.SPARK_BLOCKS + SPARK_RETRIES),
         *(ports.CHANNEL, ports.CHANNEL + INSTANCES_MAX - 1),
         *(ports.FLIGHT, ports.FLIGHT + INSTANCES_MAX - 1),
@@ -318,6 +607,27 @@ def test_network_policies_let_through_what_processes_use() -> None:
         assert labels.get(names.MANAGED) != names.MANAGER, "pods of the chart are no pods of jobs"
 
 
+def test_services_have_an_address_of_every_family_of_the_cluster() -> None:
+    """But for an address that the user fixes: it has one family."""
+    services = of_kind(render({"evictionWebhook.enabled": True}), "Service")
+    assert len(services) == 3 and all(one["spec"]["ipFamilyPolicy"] == "PreferDualStack" for one in services)
+    (redis,) = of_kind(render({"redis.clusterIP": "10.96.0.7"}), "Service", "-redis")
+    assert redis["spec"]["clusterIP"] == "10.96.0.7" and "ipFamilyPolicy" not in redis["spec"]
+
+
+def test_network_policies_know_the_ports_of_jobs_on_the_hosts_network() -> None:
+    """No selector names pods on the host's network."""
+    before, after = render(), render({"jobs.allow.hostNetwork": True})
+    at_any_address = {"ports": [{"port": parts.HOST_PORTS, "endPort": parts.HOST_PORTS + 2 * parts.HOST_JOBS - 1}]}
+    for name, way, rule in (
+        ("-operator", "egress", at_any_address),
+        ("-redis", "ingress", {"ports": [{"port": 6379}]}),
+    ):
+        (old,), (new,) = (of_kind(one, "NetworkPolicy", name) for one in (before, after))
+        added = [entry for entry in new["spec"][way] if entry not in old["spec"][way]]
+        assert added == [rule], name
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -332,6 +642,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
         ({"redis.enabled": False, "redis.url": "http://host"}, "url"),
         ({"redis.persistence.size": "much"}, "size"),
         ({"redis.lostNodeSeconds": "soon"}, "lostNodeSeconds"),
+        ({"redis.maxMemory": "much"}, "maxMemory"),
         ({"jobs.driverAccounts": ["No_Name"]}, "driverAccounts"),
         ({"redis.clusterIP": "redis"}, "clusterIP"),
         ({"redis.clusterIP": "fd00"}, "clusterIP"),
@@ -342,6 +653,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
         ({"networkPolicies.scrapers": []}, "scrapers"),
         ({"monitoring.interval": "often"}, "interval"),
         ({"monitoring.token": "two words"}, "token"),
+        ({"monitoring.runbooks": "on my disk"}, "runbooks"),
         ({"jobs.serviceAccount": {"create": True, "name": "No_Name"}}, "name"),
         ({"surprise": 1}, "surprise"),
     ],
@@ -397,11 +709,62 @@ def test_dashboards_are_whole(rendered: dict[str, list[Document]]) -> None:
         assert len({panel["id"] for panel in panels}) == len(panels)
         assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}) == len(panels), "panels cover each other"
         used = {v for p in panels for t in p["targets"] for v in re.findall(r"\$(\w+)", t["expr"])}
-        assert used == set(variables()[name])
+        assert used - {"__interval", "__rate_interval"} == set(variables()[name])
         assert config[f"x-ferry-dashboard-{name}"]["metadata"]["labels"]["grafana_dashboard"] == "1"
-        annotated = [one["titleFormat"] for one in board.get("annotations", {}).get("list", ())]
-        assert annotated == ([] if name == "operator" else ["{{streamjob}}: program {{program}}"])
+        annotated = [one["titleFormat"] for one in board["annotations"]["list"]]
+        assert annotated == [f"{{{{streamjob}}}}: {what}" for what in ("program {{program}}", "handover", "recovery")]
+        (link,) = board["links"]
+        assert (link["type"], link["tags"], link["includeVars"], link["keepTime"]) == (
+            "dashboards",
+            board["tags"],
+            True,
+            True,
+        )
+
+
+def test_rates_are_taken_over_an_interval_that_fits_the_scrapes() -> None:
+    """A fixed minute shows nothing where scrapes are a minute apart. Longer windows say in the legend how long they are."""
+    for name, board in dashboards().items():
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                for window in re.findall(r"\[([^\]]+)\]", target["expr"]):
+                    named = f"{target.get('legendFormat', '')} {panel['title']} {panel.get('description', '')}"
+                    assert window in ("$__rate_interval", "1d") or (window == "30m" and "30 min" in named), (
+                        name,
+                        panel["title"],
+                    )
+
+
+def test_every_alert_names_its_section_of_the_runbook(rendered: dict[str, list[Document]]) -> None:
+    page = (ROOT / "docs" / "operating" / "runbook.md").read_text("utf-8")
+    sections = re.findall(r"^### (Ferry\w+)$", page, re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in alerts())
+    for text in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        assert "\n1. " in text, f"{text.splitlines()[0]}: what to do?"
     for rule in alerts():
         assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
-    (made,) = of_kind(rendered["everything"], "PrometheusRule")
-    assert [r for group in made["spec"]["groups"] for r in group["rules"]] == alerts()
+    (plain,) = of_kind(rendered["everything"], "PrometheusRule")
+    assert [r for group in plain["spec"]["groups"] for r in group["rules"]] == alerts()
+    (made,) = of_kind(
+        render({"monitoring.rules": True, "monitoring.runbooks": "https://ferry.example/runbook/"}), "PrometheusRule"
+    )
+    rules = [r for group in made["spec"]["groups"] for r in group["rules"]]
+    for rule in rules:
+        url = rule["annotations"].pop("runbook_url")
+        assert url == f"https://ferry.example/runbook/#{rule['alert'].lower()}"
+    assert rules == alerts()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"operator.serviceAccount.create": False, "jobs.serviceAccount.create": False},
+        {"operator.serviceAccount.name": "a", "jobs.serviceAccount.name": "a"},
+        {"operator.serviceAccount.name": "a", "jobs.driverAccounts": ["a"]},
+    ],
+    ids=["default", "same", "drivers"],
+)
+def test_jobs_never_run_under_the_account_of_the_operator(values: Document) -> None:
+    """The token of the operator would be in the processes that run the users' code."""
+    with pytest.raises(Refused, match="jobs would run under the operator's account"):
+        render(values)

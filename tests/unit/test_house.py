@@ -32,7 +32,7 @@ IMPORTERS_MAX = {
     "deltalake": 1,
     "psycopg": 1,
     "pyiceberg": 1,
-    "cryptography": 1,
+    "cryptography": 2,  # certificates, and texts that pass through Redis
     "pyverbs": 1,
     "duckdb": 1,
     "fastavro": 1,
@@ -175,7 +175,6 @@ RENAMES = {
     "runtime/ferry/driver/dead_letters.py": "a folder that tasks have written to",
     "runtime/ferry/connectors/files/parquet_sink.py": "a folder that tasks have written to, and a damaged one",
     "runtime/ferry/store/segments.py": "a file that is written a part at a time, between other work",
-    "runtime/ferry/worker/follower.py": "a folder that is moved aside",
     "runtime/ferry/system/user_module.py": "the folder of a program, which other processes may write as well",
 }
 """Who renames what. To write a file and then rename it is `ferry.system.files.replacing`."""

@@ -26,12 +26,21 @@ from ferry.durable.location import Location
 from ferry.process.classes import class_of
 from ferry.registry.connection import connected
 from ferry_operator.control import plan_file
+from ferry_operator.crd.rules import BASE
+from ferry_operator.job import spec
+from ferry_operator.kube.observe import effective_spec
 from tests.released import make
 from tests.released.samples import as_json, lacking
 from tests.unit.crd import compat
 from tests.unit.registry.redis_server import RUN, Redis
 
 RELEASES = sorted(folder for folder in make.HERE.glob("v*") if folder.is_dir())
+
+CUT = {"v0.1.0": "5ce9241887d4dcb7fb59216e024f5f9067eaa122d0691a93727a344c591ef98e"}
+"""SHA-256 of the digests of every release, from the day on which it was cut."""
+
+CHANGED_VALUES: dict[str, str] = {}
+"""Values of the chart with another default, and why no installation that names no value is the worse for it."""
 
 FIXED = {
     "Deployment": ["spec", "selector"],
@@ -40,6 +49,8 @@ FIXED = {
     "Service": ["spec", "selector"],
 }
 """What an upgrade may not change: the API server refuses it, or pods of the release are not found any more."""
+
+ROOT, VALUES = make.runner.ROOT, make.CHART / "values.yaml"
 
 pytestmark = pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
 
@@ -51,6 +62,7 @@ def document(file: Path) -> Any:
 def test_no_file_of_a_release_changes(release: Path) -> None:
     frozen = dict(reversed(line.split("  ")) for line in (release / make.DIGESTS).read_text().splitlines())
     assert {name: make.digest(release / name) for name in make.files(release)} == frozen
+    assert make.digest(release / make.DIGESTS) == CUT[release.name]
 
 
 def test_definitions_take_objects_of_the_release(release: Path) -> None:
@@ -59,6 +71,39 @@ def test_definitions_take_objects_of_the_release(release: Path) -> None:
     for file in files:
         present = make.runner.ROOT / "crds" / file.name
         assert compat.breaks(yaml.safe_load(file.read_text()), yaml.safe_load(present.read_text())) == [], file.name
+
+
+def test_the_definition_of_the_release_takes_what_the_operator_writes(release: Path) -> None:
+    """An operator is upgraded before its definition, or taken back to this release: fields are dropped, never refused."""
+    old, new = (
+        yaml.safe_load((folder / "crds" / "streamjobs.ferry.dev.yaml").read_text()) for folder in (release, ROOT)
+    )
+    for one in compat.breaks(new, old):
+        assert ": status" not in one or one.endswith(": is gone"), one
+
+
+def test_pods_of_the_release_are_not_outdated(release: Path) -> None:
+    """Another operator with the same installation restarts nothing."""
+    frozen = document(release / "revisions.json")
+    assert len(frozen) > 50
+    for name, one in frozen.items():
+        job = spec.check({**BASE, "spec": one["spec"]})
+        mine = effective_spec.revisions(job, "u", make.INSTALLATION)
+        assert mine.worker == one["worker"], name
+        assert one["driver"] in (mine.driver, mine.driver_before), name
+
+
+def leaves(values: Any, path: str = "") -> dict[str, Any]:
+    """The values of a chart that are no groups."""
+    if not isinstance(values, dict) or not values:
+        return {path: values}
+    return {key: leaf for name, value in values.items() for key, leaf in leaves(value, f"{path}.{name}").items()}
+
+
+def test_defaults_of_the_chart_stay(release: Path) -> None:
+    old, new = (leaves(yaml.safe_load(file.read_text())) for file in (release / "chart" / "values.yaml", VALUES))
+    changed = {name.removeprefix(".") for name in old if name not in new or new[name] != old[name]}
+    assert changed == CHANGED_VALUES.keys()
 
 
 def test_the_chart_takes_values_of_the_release_and_is_upgraded_in_place(release: Path) -> None:

@@ -12,7 +12,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "ferry.selector" -}}
 app.kubernetes.io/name: ferry
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- /* Cluster-wide, so its name has the namespace. */}}
+{{- define "ferry.evictionWebhook" -}}
+{{ .Release.Namespace }}-{{ include "ferry.fullname" . }}-evictions
 {{- end }}
 
 {{- define "ferry.operatorAccount" -}}
@@ -39,11 +44,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
 {{- end }}
 
-{{- /* The claim of Redis; without a claim the data ends with the pod. The claim of an older release with journals in Redis is found. */}}
+{{- /* The claim of Redis; without a claim the data ends with the pod. */}}
 {{- define "ferry.redisClaim" -}}
-{{- $old := printf "data-%s-redis-0" (include "ferry.fullname" .) }}
 {{- if .Values.redis.persistence.existingClaim }}{{ .Values.redis.persistence.existingClaim }}
-{{- else if lookup "v1" "PersistentVolumeClaim" .Release.Namespace $old }}{{ $old }}
 {{- else if .Values.redis.persistence.enabled }}{{ include "ferry.fullname" . }}-redis
 {{- end }}
 {{- end }}
@@ -52,11 +55,39 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.monitoring.existingSecret | default (printf "%s-metrics" (include "ferry.fullname" .)) }}
 {{- end }}
 
+{{- define "ferry.keySecret" -}}
+{{- .Values.operator.existingSecret | default (printf "%s-operator" (include "ferry.fullname" .)) }}
+{{- end }}
+
+{{- /* The Secrets that the operator's pod creates unless they exist, each with its entry: a rendering depends on the values alone. */}}
+{{- define "ferry.firstSecrets" -}}
+{{- $all := list }}
+{{- if not .Values.operator.existingSecret }}{{ $all = append $all (dict "name" (include "ferry.keySecret" .) "entry" "key") }}{{ end }}
+{{- if and .Values.redis.enabled (not .Values.redis.existingSecret) }}
+{{- $all = append $all (dict "name" (include "ferry.redisSecret" .) "entry" "password") }}
+{{- end }}
+{{- if not (or .Values.monitoring.existingSecret .Values.monitoring.token) }}
+{{- $all = append $all (dict "name" (include "ferry.metricsSecret" .) "entry" "token") }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}
+
+{{- /* The Secrets that the operator may read. */}}
+{{- define "ferry.ownSecrets" -}}
+{{- $names := list (include "ferry.keySecret" .) }}
+{{- range include "ferry.firstSecrets" . | fromJsonArray }}{{ $names = append $names .name }}{{ end }}
+{{- uniq $names | toJson }}
+{{- end }}
+
+{{- /* The Lease of the operators of this release. */}}
+{{- define "ferry.lease" -}}
+{{- printf "%s-operator" (include "ferry.fullname" .) }}
+{{- end }}
+
 {{- /* Objects that jobs may name, and objects of the release itself: `kube/manifests/allowed.py` of the operator reads it. */}}
 {{- define "ferry.jobsAllow" -}}
 {{- $name := include "ferry.fullname" . }}
-{{- $key := .Values.operator.existingSecret | default (printf "%s-operator" $name) }}
-{{- $secrets := concat (list $key (include "ferry.redisSecret" .) (include "ferry.metricsSecret" .)) .Values.images.pullSecrets | compact }}
+{{- $secrets := concat (list (include "ferry.keySecret" .) (include "ferry.redisSecret" .) (include "ferry.metricsSecret" .)) .Values.images.pullSecrets | compact }}
 {{- $claims := list (include "ferry.redisClaim" .) (printf "data-%s-redis-0" $name) | compact | uniq }}
 {{- $own := dict "secrets" $secrets "serviceAccounts" (list (include "ferry.operatorAccount" .)) "claims" $claims }}
 {{- $allow := .Values.jobs.allow }}
@@ -87,7 +118,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- with .Values.images.pullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -101,7 +132,7 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -112,6 +143,9 @@ priorityClassName: {{ . }}
     - podSelector:
         matchLabels: {{- include "ferry.selector" . | nindent 10 }}
           app.kubernetes.io/component: redis
+      {{- if .far }}
+      {{- include "ferry.releaseNamespace" . | nindent 6 }}
+      {{- end }}
   ports: [{port: 6379}]
 {{- else -}}
 - ports: [{port: {{ regexFind ":[0-9]+" (trimPrefix "rediss:" (trimPrefix "redis:" .Values.redis.url)) | trimPrefix ":" | default 6379 }}}]

@@ -68,6 +68,8 @@ class ScalingAdvice:
     """the size has to change now"""
     report: AutoscaleReport
     """the decision with all its inputs"""
+    overruled: bool = False
+    """another writer puts the size back: nothing is decided any more"""
 
 
 class Hold(NamedTuple):
@@ -91,7 +93,7 @@ def held_up(observed: Observed) -> Hold:
     if observed.drains:
         return Hold(f"workers {', '.join(map(str, observed.drains))} are emptied")
     running = sorted(worker.index for worker in observed.workers if worker.running)
-    if len(running) != len(observed.workers) or running != list(range(observed.wanted.size.workers)):
+    if len(running) != len(observed.workers) or running != observed.members():
         return Hold("workers come or go")
     if status.problems:
         return Hold(f"a failing action is tried again: {status.problems[0].reason}")
@@ -101,7 +103,7 @@ def held_up(observed: Observed) -> Hold:
         return Hold(f"a plan was rolled back: {status.moves.rolled_back}")
     away = sorted({worker_of(i) for i in observed.missing})
     late = away and min(observed.missing.values()) >= AWAITED_SECONDS
-    if away and not (late and away == list(range(away[0], observed.wanted.size.workers)) and away[0] > 0):
+    if away and not (late and away == observed.members()[-len(away) :] and len(away) < observed.wanted.size.workers):
         return Hold(f"{_workers(away)} awaited")
     if not status.settled or status.moves.members_gone or any(learners for _, learners in status.groups):
         return Hold("state is on its way")
@@ -146,6 +148,12 @@ def advise(
     elif reason == "ScaleOut" and work is not None:
         history = replace(history, tried=(target, work.records_per_second))
     return ScalingAdvice(target, acts, report), history
+
+
+def overruled(policy: ScalingPolicy, size: Size, why: str, now: float) -> ScalingAdvice:
+    """The decision to keep the size, because another writer puts it back; `why` names the writer."""
+    report = _Decision(policy, size, size, "Waiting", why, None, None).report(History(size, size, now), now)
+    return ScalingAdvice(size, False, report, overruled=True)
 
 
 def _not_after(history: History, now: float) -> History:

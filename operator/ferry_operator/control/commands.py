@@ -6,7 +6,7 @@ Pure: parses and schedules, executes nothing. `ferry scale`, `move`, `drain` and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -87,18 +87,21 @@ def parse_command(text: str) -> Command:
     raise SpecRefused(f"{text.strip()!r} is no action; actions are {FORMS}")
 
 
-def check_command(command: Command, size: Size, virtual_nodes: int) -> None:
+def check_command(command: Command, size: Size, virtual_nodes: int, gaps: Collection[int] = ()) -> None:
     """Raise SpecRefused if a command names a worker, instance or virtual node that a job of this size does not have."""
-    kind, number, workers = command.kind, command.number, size.workers
+    kind, number = command.kind, command.number
     if kind == "workers" and not 1 <= number <= WORKERS_MAX:
         raise SpecRefused(f"{command}: a job has 1 to {WORKERS_MAX} workers")
     if kind == "instances" and not 1 <= number <= INSTANCES_MAX:
         raise SpecRefused(f"{command}: a worker has 1 to {INSTANCES_MAX} instances")
-    if kind in ("kill-worker", "drain") and number >= workers:
-        raise SpecRefused(f"{command}: the workers are 0 to {workers - 1}")
+    if kind in ("kill-worker", "drain") and not size.has(number, 0, gaps):
+        raise SpecRefused(f"{command}: the workers are {size.numbers(gaps)}")
     if command.instance is not None:
-        if not size.has(*map(int, command.instance.split("."))):
-            raise SpecRefused(f"{command}: the instances are 0.0 to {workers - 1}.{size.instances - 1}")
+        worker, index = map(int, command.instance.split("."))
+        if not size.has(worker, index, gaps):
+            which = f", without workers {', '.join(map(str, gaps))}" if gaps else ""
+            last = f"{size.members(gaps)[-1]}.{size.instances - 1}"
+            raise SpecRefused(f"{command}: the instances are 0.0 to {last}{which}")
     if kind == "move" and number >= virtual_nodes:
         raise SpecRefused(f"{command}: the virtual nodes are 0 to {virtual_nodes - 1}")
 

@@ -108,9 +108,9 @@ def _starts(observed: Observed) -> list[Action]:
     """Workers to start, and running workers that get more instances."""
     wanted, actions = observed.wanted.size, list[Action]()
     seen = {worker.index: worker for worker in observed.workers}
-    needed = _last_copies(observed)
-    for k in sorted({*range(wanted.workers), *seen}):
-        worker, stays = seen.get(k), k < wanted.workers and k not in observed.drains
+    needed, members = _last_copies(observed), dict.fromkeys(observed.members())
+    for k in sorted({*members, *seen}):
+        worker, stays = seen.get(k), k in members and k not in observed.drains
         instances = max(wanted.instances if stays else 1, needed.get(k, 0))
         if worker is not None and worker.running:
             if worker.instances < instances:
@@ -144,9 +144,10 @@ def _releases(observed: Observed) -> list[Action]:
     held, wanted, actions = _held(observed), observed.wanted.size, list[Action]()
     if held is None:
         return []
+    members = dict.fromkeys(observed.members())
     for worker in sorted(observed.workers, key=lambda w: w.index):
         k, keep = worker.index, held.get(worker.index, 0)
-        if k >= wanted.workers:
+        if k not in members:
             if keep == 0:
                 actions.append(StopWorker(k))
         elif worker.running and worker.instances > max(wanted.instances, keep):
@@ -266,7 +267,9 @@ def _basis(observed: Observed, status: Status) -> Basis:
 
 def _slots(observed: Observed, basis: Basis) -> list[Slot]:
     workers = observed.workers
-    return placing.slots(basis.usable, {w.index: w.node for w in workers}, {w.index: w.capacity for w in workers})
+    nodes, capacities = {w.index: w.node for w in workers}, {w.index: w.capacity for w in workers}
+    rooms = {w.index: w.state_bytes // w.instances for w in workers if w.state_bytes is not None}
+    return placing.slots(basis.usable, nodes, capacities, rooms)
 
 
 def _waits_for_workers(observed: Observed, status: Status) -> bool:

@@ -38,7 +38,7 @@ from ferry_operator.control.observed import Basis, Submitted
 RUNS_MAX = 4096
 """Runs whose connections stay open; the least recently used connections are closed and opened again."""
 
-BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=4 << 20, keep_seconds=60.0)
+BOUNDS = RequestBounds(seconds=3.0, connect_seconds=1.0, bytes_max=4 << 20, keep_seconds=150.0)
 """The status of a job with 32,768 virtual nodes of five members each has 3 MB, and so has its plan with the previous plan.
 A connection stays open for longer than the operator waits between two looks."""
 

@@ -46,6 +46,8 @@ class Worker:
     node: str = "local"
     capacity: float = 1.0
     """capacity of each of its instances, relative to instances of other workers; > 0"""
+    state_bytes: int | None = None
+    """bytes for the state of all its instances; None: not known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Observed:
     submitted: Submitted | None = None
     drains: tuple[int, ...] = ()
     """workers to empty; the workers keep running"""
+    gaps: tuple[int, ...] = ()
+    """numbers that no worker has, below the highest worker"""
     pins: tuple[tuple[int, InstanceId], ...] = ()
     """(virtual node, its wanted leader)"""
     at_window: tuple[int, ...] = ()
@@ -108,9 +112,13 @@ class Observed:
         """The advice if it has been worth a move long enough to be shown or followed, else None."""
         return self.advice if self.uneven >= self.wanted.balance.ripe else None
 
+    def members(self) -> list[int]:
+        """The wanted workers."""
+        return self.wanted.size.members(self.gaps)
+
     def expected(self) -> list[InstanceId]:
         """Instances that should hold state: all of wanted workers that are not drained, sorted by worker and index."""
-        return self.wanted.size.instance_ids(self.drains)
+        return self.wanted.size.instance_ids(self.drains, self.gaps)
 
     def plan_file_for(self, usable: tuple[InstanceId, ...]) -> PlanFile | None:
         """The submitted plan file, if it is for these instances. A plan with a date cannot be the first plan of a job."""

@@ -25,12 +25,16 @@ AGAIN_SECONDS = 600.0
 
 
 def slots(
-    usable: Iterable[InstanceId], nodes: Mapping[int, str], capacities: Mapping[int, float] | None = None
+    usable: Iterable[InstanceId],
+    nodes: Mapping[int, str],
+    capacities: Mapping[int, float] | None = None,
+    rooms: Mapping[int, int] | None = None,
 ) -> list[Slot]:
-    """The instances as slots of the planner. `nodes`, `capacities`: by worker, as far as they are known."""
-    known = capacities or {}
+    """The instances as slots of the planner. `nodes`, `capacities`, `rooms` (bytes for the state of one instance): by
+    worker, as far as they are known."""
+    known, bytes_ = capacities or {}, rooms or {}
     return [
-        Slot(i, k, nodes.get(k, f"node of {k}"), known.get(k, 1.0))
+        Slot(i, k, nodes.get(k, f"node of {k}"), known.get(k, 1.0), bytes_.get(k))
         for i, k in ((instance, worker_of(instance)) for instance in usable)
     ]
 

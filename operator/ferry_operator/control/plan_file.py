@@ -143,7 +143,8 @@ def _check(plan: PlanFile) -> None:
     if len(usable) != len(plan.usable):
         raise Refusal("this is no plan: usable names an instance twice")
     for instance in plan.usable:
-        if not plan.size.has(*map(int, instance.split("."))):
+        worker, index = map(int, instance.split("."))
+        if not plan.size.has(worker, index):
             raise Refusal(f"this is no plan: usable: a job of this size has no instance {instance}")
     copies = 1 + min(plan.replicas, len({worker_of(InstanceId(i)) for i in usable}) - 1)
     for vnode, placement in enumerate(plan.placements):

@@ -32,7 +32,7 @@ Another spelling of the same value (`1s`, `1000ms`) is no change. Applying the s
 `kubectl apply` reads a null as an absent field. A field whose default is not null has a value with the meaning of null.
 """
 
-ROOT = schema()
+ROOT = schema(whole=True)
 
 USED = {"both": "", "kubernetes": "Kubernetes", "one machine": "one machine"}
 

@@ -17,8 +17,7 @@ from ferry_operator.crd.autoscale_rules import AUTOSCALE
 from ferry_operator.crd.derived import bounds, immutables
 from ferry_operator.crd.rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
 from ferry_operator.job.models import NAME_MAX, SPARK_OWNED, SPARK_UNUSED
-from ferry_operator.job.models_base import PASSWORD_PATTERN
-from ferry_operator.job.models_kubernetes import RESERVED
+from ferry_operator.job.models_base import PASSWORD_PATTERN, RESERVED
 
 __all__ = ["BASE", "RULES", "Document", "Reason", "Rule", "patched"]
 

@@ -38,6 +38,7 @@ from ferry_operator.job.models_parts import (
     StateSpec,
     Transport,
 )
+from ferry_operator.job.quantities import Duration
 from ferry_operator.job.size import Size
 
 API_VERSION = "ferry.dev/v1alpha1"
@@ -93,7 +94,7 @@ class Metadata(SpecPart):
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
     labels: dict[str, str] = Field(
         default_factory=dict,
-        description="Labels. The pods of the job get them too, except labels below app.kubernetes.io/.",
+        description="Labels. The pods of the job get the labels that the installation allows (`jobs.allow.labels`).",
     )
     annotations: dict[str, str] = Field(
         default_factory=dict,
@@ -168,6 +169,13 @@ class Spec(SpecPart):
             "that checkpoint.",
             "kubernetes",
         ),
+    )
+    ttl_after_finished: Duration | None = Field(
+        default=None,
+        description="Time after the end of the job at which the operator deletes the StreamJob, with its pods, its "
+        "settings and its journal. Durable checkpoints and rows in sinks stay. A job that has failed is deleted only "
+        "if it has finished no epoch, or has a durable checkpoint: its workers may hold its only state. null: never.",
+        json_schema_extra=live("The operator takes the new time for a job that ends, or has ended.", "kubernetes"),
     )
     restore_from: Location | None = Field(
         default=None,

@@ -30,6 +30,9 @@ PASSWORD_PATTERN = "(?i)^([a-z][a-z0-9+.-]*://[^/?#]*:[^/?#]*@|s3://[^/?#]*@|[^?
 """A URL with a password or a token in it; the rule of the CRD uses the same pattern."""
 PATH_PATTERN = r"^(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+$"
 
+RESERVED = ("/etc/ferry", "/var/lib/ferry")
+"""Directories of a pod in which Ferry mounts its own files."""
+
 Where = Literal["both", "kubernetes", "one machine"]
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from ferry_operator.job import pod_template
 from ferry_operator.job.models_base import (
     PATH_MAX,
+    RESERVED,
     AbsolutePath,
     DnsLabel,
     FreeMap,
@@ -24,14 +26,19 @@ from ferry_operator.job.models_base import (
 )
 from ferry_operator.job.quantities import Cpus, Quantity, at_least, cpus_at_least
 
-RESERVED = ("/etc/ferry", "/var/lib/ferry")
-"""Directories of a pod in which Ferry mounts its own files."""
-
 VOLUMES_MAX = 16
 SECRETS_MAX = 16
 
+VARIABLES_MAX = 64
+HUGE_PAGE = 2 << 20
+HUGE_RESOURCE = "hugepages-2Mi"
+
 ALL_PODS = rolling("Worker pods are emptied and replaced one by one; the driver is restarted.", "kubernetes")
 WORKER_PODS = rolling("Worker pods are emptied and replaced one by one.", "kubernetes", driver=False)
+DRIVER_POD = restart("The driver is restarted in a new pod.", "kubernetes")
+
+DriverTemplate = Annotated[FreeMap, AfterValidator(pod_template.driver_template)]
+WorkerTemplate = Annotated[FreeMap, AfterValidator(pod_template.worker_template)]
 
 
 class Resources(SpecPart):
@@ -47,7 +54,7 @@ class Resources(SpecPart):
 
 
 class ExecutorResources(Resources):
-    """Resources of an executor: its JVM, a Python process for every task slot, the Spark worker that starts it."""
+    """Resources of an executor: its JVM, a Python process for every task slot, the process that starts it."""
 
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
         default=Quantity("1536Mi"),
@@ -75,6 +82,17 @@ class SidecarResources(Resources):
     memory: Annotated[Quantity, at_least("64Mi")] = Field(
         default=Quantity("512Mi"), description="Requested memory, which is also the limit."
     )
+    huge_pages: Annotated[Quantity, at_least("2Mi", or_zero=True)] = Field(
+        default=Quantity("0"),
+        description="Huge pages of 2 MiB (`hugepages-2Mi`) for the rings of RDMA links, of all instances of the worker "
+        "together; a multiple of 2Mi. Rings that find no huge page are in small pages.",
+    )
+
+    @model_validator(mode="after")
+    def _whole_pages(self) -> SidecarResources:
+        if self.huge_pages.bytes % HUGE_PAGE:
+            raise ValueError("'hugePages' must be a multiple of 2Mi")
+        return self
 
 
 class StateVolume(SpecPart):
@@ -198,6 +216,12 @@ class Kubernetes(SpecPart):
         "null: workers prefer different nodes.",
         json_schema_extra=ALL_PODS,
     )
+    disruption_budget: Literal["follows", "off"] = Field(
+        default="follows",
+        description="'follows': a PodDisruptionBudget protects workers with state from evictions; a drained worker may "
+        "leave. 'off': evictions delete any pod at once, and its state comes back from replicas.",
+        json_schema_extra=live("The budget and the labels of the pods are changed.", "kubernetes"),
+    )
     env_from: list[ObjectName] = Field(
         default_factory=list,
         max_length=SECRETS_MAX,
@@ -207,10 +231,30 @@ class Kubernetes(SpecPart):
         "see a change of a Secret.",
         json_schema_extra=ALL_PODS,
     )
+    env: Annotated[list[FreeMap], AfterValidator(pod_template.variables)] = Field(
+        default_factory=list,
+        max_length=VARIABLES_MAX,
+        description="Environment variables of all processes of the job, as in a container: `value`, or `valueFrom` a "
+        "Secret, a ConfigMap or a field of the pod. The installation must allow the Secrets and ConfigMaps. Names of "
+        "Ferry, Spark and Python are refused.",
+        json_schema_extra=ALL_PODS,
+    )
+    driver_pod_template: DriverTemplate | None = Field(
+        default=None,
+        description="Template of the driver's pod (docs/operating/pods.md): a part of a pod, which is merged with Ferry's "
+        "pod. Fields of Ferry, and names that the installation does not allow, are refused.",
+        json_schema_extra=DRIVER_POD,
+    )
+    worker_pod_template: WorkerTemplate | None = Field(
+        default=None,
+        description="Template of the workers' pods, like `driverPodTemplate`. Their containers are 'executor' and "
+        "'sidecar'.",
+        json_schema_extra=WORKER_PODS,
+    )
     driver: DriverResources = Field(
         default_factory=DriverResources,
         description="Resources of the driver.",
-        json_schema_extra=restart("The driver is restarted in a new pod.", "kubernetes"),
+        json_schema_extra=DRIVER_POD,
     )
     executor: ExecutorResources = Field(
         default_factory=ExecutorResources,
@@ -256,6 +300,26 @@ class Kubernetes(SpecPart):
                 "'stateVolume.size' of the medium 'memory' counts as memory of the sidecar, and 'sidecar.memory' is "
                 "smaller"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _templates_fit(self) -> Kubernetes:
+        mounted = {volume.mount_path for volume in self.volumes}
+        for field, template in (("driver", self.driver_pod_template), ("worker", self.worker_pod_template)):
+            for container in pod_template.containers_of(template):
+                where, name = f"'{field}PodTemplate': the container {container['name']!r}", container["name"]
+                limits = (container.get("resources") or {}).get("limits") or {}
+                resources: Resources = getattr(self, name)
+                if name == "sidecar" and self.sidecar.huge_pages.bytes and HUGE_RESOURCE in limits:
+                    raise ValueError(f"{where}: {HUGE_RESOURCE!r} is also in 'sidecar.hugePages'")
+                if "cpu" in limits and Cpus(str(limits["cpu"])).millis < resources.cpu.millis:
+                    raise ValueError(f"{where}: the limit of CPUs is less than '{name}.cpu'")
+                for mount in container.get("volumeMounts") or []:
+                    if mount["mountPath"] in mounted:
+                        raise ValueError(f"{where}: {mount['mountPath']!r} is the mountPath of one of 'volumes'")
+                twice = {variable["name"] for variable in self.env} & {v["name"] for v in container.get("env") or []}
+                if twice:
+                    raise ValueError(f"{where}: {min(twice)!r} is also in 'env'")
         return self
 
     def writable(self, path: str) -> bool:

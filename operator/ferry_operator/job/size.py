@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -39,14 +40,22 @@ class Size:
         """The fields of the spec."""
         return {"workers": self.workers, "instancesPerWorker": self.instances}
 
-    def has(self, worker: int, index: int) -> bool:
+    def members(self, gaps: Collection[int] = ()) -> list[int]:
+        """The workers: the lowest numbers without the gaps."""
+        return list(islice((k for k in count() if k not in gaps), self.workers))
+
+    def numbers(self, gaps: Collection[int] = ()) -> str:
+        """The workers, for people."""
+        return ", ".join(map(str, self.members(gaps))) if gaps else f"0 to {self.workers - 1}"
+
+    def has(self, worker: int, index: int, gaps: Collection[int] = ()) -> bool:
         """Whether a job of this size has this instance."""
-        return worker < self.workers and index < self.instances
+        return worker not in gaps and worker - sum(k < worker for k in gaps) < self.workers and index < self.instances
 
-    def holding(self, drains: Collection[int] = ()) -> list[int]:
+    def holding(self, drains: Collection[int] = (), gaps: Collection[int] = ()) -> list[int]:
         """Workers that hold state: all but the drained ones."""
-        return [k for k in range(self.workers) if k not in drains]
+        return [k for k in self.members(gaps) if k not in drains]
 
-    def instance_ids(self, drains: Collection[int] = ()) -> list[InstanceId]:
+    def instance_ids(self, drains: Collection[int] = (), gaps: Collection[int] = ()) -> list[InstanceId]:
         """Instances that hold state, by worker and index."""
-        return [InstanceId(f"{k}.{i}") for k in self.holding(drains) for i in range(self.instances)]
+        return [InstanceId(f"{k}.{i}") for k in self.holding(drains, gaps) for i in range(self.instances)]

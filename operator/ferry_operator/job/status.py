@@ -7,7 +7,7 @@ written the status.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -16,12 +16,16 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.settings import LATEST
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.job.models_base import PATH_MAX
+from ferry_operator.job.size import WORKERS_MAX
 
 Phase = Literal[
     "Pending", "Starting", "Running", "Moving", "Degraded", "Suspending", "Suspended", "Finished", "Failed", "Deleting"
 ]
 
-CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
+SPEC_IN_FORCE = "SpecInForce"
+"""The type of the condition that names the generation of the spec in force."""
+
+CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync", SPEC_IN_FORCE)
 """Types of the conditions, in the order in which they are written."""
 
 AUTOSCALER_ACTIVE = "AutoscalerActive"
@@ -29,6 +33,12 @@ AUTOSCALER_ACTIVE = "AutoscalerActive"
 
 DEPLOYING = "Deploying"
 """The type of the condition of a deploy. Jobs have it if their driver can deploy programs."""
+
+DEFINITION_OLDER = "DefinitionOlder"
+"""The type of the condition of all jobs while the definition in the cluster lacks fields of the operator."""
+
+ROLLED_OUT = "RolledOut"
+"""The type of the condition of a job while it has other defaults than the installation, or its pods are being replaced."""
 
 MESSAGE_MAX = 4096
 """Characters of a text in status: the status stays small whatever a driver reports."""
@@ -54,7 +64,7 @@ class Condition(_Report):
     type: str = Field(
         min_length=1,
         max_length=64,
-        description="Type: Ready, Progressing, Handover, Degraded, ReplicasInSync, Deploying or AutoscalerActive.",
+        description="Type: Ready, Progressing, Handover, Degraded, ReplicasInSync, SpecInForce, Deploying and so on.",
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: str = Field(
@@ -85,7 +95,9 @@ class TransportStatus(_Report):
         default=None, max_length=REASON_MAX, description="Why some links are not RDMA although RDMA is expected."
     )
     memory: str | None = Field(
-        default=None, max_length=REASON_MAX, description="What to do: the rings need more memory than is allowed."
+        default=None,
+        max_length=REASON_MAX,
+        description="What to do: the rings need more memory than is allowed, or found no huge pages.",
     )
 
 
@@ -112,10 +124,13 @@ class ProgressReport(_Report):
 
     lag: str | None = Field(default=None, max_length=32, description="How far the output is behind, such as '1.2s'.")
     state: str | None = Field(default=None, max_length=32, description="Size of the state, such as '12Mi'.")
+    lag_seconds: float | None = Field(default=None, ge=0, description="`lag` as a number of seconds.")
+    state_bytes: int | None = Field(default=None, ge=0, description="`state` as a number of bytes.")
     rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
     replica_lag: str | None = Field(
         default=None, max_length=32, description="Age of the oldest copy that is not in sync, such as '3 epochs'."
     )
+    replica_lag_epochs: int | None = Field(default=None, ge=0, description="`replicaLag` as a number of epochs.")
     epoch_mode: str | None = Field(
         default=None, max_length=REASON_MAX, description="How epochs are run: continuous, or micro-batch and why."
     )
@@ -144,11 +159,13 @@ class BalanceReport(_Report):
     imbalance: str = Field(
         max_length=16, description="Records per second of the busiest instance, as a multiple of the average: '1.84'."
     )
+    imbalance_ratio: float | None = Field(default=None, ge=0, description="`imbalance` as a number.")
     possible: str | None = Field(
         default=None,
         max_length=16,
         description="The same number after a move whose gain exceeds its cost; absent without such a move.",
     )
+    possible_ratio: float | None = Field(default=None, ge=0, description="`possible` as a number.")
     advice: str | None = Field(
         default=None, max_length=MESSAGE_MAX, description="The move: virtual nodes, bytes, approximate duration."
     )
@@ -182,6 +199,36 @@ class CheckpointAnswer(_Report):
     refused: str | None = Field(default=None, max_length=MESSAGE_MAX, description="Why the driver takes no checkpoint.")
 
 
+class PodDefaults(_Report):
+    """Defaults of the installation from which the pods of a job are created."""
+
+    image: str = Field(default="", max_length=1024, description="Default image.")
+    service_account: str | None = Field(default=None, max_length=253, description="Default service account.")
+
+
+class RollNote(_Report):
+    """The turn of a job: its pods are replaced, because a default has changed."""
+
+    since: str = Field(max_length=32, description="When the turn began, or a pod was last replaced.")
+    pods: int = Field(default=0, ge=0, description="Number of replaced pods.")
+
+
+class ScalingMemory(_Report):
+    """The last size that the autoscaler wrote, and how often another writer has put the size before it back."""
+
+    settings: str = Field(
+        max_length=64, description="Digest of `spec.autoscale`; the memory of other settings is over."
+    )
+    workers: int | None = Field(default=None, ge=0, description="The last written number of workers; null: put back.")
+    before: int = Field(default=0, ge=0, description="The number of workers before the last write.")
+    reversals: list[int] = Field(
+        default=[],
+        max_length=16,
+        description="When a size was put back, in seconds since 1970; the first is the oldest.",
+    )
+    by: str = Field(default="", max_length=NAME_MAX, description="Field manager that put the last size back.")
+
+
 class JobMemory(_Report):
     """The operator's notes about a job, for itself after a restart. Users have no right to write them."""
 
@@ -189,6 +236,9 @@ class JobMemory(_Report):
         default="", max_length=128, description="Uid of the StreamJob; the memory of another object does not count."
     )
     run: int = Field(default=1, ge=1, le=2**31 - 1, description="Number of the current run of the job.")
+    key: int = Field(
+        default=1, ge=1, le=9999, description="Number of the key from which the secret of this run is derived."
+    )
     over: bool = Field(default=False, description="The driver of this run has ended with a last checkpoint.")
     before: str | None = Field(
         default=None,
@@ -199,6 +249,20 @@ class JobMemory(_Report):
     refused: RefusedSpec | None = Field(default=None, description="A spec that could not run.")
     answered: CheckpointAnswer | None = Field(
         default=None, description="The last answer to a request for a checkpoint."
+    )
+    defaults: PodDefaults | None = Field(
+        default=None, description="Defaults of the installation that are in force for this job, until it has a turn."
+    )
+    roll: RollNote | None = Field(
+        default=None, description="The turn of this job to roll to other defaults, if it has one."
+    )
+    scaling: ScalingMemory | None = Field(
+        default=None, description="The last size that the autoscaler wrote, and whether it was put back."
+    )
+    members: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None,
+        max_length=WORKERS_MAX,
+        description="The workers by number, since the first scale-in of the run; null: from 0 on, without gaps.",
     )
 
     @staticmethod
@@ -244,6 +308,9 @@ class JobStatus(_Report):
     last_handover: str | None = Field(
         default=None, max_length=32, description="How long the last handover took, such as '3.4s'."
     )
+    last_handover_seconds: float | None = Field(
+        default=None, ge=0, description="`lastHandover` as a number of seconds."
+    )
     intended: str | None = Field(
         default=None,
         max_length=MESSAGE_MAX,
@@ -277,7 +344,8 @@ class JobStatus(_Report):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Progressing, Handover, Degraded, ReplicasInSync; Deploying; AutoscalerActive.",
+        description="Ready, Progressing, Handover, Degraded, ReplicasInSync, SpecInForce; Deploying; AutoscalerActive; "
+        "DefinitionOlder.",
     )
 
     @staticmethod

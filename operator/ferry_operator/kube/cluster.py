@@ -24,7 +24,6 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import (
-    BUDGETS,
     CONFLICT,
     JOBS,
     JOURNALS,
@@ -32,7 +31,6 @@ from ferry_operator.kube.api.port import (
     PODS,
     SECRETS,
     UNFIT,
-    Api,
     ApiError,
     Kind,
     tolerate,
@@ -40,39 +38,37 @@ from ferry_operator.kube.api.port import (
 from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
-from ferry_operator.kube.observe import effective_spec, facts
+from ferry_operator.kube.observe import effective_spec, overruled
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.program import WantedProgram
 from ferry_operator.kube.observe.rolling import AVOIDED_MAX
 from ferry_operator.kube.observe.seen import Seen
-from ferry_operator.kube.observe.view import JobView
-from ferry_operator.kube.store import Store
+from ferry_operator.kube.store import changed
+from ferry_operator.kube.writes import ObjectWrites, not_owned
 
 YOUNG_SECONDS = 60.0
 """A worker pod that ends within this time after its creation counts as a failure: the next pod waits longer."""
 
 
-_CRDS = "apply crds/{kind.plural}.{kind.group}.yaml; `helm upgrade` does not"
+_CRDS = "apply crds/{kind.plural}.{kind.group}.yaml (kubectl apply --server-side --force-conflicts)"
 
 
 def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
     """The URL of the driver of a job; None while the driver has no address."""
     if seen.driver is None or seen.driver.ip is None or job is None:
         return None
-    return f"{seen.driver.scheme}://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
+    scheme = seen.driver.scheme or ("http" if job.spec.security.tls == "off" else "https")
+    return f"{scheme}://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
 
 
 @dataclass(slots=True)
-class KubeCluster:
+class KubeCluster(ObjectWrites):
     """Executes the steps of one reconcile of a job."""
 
-    api: Api
-    store: Store
     release: Installation
     driver_client: DriverClient
     token: int
-    view: JobView
     redis: Redis
     memory: JobMemory = field(init=False)
     """`status.memory` of the job, with the changes of this reconcile"""
@@ -110,14 +106,24 @@ class KubeCluster:
                 self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case s.WriteSettings(fingerprint):
                 self._write_settings(fingerprint)
-            case s.CreateBudget():
-                self._create(BUDGETS, objects.budget(self.view.seen.job))
+            case s.WriteBudget(minimum):
+                self._write_budget(minimum)
+            case s.AllowEviction(pod, allowed):
+                self._change(pod, {"labels": {names.MAY_LEAVE: str(int(self.view.seen.now)) if allowed else None}})
+            case s.DeleteJob():
+                return self._delete_job()
             case s.RecordGoodSpec():
                 generation = int(self.view.seen.job["metadata"].get("generation") or 0)
                 good = effective_spec.last_good(self._job(), self.view.seen.uid, generation, self.release)
                 self._write_memory(good=good, refused=None)
             case s.RefuseSpec(revision, message):
                 self._write_memory(refused=RefusedSpec(revision=revision, why=message[:MESSAGE_MAX]))
+            case s.RecordDefaults(defaults, roll):
+                self._write_memory(defaults=defaults, roll=roll)
+            case s.NoteReversal(scaling):
+                self._write_memory(scaling=scaling)
+            case s.RecordMembers(numbers):
+                self._write_memory(members=list(numbers))
             case s.RemoveAnnotations(annotations):
                 return self._change_job({"annotations": dict(annotations)}, {})
             case s.Rescale(size, _):
@@ -130,6 +136,8 @@ class KubeCluster:
                 self._roll_back(f"to withdraw program {number}", {"withdraw": number})
             case s.NoteProgram(pod, identity):
                 self._annotate(pod, {names.PROGRAM: identity})
+            case s.LabelPod(pod, labels):
+                self._change(pod, {"labels": dict(labels)})
             case s.RequestCheckpoint(request):
                 self._take_checkpoint(request)
             case s.Suspend(pod):
@@ -193,7 +201,12 @@ class KubeCluster:
         return self._excluding_closed(pods.worker(self.view.seen.job, self._job(), self.release, index, annotations))
 
     def _common_annotations(self, failures: int) -> dict[str, str]:
-        return {names.TOKEN: str(self.token), names.FAILURES: str(failures), names.RUN: str(self.memory.run)}
+        return {
+            names.TOKEN: str(self.token),
+            names.FAILURES: str(failures),
+            names.RUN: str(self.memory.run),
+            names.KEY: str(self.memory.key),
+        }
 
     def _epoch(self) -> dict[str, str]:
         known = self.view.seen.epoch
@@ -209,12 +222,13 @@ class KubeCluster:
         job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
         program = self.view.seen.program
         text = program.text.packed if program is not None and program.text is not None else ""
-        document = objects.secret(job, settings_of(self._job(), self.memory, self.release, text, self.view.begins_with))
+        settings = settings_of(self._job(), self.memory, self.release, text, self.view.begins_with)
+        document = objects.secret(job, settings, None if self.release.is_home else self.release.metrics_token)
         try:
             self.api.json_patch(SECRETS, name, objects.replaced_data(job, document))
         except ApiError as error:
             if error.status == UNFIT:
-                raise _not_owned(SECRETS, name) from None
+                raise not_owned(SECRETS, name) from None
             tolerate(error, NOT_FOUND)
             self.api.create(SECRETS, document)
         driver = self.view.seen.driver
@@ -269,7 +283,10 @@ class KubeCluster:
         except ApiError as error:
             tolerate(error, NOT_FOUND)
         # The last good spec binds immutable fields within its run only.
-        self._write_memory(run=self.memory.run + 1, over=False, good=None, refused=None)
+        key = self.release.newest_key
+        self._write_memory(
+            run=self.memory.run + 1, over=False, good=None, refused=None, roll=None, key=key, members=None
+        )
 
     def _url(self, purpose: str) -> str:
         url = driver_url(self.view.seen, self.view.effective.job)
@@ -294,7 +311,22 @@ class KubeCluster:
         spec: Doc = {"workers": workers}
         if instances != self.view.seen.job["spec"].get("instancesPerWorker", 1):
             spec["instancesPerWorker"] = instances
-        return self._change_job({}, {"spec": spec})
+        if not self._change_job({}, {"spec": spec}):
+            return False
+        self._write_memory(scaling=overruled.written(self.memory.scaling, self._job().spec, workers))
+        return True
+
+    def _delete_job(self) -> bool:
+        """Delete the observed StreamJob. An edit since the observation, which may begin the job again, keeps it."""
+        now = self.store.job(self.view.seen.name)
+        if now is None or changed(self.view.seen.job, now):
+            return False
+        try:
+            self.api.delete(JOBS, self.view.seen.name, self.view.seen.uid, now["metadata"]["resourceVersion"])
+        except ApiError as error:
+            tolerate(error, NOT_FOUND, CONFLICT)
+            return False
+        return True
 
     def _change_job(self, about: Doc, change: Doc) -> bool:
         """Patch the job unless its spec or its annotations have changed since the observation; False when they have."""
@@ -312,22 +344,6 @@ class KubeCluster:
             return False
         return True
 
-    # ---- calls of the API server
-    def _create(self, kind: Kind, document: Doc) -> None:
-        """Create an object. An object of this job that exists already goes into the store instead."""
-        name = document["metadata"]["name"]
-        try:
-            created = self.api.create(kind, document)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.view.seen.name}"
-            there = [document for document in self.api.find(kind, selector) if document["metadata"]["name"] == name]
-            if not there or facts.owner(there[0]["metadata"]) != self.view.seen.uid:
-                raise _not_owned(kind, name) from None
-            created = there[0]
-        self.store.put(kind, created)
-
     def _create_journal(self) -> None:
         """Create the object for the journal of the driver. Its name contains the uid, so an existing one is of this job."""
         try:
@@ -338,35 +354,18 @@ class KubeCluster:
             if error.reason != "AlreadyExists":
                 raise
 
-    def _delete(self, pod: Pod, exact: bool = False, grace: int | None = None) -> None:
-        try:
-            self.api.delete(PODS, pod.name, pod.uid, pod.version if exact else "", grace)
-        except ApiError as error:
-            tolerate(error, NOT_FOUND, CONFLICT)
-            return
-        if grace == 0:
-            self.store.remove(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
-
-    def _annotate(self, pod: Pod, annotations: dict[str, str], exact: bool = False) -> None:
-        metadata: Doc = {"uid": pod.uid, "annotations": annotations}
-        if exact:
-            metadata["resourceVersion"] = pod.version
-        try:
-            self.store.put(PODS, self.api.patch(PODS, pod.name, {"metadata": metadata}))
-        except ApiError as error:
-            tolerate(error, NOT_FOUND, CONFLICT)
-
     def _write_memory(self, **changed: Any) -> None:
         """Write these values into `status.memory`, beside the uid of the job: a later job may have the same name."""
         self.memory = self.memory.model_copy(update=changed)
         patched = self.api.patch(JOBS, self.view.seen.name, {"status": {"memory": self.memory.to_wire()}}, "status")
         self.store.put(JOBS, patched)
-        check_kept(patched)
+        check_kept(patched, self.memory)
 
 
-def check_kept(job: Doc) -> None:
-    """Raises ApiError when the API server has pruned `status.memory`."""
-    if "memory" not in (job.get("status") or {}):
+def check_kept(job: Doc, memory: JobMemory) -> None:
+    """Raises ApiError when the API server has pruned `status.memory`, or a key other than the first one."""
+    kept = (job.get("status") or {}).get("memory")
+    if kept is None or (kept.get("key") or 1) != memory.key:
         text = f"the definition of {JOBS.kind} is older than the operator, without status.memory: {_CRDS.format(kind=JOBS)}"
         raise ApiError(UNFIT, "Pruned", text)
 
@@ -376,10 +375,4 @@ def _undefined(kind: Kind) -> ApiError:
         NOT_FOUND,
         "Unknown",
         f"the cluster has no definition of {kind.kind}: {_CRDS.format(kind=kind)}",
-    )
-
-
-def _not_owned(kind: Kind, name: str) -> ApiError:
-    return ApiError(
-        CONFLICT, "Foreign", f"{kind.kind} {name} exists and does not belong to this job: delete it, or rename the job"
     )

@@ -6,7 +6,7 @@ Only the leader exports series of jobs. They include jobs whose own processes, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.job.status import JobStatus, Phase
+from ferry_operator.kube.api.names import JobKey
 
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -37,22 +38,27 @@ class Jobs(Collector):
     """A few series of every job. Thread-safe."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, JobSample] = {}
-        self._handovers: dict[str, float] = {}
+        self._samples: dict[JobKey, JobSample] = {}
+        self._handovers: dict[JobKey, float] = {}
         self._lock = threading.Lock()
 
-    def seen(self, name: str, sample: JobSample, handover_seconds: float | None) -> None:
+    def seen(self, key: JobKey, sample: JobSample, handover_seconds: float | None) -> None:
         """Record a job after its reconcile, and the length of a handover that ended with this reconcile."""
         with self._lock:
-            self._samples[name] = sample
+            self._samples[key] = sample
             if handover_seconds is not None:
-                self._handovers[name] = handover_seconds
+                self._handovers[key] = handover_seconds
 
-    def forget(self, name: str) -> None:
+    def forget(self, key: JobKey) -> None:
         """Remove the series of a deleted job."""
         with self._lock:
-            self._samples.pop(name, None)
-            self._handovers.pop(name, None)
+            self._samples.pop(key, None)
+            self._handovers.pop(key, None)
+
+    def count(self) -> int:
+        """Number of the jobs."""
+        with self._lock:
+            return len(self._samples)
 
     def clear(self) -> None:
         """Remove the series of all jobs: another operator leads."""
@@ -67,10 +73,10 @@ class Jobs(Collector):
         yield _family(
             "ferry_streamjob_condition",
             "1 for the present status of a condition of the job",
-            ("streamjob", "type", "status"),
+            ("namespace", "streamjob", "type", "status"),
             {
-                (name, condition.type, truth): float(condition.status == truth)
-                for name, sample in samples.items()
+                (*key, condition.type, truth): float(condition.status == truth)
+                for key, sample in samples.items()
                 for condition in sample.status.conditions
                 for truth in ("True", "False", "Unknown")
             },
@@ -78,20 +84,41 @@ class Jobs(Collector):
         yield _family(
             "ferry_streamjob_phase",
             "1 for the present phase of the job",
-            ("streamjob", "phase"),
-            {(n, phase): float(s.status.phase == phase) for n, s in samples.items() for phase in get_args(Phase)},
+            ("namespace", "streamjob", "phase"),
+            {(*key, phase): float(s.status.phase == phase) for key, s in samples.items() for phase in get_args(Phase)},
         )
         for series, text, read in _NUMBERS:
-            values: dict[tuple[str, ...], float] = {(name,): read(sample) for name, sample in samples.items()}
-            yield _family(series, text, ("streamjob",), values)
+            values: dict[tuple[str, ...], float] = {key: read(sample) for key, sample in samples.items()}
+            yield _family(series, text, ("namespace", "streamjob"), values)
         for series, text, read_one in _DECIDED:
-            decided = {(n,): read_one(s.status.autoscale) for n, s in samples.items() if s.status.autoscale is not None}
+            decided = {
+                key: read_one(s.status.autoscale) for key, s in samples.items() if s.status.autoscale is not None
+            }
             yield _family(
-                series, text, ("streamjob",), {key: value for key, value in decided.items() if value is not None}
+                series,
+                text,
+                ("namespace", "streamjob"),
+                {key: value for key, value in decided.items() if value is not None},
             )
         text = "Length of the last handover of the job"
-        seconds: dict[tuple[str, ...], float] = {(name,): value for name, value in handovers.items()}
-        yield _family("ferry_streamjob_last_handover_seconds", text, ("streamjob",), seconds)
+        seconds: dict[tuple[str, ...], float] = {(*key,): value for key, value in handovers.items()}
+        yield _family("ferry_streamjob_last_handover_seconds", text, ("namespace", "streamjob"), seconds)
+
+
+class WatchAges(Collector):
+    """The age of each watch of the leader."""
+
+    def __init__(self, read: Callable[[], Mapping[tuple[str, str], float]]) -> None:
+        """`read`: ages by namespace and kind in the plural."""
+        self._read = read
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The series of the present watches."""
+        text = (
+            "Time for which a watch has owed a change; with the Lease: since the last renewal came back to the leader"
+        )
+        values: dict[tuple[str, ...], float] = {(*key,): age for key, age in self._read().items()}
+        yield _family("ferry_operator_watch_age_seconds", text, ("watched", "resource"), values)
 
 
 _NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
@@ -181,6 +208,10 @@ class Metrics:
     def count_handover(self, seconds: float) -> None:
         """Count one handover that ended."""
         self._handovers.observe(seconds)
+
+    def watches(self, read: Callable[[], Mapping[tuple[str, str], float]]) -> None:
+        """Register the ages of the watches."""
+        self.registry.register(WatchAges(read))
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Register a number that every scrape reads."""

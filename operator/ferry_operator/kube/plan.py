@@ -6,24 +6,28 @@ from collections.abc import Iterator, Sequence
 
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
+from ferry_operator.job.status import PodDefaults, RollNote
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import pending
-from ferry_operator.kube.observe import placeholders
+from ferry_operator.kube.observe import evictions, overruled, placeholders
 from ferry_operator.kube.observe.annotations import stale_annotations
+from ferry_operator.kube.observe.expiry import expires_at
+from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.program import IN_FORCE, ends, is_answered, is_obsolete, kept, under_way
 from ferry_operator.kube.observe.progress_deadline import blocking_problem, stuck_at
 from ferry_operator.kube.observe.readiness import proven, ready
 from ferry_operator.kube.observe.suspension import Stage, has_suspended, last_words, never_began
+from ferry_operator.kube.observe.turns import note_of
 from ferry_operator.kube.observe.view import JobView
 
 CRASHES_MAX = 3
 """After this number of crashes of the driver under a new spec, the operator refuses the spec."""
 
 
-def plan(view: JobView, token: int) -> list[s.Step]:
-    """The steps of this reconcile; empty when the cluster already matches the spec."""
+def plan(view: JobView, token: int, turn: tuple[PodDefaults, RollNote | None] | None = None) -> list[s.Step]:
+    """The steps of this reconcile; empty when the cluster already matches the spec. `turn`: a note about it to record."""
     seen = view.seen
     if seen.paused and not seen.deleting:
         return []
@@ -41,23 +45,42 @@ def plan(view: JobView, token: int) -> list[s.Step]:
     steps += [s.DeletePod(pod, why) for pod, why in placeholders.unneeded(view, here)]
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
+    note = turn or note_of(view)
+    if note is not None and view.lifecycle.end != "Finished":
+        steps.append(s.RecordDefaults(*note))
     if view.stage is Stage.GOING:
         return steps + list(_suspend(view))
+    expires = expires_at(view)
+    if expires is not None and seen.now >= expires:
+        return [*steps, s.DeleteJob("its time after the end is over")]
     if view.lifecycle.end == "Finished":
-        return steps + [s.DeletePod(pod, "the job has finished") for pod in here if pod.worker is not None]
+        # The pod of a driver stays for its log, unless an injected container, which never ends, holds the pod's resources.
+        return steps + [
+            s.DeletePod(pod, "the job has finished")
+            for pod in here
+            if pod.worker is not None or (pod.ended is not None and pod.phase == "Running")
+        ]
     refused = _refusal(view)
     if refused is not None:
         return [*steps, refused]
+    if view.members.record:
+        steps.append(s.RecordMembers(view.members.numbers))
     actions = [one for one in _actions(view) if not isinstance(one, d.StartDriver) or _can_begin(view)]
     steps += _bookkeeping(view, actions)
     steps += actions
     steps += _replace_workers(view)
     # Not under a spec that may still be refused: the last good spec comes back with its annotations.
-    if view.effective.newest and view.effective.good and (stale := stale_annotations(seen.job)):
-        steps.append(s.RemoveAnnotations(stale))
+    if view.effective.newest and view.effective.good and view.members.chosen:
+        if stale := stale_annotations(seen.job, view.members.gaps):
+            steps.append(s.RemoveAnnotations(stale))
+    if view.advice is not None and view.effective.job is not None:
+        kept, spec = seen.memory.scaling, view.effective.job.spec
+        if view.effective.newest and (noted := overruled.noticed(kept, spec, seen.job["metadata"], seen.now)) != kept:
+            steps.append(s.NoteReversal(noted))
     if view.advice is not None and view.advice.acts:
         steps.append(s.Rescale(view.advice.target, view.advice.report.message))
     steps += _deploy(view)
+    steps += _label(view, here)
     answered = seen.memory.answered
     wanted = pending(seen.annotations, answered.id if answered is not None else None)
     if wanted is not None and seen.status is not None:
@@ -87,15 +110,17 @@ def _suspend(view: JobView) -> Iterator[s.Step]:
 
 
 def _bookkeeping(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Iterator[s.Step]:
-    seen, effective, revisions, driver = view.seen, view.effective, view.revisions, view.seen.driver
+    effective, revisions, driver = view.effective, view.revisions, view.seen.driver
     assert revisions is not None and effective.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
     for action in actions:
         if isinstance(action, d.StartDriver) or (isinstance(action, d.StartWorker) and noted != revisions.settings):
             yield s.WriteSettings(revisions.settings)
             break
-    if not seen.budget:
-        yield s.CreateBudget()
+    if (minimum := evictions.minimum(view, actions)) is not None:
+        yield s.WriteBudget(minimum)
+    for pod, allowed in evictions.relabelled(view):
+        yield s.AllowEviction(pod, allowed)
     if keep and not effective.good and proven(view):
         yield s.RecordGoodSpec()
 
@@ -131,7 +156,7 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
     for k in rolling.remade:
         yield s.DeletePod(pods[k], "its pod is outdated and never ran")
     for k in rolling.leaving:
-        if k in pods and k in empty:
+        if k in pods and k in empty and not evictions.is_awaited(view, pods[k]):
             yield s.DeletePod(pods[k], f"it is empty and leaves node {pods[k].node}")
     if rolling.without_surge is not None:
         yield s.MarkWithoutSurge(pods[rolling.without_surge])
@@ -139,12 +164,16 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
         old = [k for k, pod in pods.items() if pod.annotations.get(names.REVISION) != view.revisions.worker]
         if view.hangs is not None:
             yield s.ReplaceDriver(driver, view.hangs)
-        elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
-            placeholder = None if view.in_place.driver else placeholders.placeholder(view)
-            if view.in_place.driver or (placeholder is not None and placeholders.has_node(placeholder)):
-                yield s.ReplaceDriver(driver, "its pod is outdated")
-            elif placeholder is None:
+            return
+        outdated = driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status)
+        if outdated and view.in_place.driver:
+            yield s.ReplaceDriver(driver, "its pod is outdated")
+        elif outdated or view.driver_leaves:
+            placeholder = placeholders.placeholder(view)
+            if placeholder is None:
                 yield s.CreatePlaceholder()
+            elif placeholders.has_node(placeholder) and not evictions.is_awaited(view, driver):
+                yield s.ReplaceDriver(driver, "its pod is outdated" if outdated else f"it leaves node {driver.node}")
 
 
 def _deploy(view: JobView) -> Iterator[s.Step]:
@@ -172,6 +201,22 @@ def _deploy(view: JobView) -> Iterator[s.Step]:
             yield s.DeployProgram(program)
         elif before.identity == program.identity and not program.how.rewind:
             yield s.ReturnToProgram(before.number)
+
+
+def _label(view: JobView, here: Sequence[Pod]) -> Iterator[s.LabelPod]:
+    """Label pods with what the driver says of its Spark; a driver of an older release says nothing."""
+    status = view.seen.status
+    application = None if status is None else names.spark_label(status.spark.application)
+    if status is None or application is None:
+        return
+    executors = dict(status.spark.executors)
+    for pod in here:
+        if pod.role in names.SPARK_ROLES and pod.ended is None:
+            wanted: dict[str, str | None] = {names.SPARK_APPLICATION: application}
+            if pod.worker is not None:
+                wanted[names.SPARK_EXECUTOR] = names.spark_label(str(executors.get(pod.worker, "")))
+            if any(pod.labels.get(name) != value for name, value in wanted.items()):
+                yield s.LabelPod(pod, wanted)
 
 
 def _refusal(view: JobView) -> s.RefuseSpec | None:

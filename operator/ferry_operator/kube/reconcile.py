@@ -6,51 +6,48 @@ one may repeat it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.backoff import back_off
-from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.errors import Fault
 from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
 from ferry_operator.control.observed import Submitted
-from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.names import Doc, JobKey
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
 from ferry_operator.kube.cluster import KubeCluster, check_kept, driver_url
-from ferry_operator.kube.manifests.release import Installation, run_key
+from ferry_operator.kube.manifests.release import Installation, redis_address, redis_password, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
+from ferry_operator.kube.observe.definition import Definition
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
-from ferry_operator.kube.observe.program import is_answered, wanted
+from ferry_operator.kube.observe.pace import CALM_SECONDS, after_steps, calm_seconds, when_idle
+from ferry_operator.kube.observe.program import wanted
 from ferry_operator.kube.observe.seen import Seen
-from ferry_operator.kube.observe.suspension import Stage, asked, has_suspended
+from ferry_operator.kube.observe.suspension import asked, has_suspended
 from ferry_operator.kube.observe.timers import AbsenceTimers
-from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, look
+from ferry_operator.kube.observe.turns import Turn
+from ferry_operator.kube.observe.view import REDIS_REFUSES, REDIS_WITHDRAWN, JobView, look
 from ferry_operator.kube.plan import plan
 from ferry_operator.kube.program_text import ProgramText
 from ferry_operator.kube.report import events
-from ferry_operator.kube.report.status import StatusReport, report
+from ferry_operator.kube.report.status import StatusReport, replacing, report
 from ferry_operator.kube.steps import Step, WriteSettings, describe
 from ferry_operator.kube.store import Store, changed
+from ferry_operator.kube.turns import Turns
 
 log = logging.getLogger("ferry.operator")
-
-SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
-"""Seconds until the next reconcile: after a step, while a change is in progress, and otherwise."""
 
 FRESH_SECONDS = 5.0
 """While a driver does not answer, its last answer stays valid for this time."""
 
 ASIDE_SECONDS, ASIDE_SECONDS_MAX = 1.0, 10.0
 """Back-off before the next request to a driver that has let a reconcile time out; doubles each time."""
-
-REDIS_SECONDS = 5.0
-"""Between two pings of Redis, while no driver answers."""
 
 EVENT_SECONDS = 10.0
 """Between two writes of the same event."""
@@ -77,6 +74,8 @@ class JobCache:
     """Clocks and caches of a job between two reconciles. A new operator begins without them."""
 
     uid: str
+    turn: Turn
+    """defaults in force, and the place in a roll"""
     run: str = ""
     """name of the last observed run"""
     timers: AbsenceTimers = field(default_factory=AbsenceTimers)
@@ -92,10 +91,10 @@ class JobCache:
     """a run, and its last known epoch: the epoch in the status may be older"""
     spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
     """(the object of the StreamJob, its spec in force, the revisions of this spec)"""
+    release: Installation | None = None
+    """the installation with the key of the run and the defaults in force; None without this key"""
     text: ProgramText = field(default_factory=ProgramText)
     """the text of the program, if a ConfigMap has it"""
-    redis: tuple[float, str | None] = (0.0, None)
-    """time and problem of the last ping of Redis"""
     problems: tuple[Problem, ...] = ()
     """problems with a written event"""
     events: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -108,7 +107,7 @@ class JobCache:
 
 @dataclass(slots=True)
 class Reconciler:
-    """Reconciles jobs, from any thread, one at a time for each job."""
+    """Reconciles the jobs of one namespace, from any thread, one at a time for each job."""
 
     api: Api
     store: Store
@@ -118,33 +117,39 @@ class Reconciler:
     token: int
     clock: Callable[[], float] = time.time
     redis: Redis | None = None
-    """None: the reconciles ping Redis themselves"""
+    """None: the reconciles ask Redis themselves, and no run has a user"""
+    definition: Definition = field(default_factory=Definition)
+    turns: Turns | None = None
+    """None: of the jobs in the store"""
     _caches: dict[str, JobCache] = field(default_factory=dict)
 
     _redis: Redis = field(init=False)
+    _turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
-        self._redis = self.redis or Redis(self.release.redis)
+        release = self.release
+        self._redis = self.redis or Redis(redis_address(release))
+        self._turns = self.turns or Turns(self.store.documents, release.roll_jobs, release.roll_seconds)
 
     def reconcile(self, name: str) -> float | None:
         """Reconcile once; returns seconds until the next time, None: at the next event. Raises Fault when it fails."""
         job = self.store.job(name)
         cache = self._caches.get(name)
         if cache is not None and (job is None or job["metadata"]["uid"] != cache.uid):
-            self.metrics.jobs.forget(name)
+            self.metrics.jobs.forget(self._key(name))
             if not self._forget(name, cache.run):
                 return CALM_SECONDS
             cache = self._caches.pop(name) and None
         if job is None:
             return CALM_SECONDS if self._delete_orphans(name) else None
         if cache is None:
-            cache = self._caches.setdefault(name, JobCache(job["metadata"]["uid"]))
+            cache = self._caches.setdefault(name, JobCache(job["metadata"]["uid"], Turn(self.release)))
         view = self._look(job, cache)
         cache.run = view.seen.run
-        steps = plan(view, self.token)
-        written = report(view, steps, self.token, self.release.image)
+        steps = plan(view, self.token, cache.turn.note)
+        written = report(view, steps, self.token, cache.turn.release.image)
         self._write(view, written, cache)
-        self.metrics.jobs.seen(name, _sample(view, written), written.handover_seconds)
+        self.metrics.jobs.seen(self._key(name), _sample(view, written), written.handover_seconds)
         errors = self._act(view, steps, cache)
         cache.errors = tuple(_problem(error) for error in errors)
         for error in errors:
@@ -156,22 +161,36 @@ class Reconciler:
             )
         cache.steps, before = tuple(describe(step) for step in steps), cache.steps
         cache.repeats = cache.repeats + 1 if steps and cache.steps == before else 0
-        return CALM_SECONDS if errors else _requeue_after_steps(cache.repeats) if steps else _requeue_when_idle(view)
+        return (
+            CALM_SECONDS
+            if errors
+            else after_steps(cache.repeats)
+            if steps
+            else when_idle(view, calm_seconds(self.metrics.jobs.count()))
+        )
+
+    def _key(self, name: str) -> JobKey:
+        return JobKey(self.release.namespace, name)
 
     # ---- observe
     def _look(self, job: Doc, cache: JobCache) -> JobView:
         name, uid, now = job["metadata"]["name"], cache.uid, self.clock()
-        effective, revisions = self._spec(job, cache)
         # Pods of a deleted job of the same name may still exist: they have another owner.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
-        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, cache.errors)
+        budget, newest = self.store.protected(name, uid), self.release.newest_key
+        seen = Seen(job, pods, self.store.nodes, budget, None, None, now, cache.errors, newest_key=newest)
+        keyed = self.release.of_run(seen.memory.key)
+        lacking = self.definition.missing
+        cache.turn = Turn(self.release) if keyed is None else self._turns.of(job, pods, keyed, now, lacking)
+        effective, revisions = self._spec(seen, cache, None if keyed is None else cache.turn.release)
         if effective.job is not None:
-            cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, len(self._caches))
+            cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, self.metrics.jobs.count())
             problem = () if cache.text.problem is None else (cache.text.problem,)
             program = wanted(effective.job.spec, cache.text.text)
             seen = replace(seen, program=program, problems=(*seen.problems, *problem))
-        if cache.epoch is not None and cache.epoch[0] == seen.run:
-            seen = replace(seen, heard_epoch=cache.epoch[1])
+        heard = cache.epoch[1] if cache.epoch is not None and cache.epoch[0] == seen.run else None
+        place = (cache.turn.reason, cache.turn.message)
+        seen = replace(seen, heard_epoch=heard, rolled_out=place, definition=self.definition.problem)
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, cache)
         failures = () if cache.failure is None else (cache.failure.problem,)
         seen = replace(seen, status=status, submitted=submitted, problems=(*seen.problems, *failures))
@@ -181,21 +200,18 @@ class Reconciler:
             or (asked(job) and not pods)
             or seen.before.phase == "Finished"
         )
-        if status is None and not failures and not seen.deleting and not rests:
-            seen = replace(seen, problems=(*seen.problems, *self._ask_redis(cache, now)))
+        silent = status is None and not failures and not seen.deleting and not rests
+        seen = replace(seen, problems=(*seen.problems, *self._ask_redis(seen, silent)))
         if seen.counted is not None:
             cache.epoch = (seen.run, seen.counted.epoch)
         return look(seen, effective, revisions, cache.timers)
 
-    def _spec(self, job: Doc, cache: JobCache) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
-        """The spec in force with its revisions; read again only for a changed object."""
-        if cache.spec is None or cache.spec[0] is not job:
-            effective = effective_spec.in_force(job, self.release)
-            revisions = None
-            with contextlib.suppress(SpecRefused):  # the last good spec of another version of the operator
-                if effective.job is not None:
-                    revisions = effective_spec.revisions(effective.job, cache.uid, self.release)
-            cache.spec = (job, effective, revisions)
+    def _spec(
+        self, seen: Seen, cache: JobCache, release: Installation | None
+    ) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
+        """The spec in force with its revisions; read again only for a changed object, another key or other defaults."""
+        if cache.spec is None or not effective_spec.reads_same(cache.spec[0], seen.job) or cache.release != release:
+            cache.spec, cache.release = (seen.job, *effective_spec.read(seen.job, release, seen.memory.key)), release
         return cache.spec[1:]
 
     def _ask_driver(self, url: str | None, seen: Seen, cache: JobCache) -> tuple[Status | None, Submitted | None]:
@@ -205,11 +221,13 @@ class Reconciler:
         if url is None or driver is None or driver.ended is not None:
             return None, None
         if last is None or seen.now >= last.until:
-            secret = run_key(self.release, seen.uid)
+            secret = run_key(cache.release or self.release, seen.uid)
             try:
                 status = self.driver_client.status(url, secret)
                 if status is not None:
-                    submitted = self.driver_client.submitted(url, secret, status.generation)
+                    submitted = _still_in_force(cache, driver.uid, status)
+                    if submitted is None:
+                        submitted = self.driver_client.submitted(url, secret, status.generation)
                     cache.answer = (driver.uid, status, submitted, seen.now)
                 cache.failure = None
             except BadAnswer as error:
@@ -222,16 +240,20 @@ class Reconciler:
             return None, None
         return answer[1], answer[2]
 
-    def _ask_redis(self, cache: JobCache, now: float) -> Iterable[Problem]:
-        if now - cache.redis[0] > REDIS_SECONDS:
-            cache.redis = (now, self._redis.problem())
-        if cache.redis[1] is not None:
-            yield Problem(REDIS_REFUSES, cache.redis[1])
+    def _ask_redis(self, seen: Seen, silent: bool) -> Iterable[Problem]:
+        """Keep the user of the run. `silent`: the driver does not answer, and Redis may be the reason."""
+        release = self.release.of_run(seen.memory.key)
+        if release is not None:
+            self._redis.keep(seen.run, redis_password(release, seen.run, seen.uid))
+        if (why := self._redis.without(seen.run)) is not None:
+            yield Problem(REDIS_WITHDRAWN, why)
+        if silent and (why := self._redis.problem()) is not None:
+            yield Problem(REDIS_REFUSES, why)
 
     # ---- write
     def _write(self, view: JobView, written: StatusReport, cache: JobCache) -> None:
         """Write events, then the status. A status with changes of counters alone is written rarely."""
-        patience = written.patience(len(self._caches))
+        patience = written.patience(self.metrics.jobs.count())
         if patience is None or view.seen.now - cache.counted_at < patience:
             return
         for notice in (*events.changes(written), *events.new_problems(written.problems, cache.problems)):
@@ -250,7 +272,7 @@ class Reconciler:
             return
         self.store.put(JOBS, patched)
         if new:
-            check_kept(patched)
+            check_kept(patched, view.seen.memory)
 
     def _write_event(self, view: JobView, notice: events.Notice, cache: JobCache) -> None:
         """Create an event, or raise the count of the same event. A failure is logged, and the reconcile goes on."""
@@ -262,12 +284,12 @@ class Reconciler:
             return
         if len(cache.events) >= EVENTS_MAX:
             cache.events.clear()
-        log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
+        log.info("%s: %s: %s", self._key(view.seen.name), notice.reason, notice.message)
         try:
             cache.events[name] = (now, self._count_up(document, count))
         except ApiError as error:
             level = logging.INFO if error.is_transient or self._namespace_terminates(error) else logging.WARNING
-            log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
+            log.log(level, "%s: the event %s was not written: %s", self._key(view.seen.name), notice.reason, error)
 
     def _count_up(self, document: Doc, count: int) -> int:
         """Write an event with `count` known writes; returns the new count."""
@@ -302,7 +324,8 @@ class Reconciler:
     # ---- act
     def _act(self, view: JobView, steps: Sequence[Step], cache: JobCache) -> list[Fault]:
         """Execute the steps; a later reconcile retries refused steps."""
-        cluster = KubeCluster(self.api, self.store, self.release, self.driver_client, self.token, view, self._redis)
+        release = cache.release or self.release
+        cluster = KubeCluster(self.api, self.store, view, release, self.driver_client, self.token, self._redis)
         errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
@@ -315,7 +338,7 @@ class Reconciler:
                 if isinstance(error, ApiError) and error.status == 0:
                     raise
                 errors.append(error)
-                log.info("%s: %s: %s", view.seen.name, describe(step), error)
+                log.info("%s: %s: %s", self._key(view.seen.name), describe(step), error)
                 unwritten |= isinstance(step, WriteSettings)
                 continue
             notice = events.step_notice(step)
@@ -344,6 +367,14 @@ class Reconciler:
         return True
 
 
+def _still_in_force(cache: JobCache, pod: str, status: Status) -> Submitted | None:
+    """The known placement, if this life of the driver still has it: it is long, and is asked for once."""
+    if cache.answer is None or cache.answer[0] != pod or cache.answer[1].generation != status.generation:
+        return None
+    known = cache.answer[2]
+    return known if known is not None and known.plan.number == status.desired else None
+
+
 def _assume_accepted(step: d.SubmitDesired, cache: JobCache) -> None:
     """Assume that the driver follows this placement: a worker that is empty in its last answer may be in use by now."""
     if cache.answer is not None:
@@ -361,32 +392,3 @@ def _problem(error: Fault) -> Problem:
 def _sample(view: JobView, written: StatusReport) -> JobSample:
     given_up = view.seen.status.moves.given_up if view.seen.status is not None else 0
     return JobSample(written.status, view.effective.newest, len(view.seen.workers), given_up)
-
-
-def _requeue_after_steps(repeats: int) -> float:
-    """Seconds until the next reconcile after steps; longer and longer while the same steps repeat."""
-    return back_off(repeats + 1, SOON_SECONDS, CALM_SECONDS)
-
-
-def _requeue_when_idle(view: JobView) -> float | None:
-    """Seconds until the next reconcile after one without steps; None: at the next event."""
-    if view.lifecycle.end is not None or view.seen.paused or view.stage is Stage.SUSPENDED:
-        reads = view.effective.job is not None and view.effective.job.spec.pipeline.config_map is not None
-        return CALM_SECONDS if reads and view.lifecycle.end == "Failed" else None  # The user may edit the ConfigMap.
-    wait = view.lifecycle.retry_at - view.seen.now
-    if view.lifecycle.retry_at and wait > 0:
-        return min(max(wait, SOON_SECONDS), CALM_SECONDS)
-    status = view.seen.status
-    if view.seen.program is not None and status is not None and not is_answered(view.seen.program, status):
-        return BUSY_SECONDS
-    settled = status is not None and status.settled and view.observed is not None and not view.observed.missing
-    return CALM_SECONDS if settled and not view.rolling.drains else BUSY_SECONDS
-
-
-def replacing(before: Doc, now: Doc) -> Doc:
-    """The merge patch from one document to the other; it removes missing fields at every depth."""
-    gone: Doc = {key: None for key in before if key not in now}
-    kept = {
-        key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()
-    }
-    return {**gone, **kept}

@@ -8,19 +8,24 @@
 | RefuseSpec | the driver, or a worker, cannot run under a new spec: the last good spec is in force from the next reconcile |
 | RecordGoodSpec | an epoch was finished under a spec that is not yet recorded as good |
 | WriteSettings | a new pod is due, and run.json is outdated; never for running pods alone |
-| CreateBudget | the PodDisruptionBudget is missing: it blocks evictions of workers with state |
+| WriteBudget | the PodDisruptionBudget, which blocks evictions of workers with state, is missing or has another number |
+| AllowEviction | a worker is drained and empty, or no longer: a label excludes its pod from the budget (`evictions`) |
 | ReplaceDriver | the driver hangs; or its pod is outdated, no worker pod is, and the next driver has room |
 | CreatePlaceholder | the next driver requests more than the present one: an idle pod finds a node for it |
 | DeployProgram | the driver has another program in force than the spec wants, and has not refused the wanted one |
 | ReturnToProgram | the spec names the program that is kept beside the one in force |
 | WithdrawProgram | the driver deploys a program that the spec does not want any more |
 | NoteProgram | the driver has answered for the program of the spec: an edit after its failure starts the job again |
+| LabelPod | the pod has not the labels of the application and the executor of Spark that the driver names |
 | RequestCheckpoint | a user requests a checkpoint, and the driver does not know the request |
 | Suspend | the job is to be suspended, and its driver does not know: it takes a last checkpoint, and ends |
 | EndRun | the last checkpoint is complete: the run no longer needs its pods |
 | BeginRun | the pods of an ended run are deleted: the job moves to its next run, which starts at a resume |
 | RemoveAnnotations | the size of the job has changed: drains of missing workers, and a plan for another size, are obsolete |
 | Rescale | the autoscaler wants another size: it writes the spec like a user |
+| RecordDefaults | the job has a turn to roll to other defaults, another pod is replaced, or all are |
+| NoteReversal | another writer has put back the size that the autoscaler wrote |
+| RecordMembers | the size of the job has changed, and other numbers than the recorded ones are workers |
 | MarkWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
@@ -32,6 +37,7 @@ from typing import assert_never, get_args
 
 from ferry_operator.control import decide as d
 from ferry_operator.job.size import Size
+from ferry_operator.job.status import PodDefaults, RollNote, ScalingMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.observe.facts import Pod
@@ -50,6 +56,13 @@ class ForceDeletePod:
     """Delete a pod without a grace period."""
 
     pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the StreamJob, and all that belongs to it."""
+
     why: str
 
 
@@ -74,8 +87,19 @@ class WriteSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateBudget:
-    """Create the PodDisruptionBudget."""
+class WriteBudget:
+    """Create or change the PodDisruptionBudget."""
+
+    minimum: int
+    """the number of protected pods"""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowEviction:
+    """Set or remove the label of a pod that may leave."""
+
+    pod: Pod
+    allowed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +121,14 @@ class DeletePod:
 
     pod: Pod
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDefaults:
+    """Record the defaults in force, and the turn of the job."""
+
+    defaults: PodDefaults
+    roll: RollNote | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +168,14 @@ class NoteProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelPod:
+    """Label a pod with the application and the executor of Spark that run in it; None: without this label."""
+
+    pod: Pod
+    labels: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCheckpoint:
     """Request a checkpoint of the driver, and record the answer."""
 
@@ -157,6 +197,20 @@ class EndRun:
     before: str | None
     """`spec.restoreFrom` at the start of the run"""
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteReversal:
+    """Record that another writer has put back a size of the autoscaler, or that the record is over."""
+
+    memory: ScalingMemory | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMembers:
+    """Record the workers by number, before another step follows the choice."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +236,15 @@ class Rescale:
 Bookkeeping = (
     TakeOwnership
     | RecordGoodSpec
+    | NoteReversal
+    | RecordMembers
     | MarkWithoutSurge
-    | CreateBudget
+    | RecordDefaults
+    | WriteBudget
+    | AllowEviction
     | WriteSettings
     | NoteProgram
+    | LabelPod
     | RequestCheckpoint
     | Suspend
     | BeginRun
@@ -198,6 +257,7 @@ Step = (
     | RefuseSpec
     | ReplaceDriver
     | CreatePlaceholder
+    | DeleteJob
     | DeletePod
     | EndRun
     | RemoveAnnotations
@@ -231,6 +291,8 @@ def describe(step: Step) -> str:
             return f"limit copies to {bandwidth} bytes a second" if bandwidth else "lift the limit of copies"
         case ForceDeletePod(pod, why) | DeletePod(pod, why) | ReplaceDriver(pod, why):
             return f"{'end' if isinstance(step, ReplaceDriver) else 'remove'} {pod.name}: {why}"
+        case DeleteJob(why):
+            return f"delete the job: {why}"
         case CreatePlaceholder():
             return "look for a node for the next driver"
         case RefuseSpec(_, message):
@@ -255,10 +317,15 @@ def describe(step: Step) -> str:
         case (
             TakeOwnership()
             | RecordGoodSpec()
-            | CreateBudget()
+            | WriteBudget()
+            | AllowEviction()
+            | NoteReversal()
+            | RecordMembers()
             | MarkWithoutSurge()
+            | RecordDefaults()
             | WriteSettings()
             | NoteProgram()
+            | LabelPod()
             | RequestCheckpoint()
             | BeginRun()
         ):

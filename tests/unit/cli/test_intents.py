@@ -35,7 +35,6 @@ def note(patch: Doc | None) -> Any:
         (intents.drain(made(drain="1,7"), 1), {"ferry.dev/drain": "1"}),
         (intents.undrain(made(drain="0,2"), 0), {"ferry.dev/drain": "2"}),
         (intents.undrain(made(drain="2"), 2), {"ferry.dev/drain": None}),
-        (intents.resized(made(2, drain="0,2")), {"ferry.dev/drain": "0"}),
         (intents.move(made(), [3], "1.1"), {"ferry.dev/pins": "3=1.1"}),
         (intents.move(made(pins="3=0.0,7=2.1"), [3], "1.0"), {"ferry.dev/pins": "3=1.0,7=2.1"}),
         (intents.move(made(pins="3=0.0,7=2.1"), [3], "1.0", True), {"ferry.dev/pins": "3=1.0@window,7=2.1"}),
@@ -86,8 +85,8 @@ def test_a_checkpoint_is_asked_for_by_an_id() -> None:
     assert note(intents.checkpoint(shelved(), request)) == {"ferry.dev/checkpoint": request.text()}
 
 
-def test_nothing_is_written_when_no_drained_worker_goes() -> None:
-    assert intents.resized(made(2, drain="0,1")) is None and intents.resized(made(1)) is None
+def test_drains_stay_after_a_change_of_the_size_because_drained_workers_leave_first() -> None:
+    assert intents.resized(made(2, drain="0,2")) is None and intents.resized(made(1)) is None
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_plan_is_made_submitted_followed_and_cancelled(run: Run, api: FakeUser
     assert code == 2 and "begins with 2 workers" in err
     assert run("cancel", "nbq5")[0] == 0
     api.world.until(workers(2))
-    assert {*led(api)} <= {"0.0", "1.0"}
+    assert len({*led(api)}) == 2
     code, _, err = run("cancel", "nbq5")
     assert code == 2 and "no plan is submitted" in err
 

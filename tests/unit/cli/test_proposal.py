@@ -37,7 +37,10 @@ def test_more_workers() -> None:
 
 def test_fewer_workers() -> None:
     found = planned(present(workers=3), {"spec": {"workers": 2}})
-    assert found.effects[0] == "emptied, then stopped: worker 2"
+    assert (
+        found.effects[0]
+        == "emptied, then stopped: the worker that leads the fewest bytes, drained ones and ones on cordoned nodes first"
+    )
     assert found.leaders and found.leaders < 8
 
 

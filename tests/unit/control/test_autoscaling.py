@@ -210,6 +210,13 @@ def test_a_worker_that_does_not_come_may_be_let_go() -> None:
     )
 
 
+def test_workers_with_a_gap_are_all_there() -> None:
+    two = replace(REST, workers=(Worker(0, 1, True), Worker(2, 1, True)), gaps=(1,))
+    assert held_up(replace(two, gaps=())).why == "workers come or go"
+    assert held_up(two) == NOTHING
+    assert held_up(replace(two, missing={InstanceId("2.0"): AWAITED_SECONDS})).may == "shrink"
+
+
 def test_a_submitted_plan_has_its_size_for_itself() -> None:
     usable, placements = ["0.0", "1.0"], [["0.0", "1.0"], ["1.0", "0.0"]]
     plan = PlanFile(job="counts", size=size(2), before=size(3), replicas=1, usable=usable, placements=placements)

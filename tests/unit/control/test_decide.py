@@ -184,6 +184,18 @@ def test_one_rule(observed: Observed, expected: list[Any]) -> None:
     assert d.decide(observed) == actions, "the same observation gives the same answer"
 
 
+def test_workers_are_the_lowest_numbers_without_the_gaps() -> None:
+    three = replace(REST, workers=(*REST.workers, worker(2)), gaps=(1,), status=status_of(GROUPS, [*ALIVE, "2.0"]))
+    assert three.expected() == ["0.0", "2.0"]
+    found = submitted(three)
+    assert {i for placement in found.plan.placements for i in placement} == {"0.0", "2.0"}
+    empty = status_of([(["0.0", "2.0"], []), (["2.0", "0.0"], [])], [*ALIVE, "2.0"], desired=2)
+    moved = replace(three, submitted=found.accepted(), status=empty)
+    assert d.decide(moved) == [d.StopWorker(1)]
+    assert d.decide(replace(moved, workers=(worker(0), worker(2)))) == []
+    assert d.decide(replace(moved, workers=(worker(0),))) == [d.StartWorker(2, 1)]
+
+
 def submitted(observed: Observed) -> d.SubmitDesired:
     (found,) = [a for a in d.decide(observed) if isinstance(a, d.SubmitDesired)]
     return found

@@ -5,6 +5,7 @@ Pure: two documents in, complaints out. A test holds the present definitions aga
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ ACCEPTED = {
 
 WITHDRAWN: dict[str, str] = {}
 """Fields that are no more, and why no object that has them is the worse for it: the API server drops them."""
+
+CHANGED_DEFAULTS: dict[str, str] = {}
+"""Fields with another default, and why no job is the worse for it: pods of a job that names no value are made anew."""
 
 _LOWER = ("minimum", "minLength", "minItems", "minProperties")
 _UPPER = ("maximum", "maxLength", "maxItems", "maxProperties")
@@ -56,9 +60,14 @@ def _version(old: Schema, new: Schema) -> Iterator[str]:
 def _schema(old: Schema, new: Schema, path: str) -> Iterator[str]:
     where = path or "object"
     yield from (f"{where}: {one}" for one in _narrower(old, new))
+    if "properties" not in old and old.get("default") != new.get("default") and path not in CHANGED_DEFAULTS:
+        yield f"{where}: the default was {_default(old)}, is {_default(new)}"
     for name in new.get("required", ()):
         if name not in old.get("required", ()):
             yield f"{where}: {name} is required now"
+    for name, field in new.get("properties", {}).items():
+        if name not in old.get("properties", {}) and "default" in field:
+            yield f"{f'{path}.{name}'.removeprefix('.')}: is new and has a default: an older operator refuses the field"
     for name, field in old.get("properties", {}).items():
         below = f"{path}.{name}".removeprefix(".")
         if name in new.get("properties", {}):
@@ -99,6 +108,10 @@ def _narrower(old: Schema, new: Schema) -> Iterator[str]:
 
 def _kind(schema: Schema) -> str:
     return "int-or-string" if schema.get("x-kubernetes-int-or-string") else str(schema.get("type", "anything"))
+
+
+def _default(schema: Schema) -> str:
+    return json.dumps(schema["default"]) if "default" in schema else "none"
 
 
 def _missing(old: Schema, new: Schema, key: str) -> list[Any]:

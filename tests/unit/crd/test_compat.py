@@ -110,6 +110,17 @@ BREAKS: list[tuple[Callable[[Schema], None], str]] = [
         setting("spec.kubernetes.tolerations", **{"x-kubernetes-list-type": "set"}),
         "v1alpha1: spec.kubernetes.tolerations: x-kubernetes-list-type is set now",
     ),
+    (setting("spec.workers", default=3), "v1alpha1: spec.workers: the default was 2, is 3"),
+    (without("spec.workers", "default"), "v1alpha1: spec.workers: the default was 2, is none"),
+    (setting("spec.output", default="out"), 'v1alpha1: spec.output: the default was none, is "out"'),
+    (
+        setting("spec.pipeline.args", default={"seed": 1}),
+        'v1alpha1: spec.pipeline.args: the default was none, is {"seed": 1}',
+    ),
+    (
+        lambda new: at(new, "spec")["properties"].update(more={"type": "string", "default": "a"}),
+        "v1alpha1: spec.more: is new and has a default: an older operator refuses the field",
+    ),
     (stricter_rule, "v1alpha1: spec.failure: a new rule: false"),
     (without_scale, "v1alpha1: the subresource scale is gone or has other paths"),
     (without_column, "v1alpha1: the column Status is gone"),
@@ -133,7 +144,7 @@ WIDENS: list[Callable[[Schema], None]] = [
     setting("spec.handover.strategy", enum=["all-at-once", "batched", "fluid", "optimized", "guided"]),
     setting("spec.workers", **{"x-kubernetes-int-or-string": True}),
     setting("spec.output", pattern=None, minLength=0),
-    setting("spec.cores", nullable=True, default=4),
+    setting("spec.cores", nullable=True),
     without("spec.failure", "x-kubernetes-validations"),
     lambda definition: at(definition, "spec.epoch")["properties"].update({"minRows": {"type": "integer"}}),
 ]

@@ -9,7 +9,8 @@ import pytest
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.kube.api.port import JOBS
-from ferry_operator.kube.manifests.allowed import Allowed, Defaults, Own, check
+from ferry_operator.kube.manifests.allowed import Allowed, Defaults, Own
+from ferry_operator.kube.manifests.fence import check
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.kube.fakes.fake_world import World, job
 

@@ -8,9 +8,14 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from ferry.contract.work import WORK_SECONDS, WorkReport
+from ferry_operator.job import spec
+from ferry_operator.job.status import ScalingMemory
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import FIELD_MANAGER
 from ferry_operator.kube.api.port import EVENTS, JOBS, Kind
+from ferry_operator.kube.observe import overruled
 from tests.unit.kube.fakes.fake_world import World, job, settled
+from tests.unit.kube.test_decisions import document
 
 BUSY = WorkReport(WORK_SECONDS, 1000.0, 1000.0, 5, 0.0, 2.0)
 """Two workers' time and no more: three are needed for 70 % of it."""
@@ -32,12 +37,14 @@ def told(world: World, reason: str) -> list[str]:
 
 
 def asked(world: World) -> dict[str, Any]:
-    spec: dict[str, Any] = world.api.objects[JOBS, "nbq5"]["spec"]
-    return spec
+    found: dict[str, Any] = world.api.objects[JOBS, "nbq5"]["spec"]
+    return found
 
 
 def series(world: World, name: str) -> float | None:
-    return world.operator.metrics.registry.get_sample_value(f"ferry_streamjob_{name}", {"streamjob": "nbq5"})
+    return world.operator.metrics.registry.get_sample_value(
+        f"ferry_streamjob_{name}", {"namespace": "jobs", "streamjob": "nbq5"}
+    )
 
 
 def test_a_job_follows_its_load_out_and_in_again() -> None:
@@ -174,6 +181,93 @@ def test_a_maximum_that_is_reached_is_one_event() -> None:
         world.work = WorkReport(WORK_SECONDS, 1000.0 * load, 1000.0 * load, 5, 0.0, load)
         world.rounds(1)
     assert told(world, "AtMaximum") == ["the load needs more than 2 workers; see status.autoscale"]
+
+
+def put_back(world: World, times: int, workers: int = 2) -> None:
+    """A tool with 2 workers in its manifest writes them over each decision."""
+    for _ in range(times):
+        world.until(lambda w: asked(w)["workers"] != workers, 600)
+        world.rounds(3)
+        world.api.edit(JOBS, "nbq5", {"spec": {"workers": workers}}, "argocd-controller")
+        world.rounds(3)
+
+
+def test_an_autoscaler_that_is_written_over_again_and_again_stops_and_says_so() -> None:
+    world = scaled()
+    world.work = BUSY
+    put_back(world, 2)
+    assert world.condition("AutoscalerActive")["reason"] != "Overruled"
+    world.begin_operator()  # what is counted outlives the operator
+    put_back(world, 1)
+    world.rounds(400)
+    assert asked(world)["workers"] == 2
+    stopped = world.condition("AutoscalerActive")
+    assert (stopped["status"], stopped["reason"]) == ("False", "Overruled")
+    assert (
+        "argocd-controller has put 2 workers back 3 times" in stopped["message"]
+        and "ignoreDifferences" in stopped["message"]
+    )
+    assert len(told(world, "AutoscalerOverruled")) == 1
+    assert world.status["autoscale"]["reason"] == "Waiting", (
+        "a definition of 0.1.0 refuses reasons that it does not know"
+    )
+
+
+def test_an_overruled_autoscaler_goes_on_with_other_settings() -> None:
+    world = scaled()
+    world.work = BUSY
+    put_back(world, 3)
+    world.rounds(300)
+    assert asked(world)["workers"] == 2
+    world.api.edit(JOBS, "nbq5", {"spec": {"autoscale": {"cooldown": "61s"}}})
+    world.until(lambda w: asked(w)["workers"] == 3)
+    assert world.condition("AutoscalerActive")["reason"] != "Overruled"
+
+
+def test_an_overruled_autoscaler_goes_on_once_the_size_has_no_other_owner() -> None:
+    world = scaled()
+    world.work = BUSY
+    put_back(world, 3)
+    world.rounds(300)
+    assert asked(world)["workers"] == 2
+    world.api.edit(JOBS, "nbq5", {"metadata": {"managedFields": []}})
+    world.until(lambda w: asked(w)["workers"] == 3)
+
+
+def owned(manager: str) -> dict[str, Any]:
+    return {"managedFields": [{"manager": manager, "fieldsV1": {"f:spec": {"f:workers": {}}}}]}
+
+
+def test_what_counts_as_put_back() -> None:
+    def noted(workers: int, manager: str, now: float = 10_000.0, reversals: list[int] | None = None) -> list[int]:
+        wanted = spec.check({**document(), "spec": {**document()["spec"], "workers": workers}}).spec
+        kept = ScalingMemory(settings=overruled.digest(wanted), workers=3, before=2, reversals=reversals or [])
+        after = overruled.noticed(kept, wanted, owned(manager), now)
+        assert after is not None
+        return after.reversals
+
+    assert noted(2, "argocd-controller") == [10_000]
+    assert noted(3, "argocd-controller") == [], "the size that was decided"
+    assert noted(4, "kubectl") == [], "another size: a person's"
+    assert noted(2, FIELD_MANAGER) == [], "the autoscaler's own way back"
+    assert noted(2, "argocd-controller", reversals=[9_000]) == [9_000, 10_000]
+    assert noted(2, "argocd-controller", reversals=[5_000, 9_000]) == [9_000, 10_000], "more than an hour ago"
+
+
+def test_only_owners_of_workers_are_kept() -> None:
+    fields = [
+        {"manager": "team", "operation": "Apply", "fieldsV1": {"f:spec": {"f:cores": {}}}},
+        {
+            "manager": "argocd-controller",
+            "operation": "Update",
+            "fieldsV1": {"f:spec": {"f:workers": {}, "f:cores": {}}},
+        },
+        {"manager": FIELD_MANAGER, "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
+    ]
+    kept = overruled.writers_of_workers({"managedFields": fields})
+    assert kept == owned("argocd-controller")["managedFields"]
+    assert overruled.other_writer({"managedFields": kept}) == "argocd-controller"
+    assert overruled.other_writer(owned(FIELD_MANAGER)) is None and overruled.other_writer({}) is None
 
 
 def test_a_clock_that_is_set_back_ends_no_pass() -> None:

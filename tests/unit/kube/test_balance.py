@@ -60,7 +60,9 @@ def test_advice_is_in_the_status_and_told_once_and_nothing_moves() -> None:
     assert world.status["balance"]["advice"] not in (found["advice"], None) and len(told(world, "Unbalanced")) == 1
     world.rates = dict.fromkeys(world.rates, 500.0)
     world.rounds(20)
-    assert world.status["balance"] == {"imbalance": "1.00"} and len(told(world, "Unbalanced")) == 1
+    assert (
+        world.status["balance"] == {"imbalance": "1.00", "imbalanceRatio": 1.0} and len(told(world, "Unbalanced")) == 1
+    )
 
 
 def test_auto_moves_and_says_why_and_is_at_rest_then() -> None:

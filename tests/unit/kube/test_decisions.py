@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.names import InstanceId
 from ferry.contract.status import Status
 from ferry_operator.control import decide as d
+from ferry_operator.control.observed import Basis
 from ferry_operator.job import spec
 from ferry_operator.job.status import GoodSpec, JobMemory, RefusedSpec
 from ferry_operator.kube.api import names
@@ -218,6 +220,14 @@ def test_the_same_spec_again_is_good() -> None:
     assert not effective_spec.in_force(document(document(), workers=3), RELEASE).good
 
 
+def test_a_spec_that_is_the_last_good_one_is_in_memory_once() -> None:
+    """A parsed spec has tens of KiB, and an operator has thousands of jobs."""
+    effective = effective_spec.in_force(document(document()), RELEASE)
+    assert effective.last is effective.job is not None
+    other = effective_spec.in_force(document(document(), workers=3), RELEASE)
+    assert other.last is not None and other.last is not other.job
+
+
 @pytest.mark.parametrize(
     ("changes", "which"),
     [
@@ -351,7 +361,7 @@ def test_the_only_worker_cannot_leave_without_another_one() -> None:
 
 
 def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes: Any) -> Seen:
-    return Seen(document(**changes), pods, nodes, True, answer, None, NOW)
+    return Seen(document(**changes), pods, nodes, 2, answer, None, NOW)
 
 
 def lost(*pods: Pod, **more: Any) -> dict[str, str]:
@@ -396,6 +406,27 @@ def test_copies_are_spread_over_zones_when_there_are_enough() -> None:
     assert [failure_domain(pod, one, 1) for pod in one.workers] == ["z0", "z1", "z0"]
     assert [failure_domain(pod, one, 2) for pod in one.workers] == ["n0", "n1", "n2"]
     assert failure_domain(worker(0), seen(worker(0), nodes=None), 1) == "n0"
+
+
+def test_zones_are_known_from_pods_where_nodes_may_not_be_read() -> None:
+    pods = [worker(k, zone=f"z{k % 2}") for k in range(3)]
+    one = seen(*pods, nodes=None)
+    assert [failure_domain(pod, one, 1) for pod in one.workers] == ["z0", "z1", "z0"]
+    assert failure_domain(pods[0], seen(*pods[:2], worker(2), nodes=None), 1) == "n0", "a zone is not known"
+    effective = effective_spec.in_force(one.job, RELEASE)
+    for here, nodes, unknown in ((pods, None, False), ([worker(0)], None, True), ([worker(0)], NODES, False)):
+        view = look(seen(*here, nodes=nodes), effective, revise(effective.job), AbsenceTimers())
+        assert view.zones_are_unknown is unknown
+
+
+def test_the_planner_knows_the_room_for_state() -> None:
+    pods = [worker(0, state_bytes=4 << 30), worker(1, state_bytes=2 << 30, annotations={names.INSTANCES: "2"})]
+    one = seen(*pods, answer=status(0, 1), workers=2)
+    effective = effective_spec.in_force(one.job, RELEASE)
+    view = look(one, effective, revise(effective.job), AbsenceTimers())
+    assert view.observed is not None
+    slots = d._slots(view.observed, Basis((InstanceId("0.0"), InstanceId("1.0"), InstanceId("1.1")), 1, ()))
+    assert [slot.memory_bytes for slot in slots] == [4 << 30, 1 << 30, 1 << 30]
 
 
 def test_what_is_missing_is_waited_for() -> None:

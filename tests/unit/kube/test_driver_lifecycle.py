@@ -115,14 +115,14 @@ def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
     reasons = {event["reason"] for (kind, _), event in world.api.objects.items() if kind == EVENTS}
     assert {"MovesGivenUp", "HandoverGivenUp"} <= reasons
     value = world.operator.metrics.registry.get_sample_value
-    assert value("ferry_streamjob_moves_given_up", {"streamjob": "nbq5"}) == 1
+    assert value("ferry_streamjob_moves_given_up", {"namespace": "jobs", "streamjob": "nbq5"}) == 1
     world.gives_up = ()
     world.until(lambda w: settled(w) and w.status["workers"] == 3 and w.condition("Degraded")["status"] == "False")
 
 
 @pytest.mark.parametrize(("ip", "url"), [("10.0.0.1", "http://10.0.0.1:7070"), ("fd00::1", "http://[fd00::1]:7070")])
 def test_where_a_driver_is_asked(ip: str, url: str) -> None:
-    one = Seen(document(), (driver(ip=ip),), NODES, True, None, None, NOW)
+    one = Seen(document(), (driver(ip=ip),), NODES, 2, None, None, NOW)
     assert driver_url(one, spec.check(document())) == url
 
 
@@ -133,7 +133,7 @@ def test_a_driver_is_asked_in_its_own_way_until_it_is_replaced() -> None:
                            spec.check(document(security={"tls": one})), RELEASE, {})  # fmt: skip
         pod = facts.pod({**made, "status": {"podIP": "10.0.0.1"}})
         for newest in ("run", "off"):
-            seen = Seen(document(), (pod,), NODES, True, None, None, NOW)
+            seen = Seen(document(), (pod,), NODES, 2, None, None, NOW)
             assert driver_url(seen, spec.check(document(security={"tls": newest}))) == f"{scheme}://10.0.0.1:7070"
     assert (
         facts.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"readinessProbe": {"tcpSocket": {}}}]}}).scheme
@@ -149,7 +149,7 @@ def seen_with(job: Doc, **said: Any) -> JobView:
     here = (driver(annotations={names.REVISION: MINE.driver}),
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
-    seen = Seen(job, here, NODES, True, answer, None, NOW)
+    seen = Seen(job, here, NODES, 2, answer, None, NOW)
     effective, timers = effective_spec.in_force(seen.job, RELEASE), AbsenceTimers()
     look(seen, effective, MINE, timers)
     return look(replace(seen, now=NOW + 3600.0), effective, MINE, timers)
@@ -197,7 +197,7 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
 @pytest.mark.parametrize(("problems", "ended"), [((), True), ((facts.Problem("RedisRefuses", "x"),), False)])
 def test_a_driver_that_starts_waits_for_redis(problems: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, not_ready_since=0.0),)
-    seen = Seen(document(), here, NODES, True, None, None, NOW, problems)
+    seen = Seen(document(), here, NODES, 2, None, None, NOW, problems)
     view = look(seen, effective_spec.in_force(seen.job, RELEASE), MINE, AbsenceTimers())
     assert (view.hangs is not None) is ended
 

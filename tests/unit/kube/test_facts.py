@@ -219,3 +219,19 @@ def test_times() -> None:
     assert facts.stamp(facts.when(T0) or 0.0) == T0
     assert facts.when("2026-01-01T00:00:00.123456Z") == facts.when(T0)
     assert facts.when(None) is None and facts.when("soon") is None
+
+
+@pytest.mark.parametrize(("volume", "limit", "expected"), [
+    ({"emptyDir": {"sizeLimit": "2Gi"}}, "1Gi", 2 << 30),
+    ({"emptyDir": {}}, "1Gi", 1 << 30),
+    ({"hostPath": {"path": "/srv"}}, "1Gi", 1 << 30),
+    ({"emptyDir": {}}, "much", None),
+])  # fmt: skip
+def test_the_room_for_state_is_the_volume_or_the_memory(volume: Any, limit: str, expected: int | None) -> None:
+    sidecar = {"name": "sidecar", "resources": {"limits": {"memory": limit}}}
+    spec = {
+        "initContainers": [sidecar],
+        "volumes": [{"name": "run", "emptyDir": {"sizeLimit": "1"}}, {"name": "state", **volume}],
+    }
+    found = facts.pod({"metadata": {"name": "p", "labels": {facts.ZONE: "z1"}}, "spec": spec})
+    assert found.state_bytes == expected and found.zone == "z1"

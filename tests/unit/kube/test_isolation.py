@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from ferry_operator.control.driver_client import BadAnswer
+from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names, redis
-from ferry_operator.kube.api.port import JOBS, NODES, PODS, ApiError, Kind
-from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.api.names import JobKey
+from ferry_operator.kube.api.port import JOBS, NODES, PODS, SECRETS, ApiError, Kind
+from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.process import leader as leading
 from ferry_operator.kube.process.leader import Leader
-from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeListing
+from ferry_operator.kube.process.nodes import REFUSED_SECONDS, SECONDS, STALE_SECONDS, NodeWatch
 from ferry_operator.kube.process.queue import (
     EDIT,
     RECONCILES_MAX,
@@ -25,8 +30,8 @@ from ferry_operator.kube.process.queue import (
     URGENT,
     WorkQueue,
 )
-from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX, JobCache
-from ferry_operator.kube.store import Store
+from ferry_operator.kube.reconcile import ASIDE_SECONDS_MAX
+from ferry_operator.kube.store import Store, Stores
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, World, job, settled, writes
 from tests.unit.kube.test_machinery import Clock
@@ -35,7 +40,7 @@ from tests.unit.kube.test_passes import running
 # --- the queue
 
 
-def taken(queue: WorkQueue) -> list[str]:
+def taken(queue: WorkQueue) -> list[Any]:
     found = []
     while queue.depth() and len(found) < 99:
         name = queue.take()
@@ -127,6 +132,9 @@ class NoWatch:
     def start(self) -> None:
         self.started = self.alive = True
 
+    def call(self, act: Callable[[], None]) -> None:
+        act()
+
     def close(self) -> None:
         pass
 
@@ -155,7 +163,7 @@ def test_a_pass_that_never_ends_is_one_jobs_trouble(monkeypatch: pytest.MonkeyPa
     leader.start()
     held.reached.wait(10)
     until(lambda: "good-worker-1" in api.names(PODS))
-    leader.queue._busy["bad"] = -1e6
+    leader.queue._busy[JobKey("jobs", "bad")] = -1e6
     assert leader.healthy
     released = list[bool]()
     assert not leader.close(lambda: released.append(True)) and released == [True]
@@ -175,10 +183,10 @@ def test_what_was_edited_while_nobody_led_goes_first(monkeypatch: pytest.MonkeyP
     api.edit(JOBS, "edited", {"spec": {"workers": 3}})
     leader = leader_of(api, monkeypatch)
     leader._list_all()
-    assert taken(leader.queue) == ["edited", "a", "b", "c"]
+    assert [key.name for key in taken(leader.queue)] == ["edited", "a", "b", "c"]
     api.edit(JOBS, "b", {"spec": {"workers": 3}})
     leader._list_all()
-    assert taken(leader.queue)[0] == "b", "and what the watch has missed"
+    assert taken(leader.queue)[0] == ("jobs", "b"), "and what the watch has missed"
 
 
 def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,29 +205,29 @@ def test_nodes_that_cannot_be_listed_hold_nothing_up(monkeypatch: pytest.MonkeyP
 # --- nodes
 
 
-def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, FakeApi, Store, WorkQueue, NodeListing]:
+def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, FakeApi, Stores, WorkQueue, NodeWatch]:
     clock = Clock()
     monkeypatch.setattr("ferry_operator.kube.process.nodes.time.monotonic", clock)
-    api, store, queue = FakeApi(lambda: 0.0), Store(), WorkQueue(clock)
+    api, stores, queue = FakeApi(lambda: 0.0), Stores(), WorkQueue(clock)
     api.add_node("n0")
-    return clock, api, store, queue, NodeListing(api, store, queue)
+    return clock, api, stores, queue, NodeWatch(api, stores, queue)
 
 
 def test_nodes_that_could_not_be_read_for_a_moment_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, api, store, _, nodes = listing(monkeypatch)
+    _, api, stores, _, nodes = listing(monkeypatch)
 
     def refuse(verb: str, kind: Kind, name: str) -> None:
         raise ApiError(403, "Forbidden", "RBAC is not ready")
 
     api.before = refuse
-    assert nodes.list() == REFUSED_SECONDS and store.nodes is None
+    assert nodes.list() == REFUSED_SECONDS and stores.nodes.known is None
     api.before = lambda verb, kind, name: None
-    assert nodes.list() == SECONDS and list(store.nodes or {}) == ["n0"]
+    assert nodes.list() is None and list(stores.nodes.known or {}) == ["n0"]
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 504])
 def test_nodes_stay_known_for_a_while_and_are_unknown_then(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, api, store, _, nodes = listing(monkeypatch)
+    clock, api, stores, _, nodes = listing(monkeypatch)
     nodes.list()
 
     def fail(verb: str, kind: Kind, name: str) -> None:
@@ -227,9 +235,9 @@ def test_nodes_stay_known_for_a_while_and_are_unknown_then(status: int, monkeypa
 
     api.before = fail
     clock.now += STALE_SECONDS
-    assert nodes.list() == SECONDS and list(store.nodes or {}) == ["n0"]
+    assert nodes.list() == SECONDS and list(stores.nodes.known or {}) == ["n0"]
     clock.now += 1
-    assert nodes.list() == SECONDS and store.nodes is None, "nobody is taken for lost by what was true once"
+    assert nodes.list() == SECONDS and stores.nodes.known is None, "nobody is taken for lost by what was true once"
 
 
 def test_a_list_that_takes_long_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,20 +247,48 @@ def test_a_list_that_takes_long_is_asked_for_seldom(monkeypatch: pytest.MonkeyPa
         clock.now += 7.0
 
     api.before = slow
-    assert nodes.list() == 140.0
+    assert nodes.list() is None
+    api.before, api.oldest = (lambda verb, kind, name: None), 1 << 60
+    assert nodes.follow() == 140.0
+
+
+def test_nodes_are_listed_once_and_watched_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, api, stores, queue, nodes = listing(monkeypatch)
+    stores.of("jobs").put(
+        PODS, {"metadata": {"name": "p", "uid": "p", "labels": {names.JOB: "a"}}, "spec": {"nodeName": "n0"}}
+    )
+    assert nodes.list() is None
+    api.add_node("n1")
+    api.edit(NODES, "n0", {"spec": {"unschedulable": True}})
+    clock.now += STALE_SECONDS
+    assert nodes.follow() is None and sorted(stores.nodes.known or {}) == ["n0", "n1"]
+    assert (stores.nodes.known or {})["n0"].cordoned and queue.depth() == 1
+    api.remove(NODES, "n1")
+    assert nodes.follow() is None and sorted(stores.nodes.known or {}) == ["n0"]
+    assert [call for call in api.calls if call[1] == NODES and call[0] == "list"] == [("list", NODES, "")]
+    api.oldest = 1 << 60
+    assert nodes.follow() == SECONDS and sorted(stores.nodes.known or {}) == ["n0"], "they are listed again"
+
+    def fail(verb: str, kind: Kind, name: str) -> None:
+        raise ApiError(0, "Unreachable", "no")
+
+    api.before = fail
+    assert nodes.follow() == SECONDS and stores.nodes.known, "they were heard of a moment ago"
+    clock.now += STALE_SECONDS + 1
+    assert nodes.follow() == SECONDS and stores.nodes.known is None
 
 
 def test_only_jobs_on_nodes_that_changed_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, api, store, queue, nodes = listing(monkeypatch)
-    for name, node in (("a", "n0"), ("b", "n1")):
-        metadata = {"name": f"{name}-driver", "uid": name, "resourceVersion": "1", "labels": {"ferry.dev/job": name}}
-        store.put(PODS, {"metadata": metadata, "spec": {"nodeName": node}})
+    _, api, stores, queue, nodes = listing(monkeypatch)
+    for namespace, node in (("left", "n0"), ("right", "n1")):
+        metadata = {"name": "a-driver", "uid": namespace, "resourceVersion": "1", "labels": {"ferry.dev/job": "a"}}
+        stores.of(namespace).put(PODS, {"metadata": metadata, "spec": {"nodeName": node}})
     api.add_node("n1")
     nodes.list()
-    assert taken(queue) == ["a", "b"]
+    assert taken(queue) == [("left", "a"), ("right", "a")]
     api.edit(NODES, "n1", {"spec": {"unschedulable": True}})
     nodes.list()
-    assert taken(queue) == ["b"]
+    assert taken(queue) == [("right", "a")]
     nodes.list()
     assert taken(queue) == []
 
@@ -310,6 +346,7 @@ def test_a_status_without_the_plan_that_is_in_force_is_no_answer() -> None:
     link = Unheard(world)
     link.path, link.late = "desired", False
     world.operator.driver_client = link  # type: ignore[assignment]
+    world.operator._caches["nbq5"].answer = None
     world.rounds(20)
     assert world.driver.desired["number"] == number and world.condition("Degraded")["reason"] == "DriverUnheard"
     assert link.asked > 15, "it takes no time"
@@ -319,40 +356,153 @@ def test_a_status_without_the_plan_that_is_in_force_is_no_answer() -> None:
 
 
 def test_nobody_waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go, asked, forgotten = threading.Event(), threading.Event(), list[str]()
+    let_go, asked, now = threading.Event(), threading.Event(), [0.0]
 
-    def hang(url: str) -> str | None:
+    def hang(url: str) -> None:
         asked.set()
         let_go.wait(60)
-        return "it is away"
+        raise OSError("it is away")
 
-    monkeypatch.setattr(redis, "problem", hang)
-    monkeypatch.setattr(redis, "forget", lambda url, run: forgotten.append(run))
-    now = [0.0]
+    monkeypatch.setattr(redis, "RedisConnection", hang)
     monkeypatch.setattr(redis.time, "monotonic", lambda: now[0])
-    one = redis.RedisApart("redis://:secret@redis.example:6379/0")
-    assert one.problem() is None
-    one.forget("a-1")
+    apart = redis.RedisApart("redis://:secret@redis.example:6379/0", "t")
+    assert apart.problem() is None
+    apart.keep("a-1", "p")
+    apart.forget("a-1")
     asked.wait(10)
     now[0] += redis.LATE_SECONDS + 1
-    assert one.problem() == "Redis at redis.example:6379 does not answer within 5 s"
+    assert apart.problem() == "Redis at redis.example:6379 does not answer within 5 s"
     let_go.set()
-    until(lambda: forgotten == ["a-1"])
-    assert one.problem() == "it is away"
-    one.close()
+    until(lambda: apart.problem() == "Redis at redis.example:6379 does not answer: it is away")
+    apart.close()
+
+
+class OwnRedis(redis.Redis):
+    """It notes what reconciles ask for."""
+
+    def __init__(self) -> None:
+        super().__init__("redis://127.0.0.1:1/0")
+        self.kept: dict[str, str] = {}
+        self.why: str | None = None
+
+    def keep(self, run: str, password: str) -> None:
+        self.kept[run] = password
+
+    def without(self, run: str) -> str | None:
+        return self.why
+
+    def forget(self, run: str) -> None:
+        del self.kept[run]
+
+
+def test_each_run_has_a_user_until_its_job_is_gone() -> None:
+    world = running()
+    own = world.operator._redis = OwnRedis()
+    world.rounds(1)
+    ((run, password),) = own.kept.items()
+    settings = json.loads(b64decode(world.api.objects[SECRETS, "nbq5-run"]["data"]["run.json"]))
+    user = urlsplit(settings["redis"])
+    assert settings["run"] == run and user.password == password and str(user.username).endswith(f".{run}")
+    own.why = "the run has no Redis until 12:00 UTC: it had more than 20000 entries"
+    world.rounds(1)
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "RedisWithdrawn" and own.why in degraded["message"]
+    assert world.condition("Ready")["status"] == "True", "its epochs go on"
+    own.why = None
+    world.rounds(1)
+    assert world.condition("Degraded")["status"] == "False"
+    world.api.delete(JOBS, "nbq5")
+    world.store.remove(JOBS, world.store.job("nbq5") or {})
+    for pod in world.store.pods("nbq5"):
+        world.store.remove(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
+    assert world.operator.reconcile("nbq5") is None and not own.kept
 
 
 # --- what a pass costs
 
 
+class Counting(FakeLink):
+    """It counts the requests for the plan in force."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.asked = 0
+
+    def submitted(self, url: str, secret: str, generation: int) -> Any:
+        self.asked += 1
+        return super().submitted(url, secret, generation)
+
+
+def test_the_plan_in_force_is_read_once_in_the_life_of_a_driver() -> None:
+    world = running()
+    link = world.operator.driver_client = Counting(world)  # type: ignore[assignment]
+    world.operator._caches["nbq5"].answer = None
+    world.rounds(20)
+    assert link.asked == 1
+    world.driver_ends(1)
+    world.until(lambda w: w.lives == 2 and settled(w), 30)
+    count = link.asked
+    world.rounds(20)
+    assert count > 1 and link.asked == count
+    assert world.driver is not None and world.driver.desired is not None
+    world.driver.desired = {**world.driver.desired, "number": world.driver.desired["number"] + 1}
+    world.rounds(2)
+    assert link.asked == count + 1, "another operator has submitted another plan"
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (400, 20.0), (1000, 50.0), (5000, 60.0)])
+def test_jobs_at_rest_are_looked_at_less_often_where_they_are_many(jobs: int, seconds: float) -> None:
+    world = running()
+    for number in range(jobs - 1):
+        world.operator.metrics.jobs.seen(JobKey("elsewhere", f"{number}"), JobSample(JobStatus(), True, 2, 0), None)
+    world.rounds(20)
+    assert world.operator.reconcile("nbq5") == seconds
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.rounds(1)
+    assert (world.operator.reconcile("nbq5") or 0) <= 1.0, "a change in progress is followed"
+    world.until(settled, 60)
+    world.api.edit(JOBS, "nbq5", {"spec": {"autoscale": {"mode": "auto", "min": 3, "max": 4}}})
+    world.rounds(5)
+    assert world.operator.reconcile("nbq5") == 5.0, "load is measured"
+
+
+def test_a_listing_asks_for_jobs_that_nothing_else_asks_for() -> None:
+    clock = Clock()
+    queue = WorkQueue(clock)
+    queue.add(JobKey("n", "due"), after=50.0)
+    queue.add(JobKey("n", "busy"))
+    assert queue.take() == ("n", "busy")
+    for name in ("due", "busy", "ended"):
+        queue.ensure(JobKey("n", name), 3.0)
+    clock.now += 4
+    assert taken(queue) == [("n", "ended")]
+    queue.done(JobKey("n", "busy"), None)
+    assert taken(queue) == []
+
+
+def test_a_listing_tells_the_jobs_whose_pods_a_watch_has_missed() -> None:
+    def pod(name: str, version: int, job: str) -> dict[str, Any]:
+        metadata = {"name": name, "uid": name, "resourceVersion": str(version), "labels": {names.JOB: job}}
+        return {"metadata": metadata, "spec": {"containers": [{"name": "x" * 10_000}]}}
+
+    store = Store()
+    for one in (pod("same", 1, "a"), pod("newer", 1, "b"), pod("gone", 1, "c"), pod("own", 9, "d")):
+        store.put(PODS, one)
+    before = store.uids(PODS)
+    listing = [pod("same", 1, "a"), pod("newer", 2, "b"), pod("new", 3, "e"), pod("own", 8, "d")]
+    assert store.sync(PODS, listing, before) == {"b", "c", "e"}
+    assert "x" * 10_000 not in str(store._objects), "of a pod the store keeps what is read"
+
+
 def crowded(world: World) -> World:
     """The job is one of very many."""
-    others = {f"other-{number}": JobCache(f"{number}") for number in range(1000)}
-    world.operator._caches.update(others)
+    for number in range(1000):
+        sample = JobSample(JobStatus(phase="Running"), True, 2, 0)
+        world.operator.metrics.jobs.seen(JobKey("elsewhere", f"other-{number}"), sample, None)
     return world
 
 
-@pytest.mark.parametrize(("crowd", "least", "most"), [(False, 28, 32), (True, 2, 3)])
+@pytest.mark.parametrize(("crowd", "least", "most"), [(False, 28, 32), (True, 1, 2)])
 def test_counters_are_written_seldom_where_jobs_are_many(crowd: bool, least: int, most: int) -> None:
     world = crowded(running()) if crowd else running()
     world.rounds(5)
@@ -397,10 +547,18 @@ def test_a_spec_is_read_again_only_when_it_is_another(monkeypatch: pytest.Monkey
 
     real = effective_spec.in_force
     monkeypatch.setattr(effective_spec, "in_force", counted)
-    job_object = world.store.job("nbq5")
-    for _ in range(10):
-        world.now += 5
-        world.operator.reconcile("nbq5")
-    assert count[0] <= 1 or world.store.job("nbq5") is not job_object
-    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    version = world.store.job("nbq5")
+    world.rounds(50)
+    assert world.store.job("nbq5") is not version and count[0] == 0, "counters were written"
+    edits: list[dict[str, Any]] = [
+        {"metadata": {"annotations": {"ferry.dev/x": "1"}}},
+        {"metadata": {"labels": {"x": "1"}}},
+        {"status": {"memory": {"refused": {"revision": "x", "why": "y"}}}},
+        {"spec": {"workers": 3}},
+    ]
+    for edit in edits:
+        count[0] = 0
+        world.api.edit(JOBS, "nbq5", edit)
+        world.round()
+        assert count[0] >= 1, edit
     world.until(lambda w: "nbq5-worker-2" in w.pods(), 5)

@@ -20,6 +20,12 @@ def scale(workers: int) -> Callable[[World], None]:
     return lambda world: world.api.edit(JOBS, "nbq5", {"spec": {"workers": workers}})
 
 
+def scale_in_to_the_costly_ones(world: World) -> None:
+    assert world.driver is not None
+    world.sizes = {v: 100.0 for v, group in enumerate(world.driver.groups) if group[0] != "0.0"}
+    scale(2)(world)
+
+
 def restart(world: World) -> None:
     world.api.edit(JOBS, "nbq5", {"spec": {"restartNonce": 7}})
 
@@ -35,6 +41,7 @@ def lose_a_node(world: World) -> None:
 CHANGES = [
     pytest.param(scale(4), 2, id="scale out"),
     pytest.param(scale(1), 3, id="scale in"),
+    pytest.param(scale_in_to_the_costly_ones, 3, id="scale in, and the lowest worker goes"),
     pytest.param(restart, 2, id="restart"),
     pytest.param(new_image, 2, id="new image"),
     pytest.param(lose_a_node, 2, id="lost node"),
@@ -63,7 +70,7 @@ def stripped(document: Doc) -> Doc:
         owner.pop("uid")
     (one.get("spec") or {}).pop("nodeName", None)
     status = one.get("status") or {}
-    for key in ("token", "epoch", "lastHandover", "observedTime"):
+    for key in ("token", "epoch", "lastHandover", "lastHandoverSeconds", "observedTime"):
         status.pop(key, None)
     for container in status.get("containerStatuses", []):
         container.get("state", {}).get("running", {}).pop("startedAt", None)

@@ -202,7 +202,7 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     found.settled, found.desired = settled, 1
     placed = ((InstanceId("0.0"), InstanceId("1.0")),)
     submitted = Submitted(Plan(number, placed), found.generation, Basis(placed[0], 1, ()))
-    seen = Seen({"metadata": {"name": "nbq5"}}, (), None, True, found, submitted, 0.0)
+    seen = Seen({"metadata": {"name": "nbq5"}}, (), None, 2, found, submitted, 0.0)
     assert moving(JobView(seen, None, None, DriverLifecycle(True), RollingReplacement(2), None, {})) == count  # type: ignore[arg-type]
 
 

@@ -28,14 +28,14 @@ from ferry_operator.kube.__main__ import OperatorProcess, highest_token, release
 from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.client import Fenced
 from ferry_operator.kube.api.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
-from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.names import Doc, JobKey
 from ferry_operator.kube.api.port import JOBS, LEASES, PODS, ApiError, Deposed
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.queue import BACK_OFF_SECONDS_MAX, WorkQueue
 from ferry_operator.kube.process.watch import changed
 from ferry_operator.kube.report import events
-from ferry_operator.kube.store import Store
+from ferry_operator.kube.store import Store, Stores
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 
@@ -264,6 +264,16 @@ def test_jobs_that_only_pods_are_left_of_are_known() -> None:
     assert store.jobs() == ["a"] and store.job("a") is None
 
 
+def test_jobs_of_the_same_name_in_two_namespaces_are_two_jobs() -> None:
+    stores = Stores()
+    stores.of("left").put(PODS, pod("p", "1", 1))
+    stores.of("right").put(PODS, pod("p", "2", 2))
+    assert [stores.of(namespace).pods("a")[0].uid for namespace in ("left", "right")] == ["1", "2"]
+    assert stores.jobs() == [("left", "a"), ("right", "a")]
+    stores.remove("left")
+    assert stores.jobs() == [("right", "a")] and stores.of("left").pods("a") == ()
+
+
 def test_only_what_others_write_asks_for_a_pass() -> None:
     one = {**job(), "metadata": {**job()["metadata"], "generation": 1, "uid": "u"}}
     assert changed(None, one) and not changed(one, {**one, "status": {"phase": "Running"}})
@@ -390,7 +400,7 @@ def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -
     keys = {
         name("a-1")
         for name in vars(places).values()
-        if getattr(name, "__annotations__", {}) == {"run": "str", "return": "str"}
+        if getattr(name, "__annotations__", {}) == {"run": "str", "return": "str"} and name is not places.prefix
     }
     assert set(came[0].decode().split()) == {"DEL", *keys} and len(keys) >= 7
 
@@ -443,7 +453,9 @@ def test_the_operator_says_how_its_jobs_are() -> None:
     metrics = world.operator.metrics
 
     def value(name: str, **labels: str) -> float | None:
-        return metrics.registry.get_sample_value(f"ferry_streamjob_{name}", {"streamjob": "nbq5", **labels})
+        return metrics.registry.get_sample_value(
+            f"ferry_streamjob_{name}", {"namespace": "jobs", "streamjob": "nbq5", **labels}
+        )
 
     assert value("phase", phase="Running") is None, "nothing is known yet"
     world.round()
@@ -469,7 +481,7 @@ def test_an_operator_that_leads_no_more_says_nothing_of_jobs() -> None:
     """Another one does, and a job would be there twice, once as it was."""
     metrics = Metrics()
     leader = Leader(FakeApi(Clock()), RELEASE, 1, lambda: True, metrics)
-    metrics.jobs.seen("nbq5", JobSample(JobStatus(phase="Running"), True, 2, 0), 1.5)
+    metrics.jobs.seen(JobKey("jobs", "nbq5"), JobSample(JobStatus(phase="Running"), True, 2, 0), 1.5)
     assert b"nbq5" in prom.generate_latest(metrics.registry)
     assert leader.close() and b"nbq5" not in prom.generate_latest(metrics.registry)
 
@@ -487,16 +499,25 @@ def test_what_the_environment_says() -> None:
         {"FERRY_REDIS_URL": "redis://r:1/0", "FERRY_REDIS_PASSWORD": "p", "FERRY_READ_NODES": "false"}, "n"
     )
     assert release.redis == "redis://:p@r:1/0" and release.key == "p" and not release.read_nodes
+    assert release.key_secret is None and release_of({"FERRY_KEY_SECRET": "k"}, "n").key_secret == "k"
     assert [release_of(e, "n").user for e in ({}, {"FERRY_USER": "7"}, {"FERRY_USER": ""})] == [10001, 7, None]
     assert release_of({}, "n").read_nodes and release_of({}, "n").service_account is None
 
 
 @pytest.mark.parametrize(
-    ("held", "token", "well", "why"),
-    [(True, 7, True, ""), (False, 7, True, "lost"), (True, 8, True, "created again"), (True, 7, False, "hangs")],
+    ("held", "token", "hang", "well", "why"),
+    [
+        (True, 7, None, True, ""),
+        (False, 7, None, True, "lost"),
+        (True, 8, None, True, "created again"),
+        (True, 7, None, False, "cannot list"),
+        (True, 7, "a watch is silent", False, "a watch is silent: this process has to be started again"),
+    ],
 )
-def test_a_leader_steps_back_when_it_may_not_or_cannot_go_on(held: bool, token: int, well: bool, why: str) -> None:
+def test_a_leader_steps_back_when_it_may_not_or_cannot_go_on(
+    held: bool, token: int, hang: str | None, well: bool, why: str
+) -> None:
     process: Any = object.__new__(OperatorProcess)
     process._lease = SimpleNamespace(held=held, token=token)
-    found = process._deposed(cast(Leader, SimpleNamespace(token=7, healthy=well)))
+    found = process._deposed(cast(Leader, SimpleNamespace(token=7, healthy=well, hang=hang)))
     assert (why in found) if why else (found is None)

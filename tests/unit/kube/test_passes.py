@@ -14,8 +14,10 @@ from ferry_operator.cli.remote import tables
 from ferry_operator.control import plan_file
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.size import Size
+from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
+from ferry_operator.kube.report.status import duration
 from tests.unit.kube.fakes.fake_world import FakeDriver, FakeLink, World, job, settled, writes
 from tests.unit.statuses import with_fields
 
@@ -34,6 +36,22 @@ def test_a_job_comes_up() -> None:
     assert world.status["phase"] == "Running" and world.status["workers"] == 2 and world.status["desired"] == 2
     assert world.condition("ReplicasInSync")["status"] == "True"
     assert {one["observedGeneration"] for one in world.status["conditions"]} == {1}
+
+
+def test_what_the_status_says_in_words_it_says_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, truth = running(), FakeDriver.status
+    behind = {"watermark": int(world.now - 4321.5) * 1000, "replica_lag": 3}
+    monkeypatch.setattr(FakeDriver, "status", lambda driver: with_fields(truth(driver), **behind))
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 3)
+    world.until(lambda w: "lagSeconds" in w.status["progress"])
+    progress, took = world.status["progress"], world.status["lastHandoverSeconds"]
+    assert world.status["lastHandover"] == f"{took:.1f}s" and took > 0
+    assert progress["lag"] == duration(progress["lagSeconds"]) and progress["lagSeconds"] > 4321
+    assert progress["state"] == f"{progress['stateBytes']}" and progress["stateBytes"] > 0
+    assert progress["replicaLag"] == f"{progress['replicaLagEpochs']} epochs" == "3 epochs"
+    old = {**world.status, "lastHandoverSeconds": "3.4s"}
+    assert JobStatus.read(old).last_handover == world.status["lastHandover"], "of a version that writes other numbers"
 
 
 def test_nothing_is_written_when_nothing_changes() -> None:
@@ -132,7 +150,7 @@ def test_nothing_is_drained_when_every_node_is_cordoned() -> None:
         world.api.edit(NODES, node, {"spec": {"unschedulable": True}})
     before = writes(world, PODS)
     world.rounds(30)
-    assert writes(world, PODS) == before and world.status["phase"] == "Running"
+    assert writes(world, PODS) == before and world.condition("Ready")["status"] == "True"
 
 
 def test_a_lost_node_is_given_up_and_its_worker_made_elsewhere() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -23,7 +25,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import objects, parts, pods
 from ferry_operator.kube.manifests.allowed import Allowed
-from ferry_operator.kube.manifests.release import Installation, redis_url, run_key, settings_of
+from ferry_operator.kube.manifests.release import Installation, redis_tag, redis_url, run_key, settings_of
 from ferry_operator.kube.observe import facts
 from tests.unit.kube.fakes.fake_world import job
 
@@ -81,7 +83,7 @@ def restricted(pod: Doc) -> list[str]:
         found += ["root"] if not security["runAsNonRoot"] or security.get("runAsUser") == 0 else []
         found += ["capabilities"] if security["capabilities"] != {"drop": ["ALL"]} else []
         found += ["seccomp"] if security["seccompProfile"]["type"] != "RuntimeDefault" else []
-        found += ["writable root"] if not security["readOnlyRootFilesystem"] else []
+        found += ["writable root"] if not security.get("readOnlyRootFilesystem") else []
         found += ["host port"] if any("hostPort" in port for port in container.get("ports", [])) else []
     return found
 
@@ -142,6 +144,7 @@ def test_the_driver() -> None:
     assert pod["metadata"]["name"] == "nbq5-driver" and pod["spec"]["restartPolicy"] == "Never"
     assert pod["metadata"]["labels"] == {
         "app.kubernetes.io/managed-by": "ferry", "ferry.dev/job": "nbq5", "ferry.dev/role": "driver",
+        "spark-role": "driver", "spark-app-name": "ferry-nbq5",
     }  # fmt: skip
     owner = pod["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("StreamJob", UID, True)
@@ -233,6 +236,7 @@ def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
     pod = worker()
     (sidecar,), (executor,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     assert pod["metadata"]["name"] == "nbq5-worker-1" and pod["metadata"]["labels"]["ferry.dev/worker"] == "1"
+    assert pod["metadata"]["labels"]["spark-role"] == "executor"
     assert pod["spec"]["restartPolicy"] == sidecar["restartPolicy"] == "Always"
     assert sidecar["args"] == ["python3", "-m", "ferry.sidecar", "/etc/ferry/run.json", "--worker", "1"]
     assert executor["args"] == ["python3", "-m", "ferry.worker", "/etc/ferry/run.json", "--worker", "1"]
@@ -252,7 +256,7 @@ def test_jobs_on_one_host_have_ports_of_their_own() -> None:
     other = {**document, "metadata": {**document["metadata"], "uid": "another"}}
     ports = [pods.driver(d, one, RELEASE, {})["spec"]["containers"][0]["ports"] for d in (document, other)]
     numbers = [{port["hostPort"] for port in some} for some in ports]
-    assert not numbers[0] & numbers[1] and all(len(some) == 3 for some in numbers)
+    assert not numbers[0] & numbers[1] and all(len(some) == 2 for some in numbers)
     sidecar = pods.worker(document, one, RELEASE, 0, {})["spec"]["initContainers"][0]
     assert [port["name"] for port in sidecar["ports"]] == ["metrics"] and "FERRY_PORTS" not in env(sidecar)
 
@@ -350,7 +354,15 @@ def test_the_settings_of_a_run() -> None:
     document, one = made(events=500, output="/data/out")
     settings = settings_of(one, MEMORY, RELEASE)
     assert settings.run == "nbq5-0a1b2c3d" and settings.directory == "/var/lib/ferry"
-    assert settings.redis == "redis://:pw@redis:6379/0" and settings.events == 500 and settings.output == "/data/out"
+    user = urlsplit(settings.redis)
+    assert (user.hostname, user.port, user.path, user.username) == (
+        "redis",
+        6379,
+        "/0",
+        f"ferry.{redis_tag(RELEASE)}.{settings.run}",
+    )
+    assert user.password is not None and len(user.password) == 64 and "pw" not in settings.redis
+    assert settings.events == 500 and settings.output == "/data/out"
     assert settings.transport == TransportSettings() and settings.executor_bytes == 1536 << 20
     assert settings.secret == run_key(RELEASE, UID) != run_key(RELEASE, "another") and len(settings.secret) == 48
     secret = objects.secret(document, settings)
@@ -402,10 +414,11 @@ def test_the_password_goes_into_the_url(url: str, password: str, expected: str) 
     assert redis_url(url, password) == expected
 
 
-def test_no_eviction_is_ever_allowed_by_the_budget() -> None:
+def test_the_budget_protects_all_workers_that_hold_state() -> None:
     document, _ = made()
-    found = objects.budget(document)["spec"]
-    assert found["minAvailable"] > 256 * 2 and found["selector"]["matchLabels"][names.JOB] == "nbq5"
+    budget = objects.budget(document, 3)["spec"]
+    assert budget["minAvailable"] == 3 and budget["selector"]["matchLabels"][names.JOB] == "nbq5"
+    assert budget["selector"]["matchExpressions"] == [{"key": names.MAY_LEAVE, "operator": "DoesNotExist"}]
 
 
 def test_root_runs_the_program_of_the_installation_and_never_that_of_a_job() -> None:
@@ -442,3 +455,10 @@ def test_the_files_of_a_driver_have_a_bound() -> None:
     (run,) = (volume for volume in driver()["spec"]["volumes"] if volume["name"] == "run")
     assert run["emptyDir"] == {"sizeLimit": parts.RUN_LIMIT}
     assert parts.RUN_LIMIT in (Spec.model_fields["output"].description or ""), "it is told where it matters"
+
+
+@pytest.mark.parametrize("of_nodes", ["no map", {pods.REQUIRED: [{"nodeSelectorTerms": []}]}, {pods.REQUIRED: {"nodeSelectorTerms": ["n0"]}}])  # fmt: skip
+def test_an_affinity_that_is_none_is_left_to_the_api_server(of_nodes: Any) -> None:
+    """It would end every reconcile of its job without a word in the status, as soon as a node is cordoned."""
+    pod = {"metadata": {"annotations": {}}, "spec": {"affinity": {"nodeAffinity": of_nodes}}}
+    assert pods.excluding(copy.deepcopy(pod), ["n1"]) == pod

@@ -62,7 +62,7 @@ def view(*programs: ProgramStatus, of: Doc = NEW, noted: str = "", ended: Ended 
     notes = {names.REVISION: mine.driver, names.PROGRAM: noted, **pod}
     workers = [worker(k, annotations={names.REVISION: mine.worker}) for k in (0, 1)]
     answer = None if ended is not None else replace(status(0, 1), programs=programs)
-    seen = Seen(of, (driver(ended, annotations=notes), *workers), NODES, True, answer, None, NOW, program=program(of))
+    seen = Seen(of, (driver(ended, annotations=notes), *workers), NODES, 2, answer, None, NOW, program=program(of))
     return look(seen, effective, mine, AbsenceTimers())
 
 
@@ -205,7 +205,7 @@ def test_a_failed_job_begins_again_once_its_program_is_edited() -> None:
 def test_another_module_with_another_image_is_begun_and_other_arguments_are_deployed() -> None:
     def begins(**more: Any) -> str:
         changed = document(OLD, kubernetes={"image": "jobs:2"}, **more)
-        effective, seen = effective_spec.in_force(changed, RELEASE), Seen(changed, (), NODES, True, None, None, NOW)
+        effective, seen = effective_spec.in_force(changed, RELEASE), Seen(changed, (), NODES, 2, None, None, NOW)
         assert effective.job is not None
         seen = replace(seen, program=program(changed))
         return look(seen, effective, revise(effective.job), AbsenceTimers()).begins_with

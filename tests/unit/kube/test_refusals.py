@@ -20,7 +20,7 @@ from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import look
 from ferry_operator.kube.plan import blocking_problem, plan
 from ferry_operator.kube.steps import RecordGoodSpec, RefuseSpec
-from tests.unit.kube.fakes.fake_world import World, settled
+from tests.unit.kube.fakes.fake_world import World, job, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
 from tests.unit.kube.test_decisions import NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
@@ -70,10 +70,40 @@ def test_a_refused_spec_is_tried_again_with_another_nonce() -> None:
     world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
     world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
     assert "spec.restartNonce" in world.condition("Degraded")["message"]
+    assert world.condition("SpecInForce")["status"] == "False"
     world.fails_epochs = False
     world.api.edit(JOBS, "nbq5", {"spec": {"restartNonce": 1}})
     world.until(lambda w: kept(w) == "jobs.changed" and settled(w))
+    assert world.condition("SpecInForce")["status"] == "True"
     assert world.condition("Degraded")["status"] == "False"
+
+
+def test_a_condition_names_the_generation_in_force() -> None:
+    world = running()
+    world.until(lambda w: w.condition("SpecInForce").get("reason") == "Proven")
+    first = int(world.api.get(JOBS, "nbq5")["metadata"]["generation"])
+    assert world.condition("SpecInForce")["message"] == f"generation {first} is in force"
+    world.fails_epochs = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.rounds(2)
+    now = world.condition("SpecInForce")
+    assert (now["status"], now["reason"]) == ("True", "Unproven") and f"generation {first + 1} is in force" in now[
+        "message"
+    ]
+    world.until(lambda w: w.condition("SpecInForce").get("status") == "False")
+    refused = world.condition("SpecInForce")
+    assert refused["reason"] == "SpecRefused" and refused["observedGeneration"] == first + 1
+    assert refused["message"].startswith(f"generation {first} is in force, not generation {first + 1}: ")
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"args": {"depth": {"of": "maps"}}}}})
+    world.until(lambda w: f"not generation {first + 2}" in w.condition("SpecInForce")["message"])
+
+
+def test_without_any_valid_spec_the_condition_says_so() -> None:
+    world = World()
+    world.api.create(JOBS, job(pipeline={"module": "jobs.nbq5", "args": {"depth": {"of": "maps"}}}))
+    world.rounds(3)
+    none = world.condition("SpecInForce")
+    assert none["status"] == "False" and none["message"].startswith("no spec is in force: generation 1: ")
 
 
 def stands_under_a_new_spec() -> World:
@@ -154,7 +184,7 @@ DRIVES = {names.REVISION: revise(spec.check(GOOD)).driver, names.EPOCH: "5"}
 def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, good: bool) -> None:
     answer: Status = with_fields(status(0, 1), **said)
     workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
-    one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
+    one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, 2, answer, None, NOW)
     effective = effective_spec.in_force(GOOD, RELEASE)
     view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert proven(view) is good
@@ -164,7 +194,7 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
 def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
     changed = document(GOOD, workers=3)
     pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
-    one = Seen(changed, pods, ALL_NODES, True, with_fields(status(0, 1), began=5), None, NOW)
+    one = Seen(changed, pods, ALL_NODES, 2, with_fields(status(0, 1), began=5), None, NOW)
     effective = effective_spec.in_force(changed, RELEASE)
     assert not effective.good and proven(look(one, effective, revise(effective.job), AbsenceTimers()))
 
@@ -223,6 +253,6 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     answer = with_fields(status(0, 1), **{"phase": "ingest", "began": 5, **more})
     pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
     timers, effective = AbsenceTimers(), effective_spec.in_force(changed, RELEASE)
-    seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
+    seen = Seen(changed, pods, ALL_NODES, 2, answer, None, NOW)
     views = [look(replace(seen, now=NOW + t), effective, mine, timers) for t in (0.0, 899.0, 900.0)]
     assert [any(isinstance(step, RefuseSpec) for step in plan(view, 0)) for view in views] == [False, False, standing]

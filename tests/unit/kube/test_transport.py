@@ -12,7 +12,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.models import Spec
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import EVENTS, JOBS
-from ferry_operator.kube.report.transport import pinned, transport_status
+from ferry_operator.kube.report.transport import in_small_pages, pinned, transport_status
 from tests.unit.kube.fakes.fake_world import World, job, settled, writes
 
 SHARED = {"mode": "shared", "resource": "rdma/hca"}
@@ -185,3 +185,31 @@ def test_the_memory_of_a_job_is_told_when_it_changes() -> None:
     world.rounds(10)
     (message,) = told(world, "PinnedMemory")
     assert message == world.status["transport"]["memory"] and "1 of the 2 links" in message
+
+
+def test_fewer_huge_pages_than_the_rings_need_are_in_the_status() -> None:
+    def with_pages(pages: str, instances: int = 1, **rdma: Any) -> Spec:
+        section = {"sidecar": {"hugePages": pages}}
+        transport = {"rdma": {**SHARED, **rdma}}
+        return spec.check(job(instancesPerWorker=instances, transport=transport, kubernetes=section)).spec
+
+    assert in_small_pages(with_pages("0")) is None, "none are asked for"
+    assert in_small_pages(with_pages("4Mi")) is None
+    few = in_small_pages(with_pages("4Mi", instances=2)) or ""
+    assert "5 links of each instance" in few and "hugePages to 12Mi" in few
+    assert in_small_pages(with_pages("12Mi", instances=2)) is None
+    assert in_small_pages(with_pages("2Mi", mode="off", resource=None)) is None
+    status = transport_status(Links(2, 0), with_pages("2Mi"))
+    assert status is not None and "set kubernetes.sidecar.hugePages to 4Mi" in str(status.memory)
+
+
+def test_rings_that_found_no_huge_pages_are_in_the_status_and_told_once() -> None:
+    world = world_with(transport={"rdma": SHARED}, kubernetes={"sidecar": {"hugePages": "4Mi"}})
+    world.links = Links(2, 0)
+    world.until(settled)
+    assert "memory" not in world.status["transport"]
+    world.links = Links(2, 0, "", "Cannot allocate memory")
+    world.until(lambda w: "memory" in w.status["transport"])
+    world.rounds(10)
+    (message,) = told(world, "PinnedMemory")
+    assert message == world.status["transport"]["memory"] and "small pages (Cannot allocate memory)" in message

@@ -22,11 +22,18 @@ class Capacity:
     replicas: int
     virtual_nodes: int
     drained: tuple[int, ...] = ()
+    gaps: tuple[int, ...] = ()
+    """numbers that no worker has"""
+
+    @property
+    def members(self) -> list[int]:
+        """All workers."""
+        return self.size.members(self.gaps)
 
     @property
     def holding(self) -> list[int]:
         """Workers that hold state."""
-        return self.size.holding(self.drained)
+        return self.size.holding(self.drained, self.gaps)
 
 
 def resized(old: Capacity, new: Capacity, nodes: Mapping[int, str]) -> Movement:
@@ -36,8 +43,8 @@ def resized(old: Capacity, new: Capacity, nodes: Mapping[int, str]) -> Movement:
 
 def rolled(capacity: Capacity, nodes: Mapping[int, str]) -> Movement:
     """The moves of a rolling replacement: workers are emptied and recreated one by one, with a surge worker."""
-    workers = capacity.size.workers
-    steps = [[j for j in (*capacity.holding, workers) if j != k] for k in range(workers)]
+    members = capacity.members
+    steps = [[j for j in (*capacity.holding, members[-1] + 1) if j != k] for k in members]
     stations = [capacity.holding, *steps, capacity.holding]
     slots = [_slots(capacity, station, nodes) for station in stations]
     return _along(slots, [capacity.replicas] * len(stations), capacity)

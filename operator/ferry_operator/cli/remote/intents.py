@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Refusal, SpecRefused
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW, check_command, parse_command
+from ferry_operator.control.members import gaps_of, grown
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.size import Size
+from ferry_operator.job.status import JobMemory
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.checkpoint_request import CheckpointRequest
 from ferry_operator.kube.api.names import Doc
@@ -21,7 +23,6 @@ from ferry_operator.kube.observe.annotations import (
     requested_drains,
     requested_pins,
     requested_windows,
-    stale_annotations,
 )
 from ferry_operator.kube.observe.suspension import asked
 
@@ -37,8 +38,18 @@ def virtual_nodes_of(job: Doc) -> int:
 
 
 def drains(job: Doc) -> tuple[int, ...]:
-    """The drained workers of a job, within its size."""
-    return tuple(k for k in requested_drains(_annotations(job).get(names.DRAIN)) if k < size_of(job).workers)
+    """The drained workers of a job."""
+    size, free = size_of(job), gaps(job)
+    return tuple(k for k in requested_drains(_annotations(job).get(names.DRAIN)) if size.has(k, 0, free))
+
+
+def gaps(job: Doc) -> tuple[int, ...]:
+    """The numbers that no worker has. After a change of the size, as if the lowest workers stayed."""
+    try:
+        known = JobMemory.of(job).members
+    except SpecRefused:
+        return ()
+    return () if known is None else gaps_of(grown(known, size_of(job).workers))
 
 
 def pins(job: Doc) -> dict[int, InstanceId]:
@@ -54,9 +65,9 @@ def paused(job: Doc) -> bool:
 def drain(job: Doc, worker: int) -> Doc:
     """Drain a worker."""
     command = parse_command(f"drain={worker}")
-    check_command(command, size_of(job), virtual_nodes_of(job))
+    check_command(command, size_of(job), virtual_nodes_of(job), gaps(job))
     wanted = sorted({*drains(job), worker})
-    if not size_of(job).holding(wanted):
+    if not size_of(job).holding(wanted, gaps(job)):
         raise Refusal(f"{command}: no other worker is left that could take its state")
     return _drained(wanted)
 
@@ -69,9 +80,12 @@ def undrain(job: Doc, worker: int) -> Doc:
 
 
 def resized(job: Doc) -> Doc | None:
-    """Remove requests for another size at once; the operator would do it later. None: there are none."""
-    forgotten = stale_annotations(job)
-    return {"metadata": {"annotations": forgotten}} if forgotten else None
+    """Remove a plan for another size at once; the operator would do it later. None: there is none.
+
+    Drains stay: drained workers are the first to leave the job, and the operator removes their drains.
+    """
+    plan = submitted_plan(job)
+    return annotate(names.PLAN, None) if plan is not None and plan.size != size_of(job) else None
 
 
 def move(job: Doc, vnodes: Sequence[int], instance: str, at_window: bool = False) -> Doc:
@@ -80,7 +94,7 @@ def move(job: Doc, vnodes: Sequence[int], instance: str, at_window: bool = False
     for vnode in vnodes:
         command = parse_command(f"move={vnode}:{instance}{AT_WINDOW if at_window else ''}")
         assert command.instance is not None
-        check_command(command, size_of(job), virtual_nodes_of(job))
+        check_command(command, size_of(job), virtual_nodes_of(job), gaps(job))
         worker = worker_of(command.instance)
         if worker in drains(job):
             raise Refusal(f"{command}: worker {worker} is drained")

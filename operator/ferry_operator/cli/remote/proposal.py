@@ -139,7 +139,7 @@ def _effects(
         yield _moved(move.switchovers, move.copies, new.virtual_nodes)
     if rolling:
         of = _paths(rolling)
-        yield f"emptied and replaced one by one: {_workers(range(new.size.workers))} ({of})"
+        yield f"emptied and replaced one by one: {_workers(new.members)} ({of})"
         if new.virtual_nodes * new.size.workers <= SIMULATED_MAX and new.holding and not new.drained:
             move = forecast.rolled(new, nodes)
             moved.leaders = (moved.leaders or 0) + move.switchovers
@@ -171,12 +171,14 @@ def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -
 
 def _size_changes(old: Capacity, new: Capacity) -> Iterator[str]:
     if new.size.workers > old.size.workers:
-        yield f"started: {_workers(range(old.size.workers, new.size.workers))}; state moves there"
+        yield f"started: {_workers([k for k in new.members if k not in old.members])}; state moves there"
     elif new.size.workers < old.size.workers:
-        yield f"emptied, then stopped: {_workers(range(new.size.workers, old.size.workers))}"
+        count = old.size.workers - new.size.workers
+        which = "worker that leads" if count == 1 else f"{count} workers that lead"
+        yield f"emptied, then stopped: the {which} the fewest bytes, drained ones and ones on cordoned nodes first"
     for worker in (k for k in new.drained if k not in old.drained):
         yield f"emptied, but kept: worker {worker}"
-    for worker in (k for k in old.drained if k not in new.drained and k < new.size.workers):
+    for worker in (k for k in old.drained if k not in new.drained and k in new.members):
         yield f"worker {worker} may hold state again"
     if new.size.instances != old.size.instances:
         yield f"every worker gets {new.size.instances} instances instead of {old.size.instances}"
@@ -192,16 +194,21 @@ def _moved(leaders: int, copies: int, total: int) -> str:
 
 
 def _capacity(job: StreamJob, document: Doc) -> Capacity:
-    drained = tuple(k for k in intents.drains(document) if k < job.spec.workers)
-    return Capacity(job.spec.size, job.spec.state.replicas, job.spec.state.virtual_nodes, drained)
+    gaps, size = intents.gaps(document), job.spec.size
+    drained = tuple(k for k in intents.drains(document) if size.has(k, 0, gaps))
+    return Capacity(size, job.spec.state.replicas, job.spec.state.virtual_nodes, drained, gaps)
 
 
 def _paths(fields: list[changes.Change]) -> str:
     return ", ".join(change.path for change in fields)
 
 
-def _workers(numbers: range) -> str:
-    return f"worker {numbers[0]}" if len(numbers) == 1 else f"workers {numbers[0]} to {numbers[-1]}"
+def _workers(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"worker {numbers[0]}"
+    if numbers[-1] - numbers[0] < len(numbers):
+        return f"workers {numbers[0]} to {numbers[-1]}"
+    return f"workers {', '.join(map(str, numbers))}"
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,14 @@ STYLES = {
     "Suspended": "bold",
 }
 
-GOOD = {"Ready": "True", "Progressing": "False", "Handover": "False", "Degraded": "False", "ReplicasInSync": "True"}
+GOOD = {
+    "Ready": "True",
+    "Progressing": "False",
+    "Handover": "False",
+    "Degraded": "False",
+    "ReplicasInSync": "True",
+    "SpecInForce": "True",
+}
 """Conditions of a job at rest."""
 
 

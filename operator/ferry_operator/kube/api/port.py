@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,9 +34,25 @@ CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 JOURNALS = Kind(journals.GROUP, journals.VERSION, journals.PLURAL, journals.KIND)
+WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+DEFINITIONS = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
+ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
+POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+ROLE_BINDINGS = Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+OF_NAMESPACES = {kind.kind: kind for kind in (ROLE_BINDINGS, ACCOUNTS, POLICIES)}
+"""Kinds of the objects that the operator creates in a namespace."""
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
-NOT_FOUND, CONFLICT, FORBIDDEN, UNFIT = 404, 409, 403, 422
+NOT_FOUND, CONFLICT, FORBIDDEN, GONE, UNFIT = 404, 409, 403, 410, 422
 
 
 class ApiError(Fault):
@@ -60,13 +76,16 @@ class Deposed(Fault):
 
 
 class Api(Protocol):
-    """The namespace of the operator, and the cluster's nodes. Raises ApiError."""
+    """One namespace, and the cluster's own objects. Raises ApiError."""
 
     def get(self, kind: Kind, name: str) -> Doc:
         """One object."""
 
-    def find(self, kind: Kind, selector: str = "") -> list[Doc]:
-        """All objects, or all with these labels."""
+    def find(self, kind: Kind, selector: str = "", name: str = "") -> list[Doc]:
+        """All objects, or all with these labels, or the object of this name: for who may list, and not get."""
+
+    def each(self, kind: Kind, selector: str = "") -> Iterator[Doc]:
+        """The same, a page at a time. An object may come twice: a list that takes long begins again."""
 
     def create(self, kind: Kind, document: Doc) -> Doc:
         """Create an object; CONFLICT when the name exists."""
@@ -82,6 +101,43 @@ class Api(Protocol):
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """Delete the object, with uid and version as preconditions; `grace` seconds, 0: now, None: its own default."""
+
+
+class Schemas(Protocol):
+    """What the API server publishes of its kinds, to every client that it knows. Raises ApiError."""
+
+    def schemas(self, kind: Kind) -> Doc:
+        """The OpenAPI document of the group and version of a kind."""
+
+
+class Definitions(Protocol):
+    """Definitions of custom resources, for the hook of the chart. Raises ApiError."""
+
+    def get(self, kind: Kind, name: str) -> Doc:
+        """One definition."""
+
+    def apply(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """Apply the fields of a definition, and take them from other field managers."""
+
+
+class Watchable(Protocol):
+    """A listing, and the changes since. Raises ApiError."""
+
+    def listed(self, kind: Kind) -> tuple[list[Doc], str]:
+        """All objects, and the version of the listing."""
+
+    def changes(self, kind: Kind, version: str, seconds: int, name: str = "") -> Iterator[tuple[str, Doc]]:
+        """ADDED, MODIFIED, DELETED or BOOKMARK with an object, for some seconds; GONE when the version is too old.
+
+        `version`: empty: begin with all objects; `name`: of the only object.
+        """
+
+
+class ClusterApi(Api, Schemas, Watchable, Protocol):
+    """The release's own namespace, with a way to the other namespaces."""
+
+    def within(self, namespace: str) -> Api:
+        """Another namespace, over the same connections; empty: `find` finds the objects of all namespaces."""
 
 
 def tolerate(error: ApiError, *allowed: int) -> None:

@@ -14,17 +14,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ferry.contract.errors import SpecRefused
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_base import is_below
+from ferry_operator.job.pod_template import RESERVED_KEYS
 
 RESERVED_SECRETS = ("ferry-*", "*-run", "sh.helm.release.*")
 """Keys and passwords of an installation, settings of other jobs, and the releases of Helm with their values."""
 
 RESERVED_ACCOUNTS = ("ferry-*",)
-
-RESERVED_LABELS = ("app.kubernetes.io/", "ferry.dev/")
-"""The first selects pods of a release in Services, policies and budgets; by the second the operator selects pods of jobs."""
 
 
 class _Names(BaseModel):
@@ -54,13 +51,22 @@ class Allowed(_Names):
     """resources of device plugins"""
     claims: tuple[str, ...] = ("*",)
     config_maps: tuple[str, ...] = ("*",)
-    """in spec.pipeline.configMap: the operator reads them for the author of a job"""
+    """in spec.pipeline.configMap: the operator reads them for the author of a job; and in templates"""
     taints: tuple[str, ...] = ("*",)
     """keys; a toleration without a key needs '*'"""
     labels: tuple[str, ...] = ()
-    """labels of a StreamJob that the operator copies to its pods; Services and policies select pods by labels"""
+    """of a StreamJob, copied to its pods, and of templates; Services and policies select pods by labels"""
+    annotations: tuple[str, ...] = ()
+    """of a StreamJob, copied to its pods, and of templates; programs of the cluster act on annotations"""
+    priority_classes: tuple[str, ...] = ()
+    runtime_classes: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    token_audiences: tuple[str, ...] = ()
+    """of projected tokens; a token for the API server has the rights of the account of the pod"""
+    csi_drivers: tuple[str, ...] = ()
+    """of volumes that a pod names itself"""
     images: tuple[str, ...] = ("*",)
-    """beside the default image"""
+    """beside the default image; also of containers of templates"""
     users: tuple[int, ...] = ()
     """beside the default user"""
     own: Own = Own()
@@ -83,90 +89,121 @@ class Defaults:
     user: int | None
 
 
-def check(job: StreamJob, allowed: Allowed, defaults: Defaults) -> None:
-    """Raises SpecRefused with all names of the job that are not allowed."""
+def refusals(job: StreamJob, allowed: Allowed, defaults: Defaults) -> list[str]:
+    """All names of the job that are not allowed, but for names in templates and variables."""
     wrong = [f"spec.kubernetes.{text}" for text in _wrong(job, allowed, defaults)]
     wrong += [f"spec.transport.rdma.{text}" for text in _wrong_rdma(job, allowed)]
     source = job.spec.pipeline.config_map
-    if source is not None and not _any(source.name, allowed.config_maps):
+    if source is not None and not matches(source.name, allowed.config_maps):
         wrong.append(
-            f"spec.pipeline.configMap: no job may read {source.name!r}; {_may('configMaps', allowed.config_maps)}"
+            f"spec.pipeline.configMap: no job may read {source.name!r}; {remedy('configMaps', allowed.config_maps)}"
         )
-    if wrong:
-        raise SpecRefused("; ".join(wrong))
+    return wrong
 
 
 def _wrong(job: StreamJob, allowed: Allowed, defaults: Defaults) -> Iterator[str]:
     kubernetes, own = job.spec.kubernetes, allowed.own
     for name in kubernetes.env_from:
-        if _any(name, (*RESERVED_SECRETS, *own.secrets)):
-            yield f"envFrom: the Secret {name!r} belongs to Ferry or to another job: no job may read it"
-        elif not _any(name, allowed.secrets):
-            yield f"envFrom: no job may read the Secret {name!r}; {_may('secrets', allowed.secrets)}"
+        yield from (f"envFrom: {text}" for text in wrong_secret(name, allowed))
     account = kubernetes.service_account
     if account not in (None, defaults.service_account):
-        if _any(account, own.service_accounts) or (
-            _any(account, RESERVED_ACCOUNTS) and account not in allowed.service_accounts
+        if matches(account, own.service_accounts) or (
+            matches(account, RESERVED_ACCOUNTS) and account not in allowed.service_accounts
         ):
             yield f"serviceAccount: {account!r} belongs to Ferry: no job may run under it"
-        elif not _any(account, allowed.service_accounts):
-            yield f"serviceAccount: no job may run under {account!r}; {_may('serviceAccounts', allowed.service_accounts)}"
-    if kubernetes.image not in (None, defaults.image) and not _any(kubernetes.image, allowed.images):
-        yield f"image: no job may run {kubernetes.image!r}; {_may('images', allowed.images)}"
+        elif not matches(account, allowed.service_accounts):
+            yield f"serviceAccount: no job may run under {account!r}; {remedy('serviceAccounts', allowed.service_accounts)}"
+    if kubernetes.image not in (None, defaults.image) and not matches(kubernetes.image, allowed.images):
+        yield f"image: no job may run {kubernetes.image!r}; {remedy('images', allowed.images)}"
     if kubernetes.user not in (None, defaults.user, *allowed.users):
-        yield f"user: no job may run as {kubernetes.user}; {_may('users', [str(user) for user in allowed.users])}"
+        yield f"user: no job may run as {kubernetes.user}; {remedy('users', [str(user) for user in allowed.users])}"
     if kubernetes.network == "host" and not allowed.host_network:
         yield "network: no job may use the host's network; an administrator can allow it with jobs.allow.hostNetwork"
     directories = [(f"volumes.{volume.name}.hostPath", volume.host_path) for volume in kubernetes.volumes]
     for field, path in (("stateVolume.path", kubernetes.state_volume.path), *directories):
-        if path is not None and not any(is_below(path, root) for root in allowed.host_paths):
-            yield f"{field}: no job may use {path!r} of a node; {_may('hostPaths', allowed.host_paths)}"
+        if path is not None:
+            yield from (f"{field}: {text}" for text in wrong_directory(path, allowed))
     for volume in kubernetes.volumes:
-        if volume.claim in own.claims:
-            yield f"volumes.{volume.name}.claim: {volume.claim!r} belongs to Ferry: no job may mount it"
-        elif volume.claim is not None and not _any(volume.claim, allowed.claims):
-            yield f"volumes.{volume.name}.claim: no job may mount {volume.claim!r}; {_may('claims', allowed.claims)}"
-    for taint in kubernetes.tolerations:
-        key = str(taint.get("key") or "")
-        if not _any(key, allowed.taints):
-            which = f"the taint {key!r}" if key else "every taint"
-            yield f"tolerations: no job may tolerate {which}; {_may('taints', allowed.taints)}"
-    if _of_other_namespaces(kubernetes.affinity):
+        if volume.claim is not None:
+            yield from (f"volumes.{volume.name}.claim: {text}" for text in wrong_claim(volume.claim, allowed))
+    for toleration in kubernetes.tolerations:
+        yield from (f"tolerations: {text}" for text in wrong_taint(toleration, allowed))
+    if of_other_namespaces(kubernetes.affinity):
         yield "affinity: no job may select pods of other namespaces"
+
+
+def wrong_secret(name: str, allowed: Allowed) -> Iterator[str]:
+    """Why no job may use a Secret."""
+    if matches(name, (*RESERVED_SECRETS, *allowed.own.secrets)):
+        yield f"the Secret {name!r} belongs to Ferry or to another job: no job may read it"
+    elif not matches(name, allowed.secrets):
+        yield f"no job may read the Secret {name!r}; {remedy('secrets', allowed.secrets)}"
+
+
+def wrong_claim(name: str, allowed: Allowed) -> Iterator[str]:
+    """Why no job may mount a claim."""
+    if name in allowed.own.claims:
+        yield f"{name!r} belongs to Ferry: no job may mount it"
+    elif not matches(name, allowed.claims):
+        yield f"no job may mount {name!r}; {remedy('claims', allowed.claims)}"
+
+
+def wrong_directory(path: str, allowed: Allowed) -> Iterator[str]:
+    """Why no job may use a directory of a node."""
+    if not any(is_below(path, root) for root in allowed.host_paths):
+        yield f"no job may use {path!r} of a node; {remedy('hostPaths', allowed.host_paths)}"
+
+
+def wrong_taint(toleration: dict[str, Any], allowed: Allowed) -> Iterator[str]:
+    """Why no job may have a toleration."""
+    key = str(toleration.get("key") or "")
+    if not matches(key, allowed.taints):
+        which = f"the taint {key!r}" if key else "every taint"
+        yield f"no job may tolerate {which}; {remedy('taints', allowed.taints)}"
 
 
 def _wrong_rdma(job: StreamJob, allowed: Allowed) -> Iterator[str]:
     rdma = job.spec.transport.rdma
-    if rdma.mode != "off" and not _any(rdma.resource, allowed.devices):
-        yield f"resource: no job may have {rdma.resource!r}; {_may('devices', allowed.devices)}"
+    if rdma.mode != "off" and not matches(rdma.resource, allowed.devices):
+        yield f"resource: no job may have {rdma.resource!r}; {remedy('devices', allowed.devices)}"
     for word in rdma.networks.split(",") if rdma.networks is not None else ():
         network = word.strip().partition("@")[0]
-        if not _any(network, allowed.networks):
-            yield f"networks: no job may join {network!r}; {_may('networks', allowed.networks)}"
+        if not matches(network, allowed.networks):
+            yield f"networks: no job may join {network!r}; {remedy('networks', allowed.networks)}"
 
 
-def _of_other_namespaces(term: Any) -> bool:
+def of_other_namespaces(term: Any) -> bool:
     """Whether an affinity selects pods of other namespaces: by anti-affinity a job could keep them off nodes."""
     if isinstance(term, list):
-        return any(map(_of_other_namespaces, term))
+        return any(map(of_other_namespaces, term))
     if not isinstance(term, dict):
         return False
     if term.keys() & {"namespaces", "namespaceSelector"}:
         return True
-    return any(_of_other_namespaces(part) for key, part in term.items() if key != "labelSelector")
+    return any(of_other_namespaces(part) for key, part in term.items() if key != "labelSelector")
 
 
 def labels(job: StreamJob, allowed: Allowed) -> dict[str, str]:
-    """Labels of the StreamJob for its pods, without the labels by which Ferry selects its own pods."""
-    pairs = job.metadata.labels.items()
-    return {key: value for key, value in pairs if _any(key, allowed.labels) and not key.startswith(RESERVED_LABELS)}
+    """Labels of the StreamJob for its pods, without the labels by which programs select their own pods."""
+    return _inherited(job.metadata.labels, allowed.labels)
 
 
-def _may(value: str, patterns: Sequence[str]) -> str:
+def inherited_annotations(job: StreamJob, allowed: Allowed) -> dict[str, str]:
+    """Annotations of the StreamJob for its pods."""
+    return _inherited(job.metadata.annotations, allowed.annotations)
+
+
+def _inherited(pairs: dict[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    return {key: value for key, value in pairs.items() if matches(key, patterns) and not key.startswith(RESERVED_KEYS)}
+
+
+def remedy(value: str, patterns: Sequence[str]) -> str:
+    """What is allowed instead of a refused name."""
     return f"allowed: {', '.join(patterns) or 'no name'}; an administrator can add it to jobs.allow.{value}"
 
 
-def _any(name: str | None, patterns: Sequence[str]) -> bool:
+def matches(name: str | None, patterns: Sequence[str]) -> bool:
+    """Whether a name is one of these, in which `*` stands for any text."""
     return name is not None and any(_like(name, pattern) for pattern in patterns)
 
 

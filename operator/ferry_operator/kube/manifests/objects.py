@@ -12,20 +12,18 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts
 
-NEVER_BELOW = 100_000
-"""More than the maximum of workers: the budget forbids every eviction, even beside surge workers. `kubectl drain` of a node
-waits until the operator has drained the workers on it and moved their pods."""
 
-
-def secret(job: Doc, settings: RunSettings) -> Doc:
-    """The Secret with run.json."""
-    text = json.dumps(asdict(settings), indent=1)
+def secret(job: Doc, settings: RunSettings, token: str | None = None) -> Doc:
+    """The Secret with run.json, and with the token of metrics where the Secret of the release is out of reach."""
+    texts = {"run.json": json.dumps(asdict(settings), indent=1)}
+    if token is not None:
+        texts[names.METRICS_TOKEN] = token
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(job, names.run_secret(job["metadata"]["name"])),
         "type": "Opaque",
-        "data": {"run.json": b64encode(text.encode()).decode()},
+        "data": {entry: b64encode(text.encode()).decode() for entry, text in texts.items()},
     }
 
 
@@ -52,16 +50,22 @@ def journal_name(job: Doc, run: int) -> str:
     return journals.name(job["metadata"]["name"], job["metadata"]["uid"], run)
 
 
-def budget(job: Doc) -> Doc:
-    """The PodDisruptionBudget of the workers."""
+def budget(job: Doc, minimum: int) -> Doc:
+    """The PodDisruptionBudget of the workers that hold state, or may get state: of `minimum` pods, all of them.
+
+    Not `maxUnavailable: 0`: that counts from the size of the job, and would allow an eviction while a surge worker runs.
+    """
     name = job["metadata"]["name"]
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(job, names.budget(name)),
         "spec": {
-            "minAvailable": NEVER_BELOW,
-            "selector": {"matchLabels": {names.JOB: name, names.ROLE: names.WORKER_ROLE}},
+            "minAvailable": minimum,
+            "selector": {
+                "matchLabels": {names.JOB: name, names.ROLE: names.WORKER_ROLE},
+                "matchExpressions": [{"key": names.MAY_LEAVE, "operator": "DoesNotExist"}],
+            },
         },
     }
 

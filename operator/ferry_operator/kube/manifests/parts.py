@@ -53,7 +53,7 @@ def control_port(job: StreamJob, uid: str) -> int:
 
 
 def master_port(job: StreamJob, uid: str) -> int:
-    """Port of Spark's master."""
+    """Port of Spark's master, in an image of release 0.1."""
     return _host_port(uid) + 1 if on_host(job) else ports.SPARK_MASTER
 
 
@@ -146,11 +146,12 @@ def networks(job: StreamJob) -> dict[str, str]:
     return {NETWORKS: wanted} if wanted is not None else {}
 
 
-def metrics_token(release: Installation) -> list[Doc]:
+def metrics_token(release: Installation, job: str) -> list[Doc]:
     """The bearer token of the metrics; without a token a process serves no metrics. The Secret is optional for a pod."""
     if release.metrics_secret is None:
         return []
-    reference = {"name": release.metrics_secret, "key": "token", "optional": True}
+    secret = release.metrics_secret if release.is_home else names.run_secret(job)
+    reference = {"name": secret, "key": names.METRICS_TOKEN, "optional": True}
     return [{"name": variables.METRICS_TOKEN, "valueFrom": {"secretKeyRef": reference}}]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from ferry.contract import limits, ports, variables
 from ferry.contract.run_directory import WORKERS
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.models_kubernetes import Resources
+from ferry_operator.job.models_kubernetes import HUGE_RESOURCE, Resources
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests import allowed, parts
+from ferry_operator.kube.manifests import allowed, parts, shaping
 from ferry_operator.kube.manifests.objects import journal_name
 from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
@@ -39,7 +39,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     arguments = [PYTHON, "-m", "ferry.driver", parts.RUN_JSON]
     main = parts.container("driver", spec, release, arguments, spec.spec.kubernetes.driver)
     environment = {
-        variables.SPARK: variables.STANDALONE,
+        variables.SPARK: variables.EXECUTORS,
         variables.CONTROL_PORT: str(control),
         variables.MASTER_PORT: str(master),
         variables.METRICS_PORT: str(metrics),
@@ -47,11 +47,12 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
         **({variables.BEGUN: "yes"} if int(annotations.get(names.EPOCH, -1)) >= 0 else {}),
     }
     main["env"] = parts.environment(spec, environment)
-    main["env"] += parts.metrics_token(release)
+    main["env"] += parts.metrics_token(release, spec.metadata.name)
     main |= parts.env_from(spec)
-    main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
+    main["ports"] = [_port("control", control, spec), _port("metrics", metrics, spec)]
     # The driver's loop answers. The operator replaces a driver that stays not ready for long (`lifecycle.hangs`).
-    health = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
+    scheme = {} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"}
+    health = {"path": names.HEALTH_PATH, "port": control, **scheme}
     main["readinessProbe"] = _probe({"httpGet": health}, failures=3)
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
     pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
@@ -65,7 +66,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     affinity = spec.spec.kubernetes.affinity
     if affinity:
         pod["spec"]["affinity"] = affinity
-    return pod
+    return shaping.shaped(pod, spec, spec.spec.kubernetes.driver_pod_template)
 
 
 def placeholder(job: Doc, spec: StreamJob, release: Installation, revision: str, annotations: Mapping[str, str]) -> Doc:
@@ -79,8 +80,10 @@ def placeholder(job: Doc, spec: StreamJob, release: Installation, revision: str,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
     }
+    pod["spec"].pop("initContainers", None)
     pod["metadata"]["name"] = names.placeholder_pod(spec.metadata.name, revision)
-    pod["metadata"]["labels"][names.ROLE] = names.PLACEHOLDER_ROLE
+    pod["metadata"]["labels"] |= names.labels(spec.metadata.name, names.PLACEHOLDER_ROLE)
+    del pod["metadata"]["labels"][names.SPARK_ROLE]  # It is no driver of Spark's.
     return pod
 
 
@@ -90,10 +93,13 @@ def excluding(pod: Doc, nodes: Sequence[str]) -> Doc:
         return pod
     away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
     affinity = pod["spec"].get("affinity") or {}
-    of_nodes = affinity.get("nodeAffinity") or {}
-    terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    # Terms are alternatives: each of them needs the exclusion.
-    terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *away]} for term in terms]
+    try:
+        of_nodes = affinity.get("nodeAffinity") or {}
+        terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+        # Terms are alternatives: each of them needs the exclusion.
+        terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *away]} for term in terms]
+    except (AttributeError, TypeError):
+        return pod  # its user wrote no affinity: the API server refuses the pod and says why
     pod["spec"]["affinity"] = {**affinity, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": terms}}}
     pod["metadata"]["annotations"][names.AVOIDS] = ",".join(nodes)
     return pod
@@ -113,7 +119,7 @@ def worker(job: Doc, spec: StreamJob, release: Installation, index: int, annotat
         "volumes": volumes,
         "affinity": {"podAntiAffinity": _anti_affinity(name), **(kubernetes.affinity or {})},
     }
-    return pod
+    return shaping.shaped(pod, spec, kubernetes.worker_pod_template)
 
 
 def _pod(
@@ -134,7 +140,7 @@ def _pod(
             "name": name,
             "namespace": release.namespace,
             "labels": labels,
-            "annotations": dict(annotations),
+            "annotations": {**allowed.inherited_annotations(spec, release.allow), **annotations},
             "ownerReferences": [parts.owner(job)],
         },
         "spec": {
@@ -155,7 +161,7 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
     sidecar["restartPolicy"] = "Always"
     metrics = parts.metrics_port(spec, job["metadata"]["uid"], index)
     environment = {variables.INSTANCES_FILE: parts.INSTANCES_FILE, variables.METRICS_PORT: str(metrics)}
-    sidecar["env"] = [*parts.environment(spec, environment), *parts.metrics_token(release)]
+    sidecar["env"] = [*parts.environment(spec, environment), *parts.metrics_token(release, spec.metadata.name)]
     # A restarted container of a replaced pod must not claim the worker again: the uid tells the pods apart.
     sidecar["env"].append({"name": variables.PLACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     mine = parts.mount("state", str(DIRECTORY / WORKERS))
@@ -167,6 +173,9 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
         # The executor waits for this probe; the first start compiles the kernels.
         sidecar["startupProbe"] = {**_probe(FLIGHT, failures=300), "periodSeconds": 1}
         sidecar["readinessProbe"] = _probe(FLIGHT, failures=3)
+    huge = spec.spec.kubernetes.sidecar.huge_pages
+    if huge.bytes:
+        sidecar["resources"]["requests"][HUGE_RESOURCE] = sidecar["resources"]["limits"][HUGE_RESOURCE] = str(huge)
     rdma = spec.spec.transport.rdma
     if rdma.mode != "off" and rdma.resource is not None:
         # No IPC_LOCK: a capability has no effect for a user other than root. The default limit of locked memory suffices.

@@ -7,7 +7,7 @@ and `invalid_annotations` reports it: a lenient parser would read '1-3' as worke
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import plan_file
@@ -47,46 +47,57 @@ def requested_windows(text: str | None) -> tuple[int, ...]:
     return tuple(v for v, (_, waits) in sorted(pins.items()) if waits) if isinstance(pins, dict) else ()
 
 
-def stale_annotations(job: Doc) -> dict[str, str | None]:
-    """New values of annotations for another size of the job; None: to be removed."""
+def stale_annotations(job: Doc, gaps: Collection[int] = ()) -> dict[str, str | None]:
+    """New values of annotations for other workers of the job; None: to be removed."""
     annotations, changes = job["metadata"].get("annotations") or {}, dict[str, str | None]()
     size = Size.of(job["spec"])
     drained = requested_drains(annotations.get(names.DRAIN))
-    if any(k >= size.workers for k in drained):
-        changes[names.DRAIN] = ",".join(str(k) for k in drained if k < size.workers) or None
+    kept = [k for k in drained if size.has(k, 0, gaps)]
+    if len(kept) < len(drained):
+        changes[names.DRAIN] = ",".join(map(str, kept)) or None
     plan = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
     if plan is not None and plan.size != size:
         changes[names.PLAN] = None
     return changes
 
 
-def invalid_annotations(annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int) -> Iterator[Problem]:
+def invalid_annotations(
+    annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int, gaps: Collection[int] = ()
+) -> Iterator[Problem]:
     """The invalid annotations of this job, with reasons."""
     for name, text in annotations.items():
-        for why in _wrong(name, text, annotations, job, size, virtual_nodes):
+        for why in _wrong(name, text, annotations, job, size, virtual_nodes, gaps):
             shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
             yield Problem(IGNORED, f"{name}: {shown!r}: {why}")
 
 
 def _wrong(
-    name: str, text: str, annotations: Mapping[str, str], job: str, size: Size, virtual_nodes: int
+    name: str,
+    text: str,
+    annotations: Mapping[str, str],
+    job: str,
+    size: Size,
+    virtual_nodes: int,
+    gaps: Collection[int],
 ) -> Iterator[str]:
     match name:
         case names.PAUSED if text not in ("true", "false"):
             yield "neither 'true' nor 'false': the job is not paused"
         case names.DRAIN if text and _DRAINS.fullmatch(text) is None:
             yield "no list of workers such as '1,3': no worker is drained"
-        case names.DRAIN if size.workers and not size.holding(requested_drains(text)):
+        case names.DRAIN if size.workers and not size.holding(requested_drains(text), gaps):
             yield f"all {size.workers} workers are named, and no other worker can take their state: no worker is drained"
         case names.PINS:
-            yield from _wrong_pins(text, requested_drains(annotations.get(names.DRAIN)), size, virtual_nodes)
+            yield from _wrong_pins(text, requested_drains(annotations.get(names.DRAIN)), size, virtual_nodes, gaps)
         case names.CHECKPOINT if text and request(annotations) is None:
             yield """no request such as {"id": "1", "name": "before-upgrade"}: no checkpoint is taken"""
         case names.PLAN if plan_file.of_job(text, job) is None:
             yield "no plan of this job in the format of `ferry plan`: it has no effect"
 
 
-def _wrong_pins(text: str, drained: tuple[int, ...], size: Size, virtual_nodes: int) -> Iterator[str]:
+def _wrong_pins(
+    text: str, drained: tuple[int, ...], size: Size, virtual_nodes: int, gaps: Collection[int]
+) -> Iterator[str]:
     pins = _pins(text)
     if isinstance(pins, str):
         yield f"{pins}: no virtual node is pinned"
@@ -95,8 +106,9 @@ def _wrong_pins(text: str, drained: tuple[int, ...], size: Size, virtual_nodes: 
         worker, index = map(int, instance.split("."))
         if vnode >= virtual_nodes:
             yield f"there is no virtual node {vnode}, only 0 to {virtual_nodes - 1}: its pin has no effect"
-        elif not size.has(worker, index):
-            there = f"{size.workers} workers with {size.instances} instances"
+        elif not size.has(worker, index, gaps):
+            which = f" ({size.numbers(gaps)})" if gaps else ""
+            there = f"{size.workers} workers{which} with {size.instances} instances"
             yield f"there is no instance {instance} ({there}): virtual node {vnode} is not pinned"
         elif worker_of(instance) in drained:
             yield f"worker {worker} is drained (ferry.dev/drain): virtual node {vnode} is not pinned"

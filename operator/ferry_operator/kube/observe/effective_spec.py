@@ -22,7 +22,7 @@ from ferry_operator.job.models import Spec, StreamJob, why_not
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 from ferry_operator.job.status import GoodSpec, JobMemory
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests import allowed
+from ferry_operator.kube.manifests import fence
 from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
@@ -71,6 +71,29 @@ class Revisions:
         return f"{self.driver_before}-{self.worker}"
 
 
+def read(document: Doc, release: Installation | None, key: int) -> tuple[EffectiveSpec, Revisions | None]:
+    """The spec in force with its revisions; no spec without `release`, the installation with the key of the run."""
+    if release is None:
+        text = (
+            f"the run has key {key} (status.memory.key), which the Secret of the operator does not hold: put the entry "
+            f"`key{key if key > 1 else ''}` back"
+        )
+        return EffectiveSpec(None, newest=False, good=False, problem=Problem("KeyMissing", text)), None
+    effective = in_force(document, release)
+    return effective, None if effective.job is None else _revisions(effective.job, document["metadata"]["uid"], release)
+
+
+def reads_same(old: Doc, new: Doc) -> bool:
+    """Whether `read` gives the same for two versions of an object: most writes change counters of the status alone."""
+    if old is new:
+        return True
+    before, now = old["metadata"], new["metadata"]
+    if any(before.get(key) != now.get(key) for key in ("uid", "generation", "labels", "annotations")):
+        return False
+    memories = [(document.get("status") or {}).get("memory") for document in (old, new)]
+    return memories[0] == memories[1] and old.get("spec") == new.get("spec")
+
+
 def in_force(document: Doc, release: Installation) -> EffectiveSpec:
     """The spec in force of a StreamJob object.
 
@@ -102,6 +125,8 @@ def in_force(document: Doc, release: Installation) -> EffectiveSpec:
         text = f"{no.why}: the last good spec stays in force; another spec.restartNonce tries this one again"
         reason = "DoesNotFit" if no.why.startswith(DOES_NOT_FIT) else "SpecRefused"
         return replace(_of(last), newest=False, problem=Problem(reason, text))
+    if job.spec == last.spec:
+        last = job  # one copy in memory, for each of many jobs
     same = not changes.classify(last.spec, job.spec)
     return replace(_of(last), job=job, good=same, fallback=None if same else _revisions(last, uid, release))
 
@@ -131,7 +156,7 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
-    allowed.check(job, release.allow, release.defaults)
+    fence.check(job, release.allow, release.defaults)
     settings_of(job, JobMemory(uid=uid), release)  # raises SpecRefused for values that are invalid in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     begins, switch = job.spec.restore_from or "", changes.ChangeKind.SWITCH

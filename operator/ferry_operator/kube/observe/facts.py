@@ -6,7 +6,8 @@ Times are seconds since 1970, by the clocks of their writers; differences of tim
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import last_words
-from ferry_operator.job.quantities import Cpus
+from ferry_operator.job.quantities import Cpus, Quantity
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 
@@ -25,14 +26,6 @@ OVERDUE_SECONDS = 10.0
 """A pod that exists this long after its grace period has a kubelet that does not answer."""
 
 ZONE = "topology.kubernetes.io/zone"
-
-LEAVING = (
-    "node.kubernetes.io/unschedulable",
-    "ToBeDeletedByClusterAutoscaler",
-    "karpenter.sh/disrupted",
-    "karpenter.sh/disruption",
-)
-"""Taints of nodes that will be removed: such nodes count as cordoned."""
 
 BROKEN = {
     "ErrImagePull": "ImagePull",
@@ -54,6 +47,10 @@ OUT_OF_MEMORY = "OOMKilled"
 
 SIZED = ("driver", "executor", "sidecar")
 """Containers with a field of the same name below `spec.kubernetes`, which sets their memory."""
+
+MAIN = ("driver", "executor", names.PLACEHOLDER_ROLE)
+"""The main containers of Ferry's pods. Other containers are injected, for example by a service mesh: in any order, and
+without an end of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +94,7 @@ class Pod:
     ended: Ended | None
     problems: tuple[Problem, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     """uid of its StreamJob"""
     placed: float | None = None
@@ -105,10 +103,25 @@ class Pod:
     """start of the time in which it runs, but its kubelet reports not ready; None: ready, or no report"""
     was_ready: bool = False
     """whether it was ready at some time since its start"""
-    scheme: str = "http"
-    """scheme in the probe of its main container: the spec may have changed since"""
+    scheme: str | None = "http"
+    """scheme in the probe of its main container: the spec may have changed since; None: a service mesh rewrote the probe"""
+    image: str = ""
+    """of its main container"""
+    account: str | None = None
+    """its service account"""
     cpus: float = 1.0
     """CPUs that its sidecar requests; default 1"""
+    zone: str | None = None
+    """zone of its node, from its own label, which Kubernetes 1.35 and newer sets"""
+    state_bytes: int | None = None
+    """bytes for its state: the size of the volume, else the memory of its sidecar"""
+    may_leave: float | None = None
+    """time since which an eviction may delete the pod"""
+
+    @property
+    def evicted(self) -> bool:
+        """Whether a client has asked to evict the pod."""
+        return names.EVICTION in self.annotations
 
     @property
     def unschedulable(self) -> bool:
@@ -116,9 +129,9 @@ class Pod:
         return any(problem.reason == "Unschedulable" for problem in self.problems)
 
     def number(self, annotation: str, default: int = 0) -> int:
-        """The value of a numeric annotation, else `default`."""
+        """The value of a numeric annotation, else `default`; users may have written anything there."""
         text = self.annotations.get(annotation, "")
-        return int(text) if text.removeprefix("-").isdigit() else default
+        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else default
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +178,12 @@ def pod(document: Doc) -> Pod:
     index = str(label.get(names.WORKER, ""))
     conditions = {entry["type"]: entry for entry in status.get("conditions") or []}
     ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
-    main = [_Container(entry) for entry in status.get("containerStatuses") or []]
+    regular = [_Container(entry) for entry in status.get("containerStatuses") or []]
+    main = next((container for container in regular if container.name in MAIN), None)
     # Native sidecars are init containers.
-    every = [*(_Container(entry) for entry in status.get("initContainerStatuses") or []), *main]
+    every = [*(_Container(entry) for entry in status.get("initContainerStatuses") or []), *regular]
     started = [container for container in every if container.running is not None]
-    believed = bool(main) and all(container.ready for container in (*main, *started))
+    believed = bool(regular) and all(container.ready for container in (*regular, *started))
     # A kubelet sets the reason of a condition that is False. The node controller, in place of a silent kubelet, does not.
     silent = believed and ready.get("status") == "False" and not ready.get("reason")
     not_ready_since, began = _not_ready(ready, main)
@@ -186,16 +200,27 @@ def pod(document: Doc) -> Pod:
         deleting=when(metadata.get("deletionTimestamp")),
         ready=ready.get("status") == "True",
         silent_since=when(ready.get("lastTransitionTime")) if silent else None,
-        ended=_ended(metadata, status, main),
+        ended=_ended(document, status, main),
         problems=tuple(_problems(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
+        labels=label,
         owner=owner(metadata),
         scheme=_scheme(document),
         cpus=_cpus(document),
+        zone=label.get(ZONE) or None,
+        state_bytes=_state_bytes(document),
+        may_leave=float(since) if (since := str(label.get(names.MAY_LEAVE, ""))).isdigit() else None,
+        image=next((str(c.get("image", "")) for c in _containers(document) if c.get("name") in MAIN), ""),
+        account=(document.get("spec") or {}).get("serviceAccountName"),
         not_ready_since=not_ready_since,
         was_ready=not_ready_since is not None and not_ready_since > began,
         placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
+
+
+def _containers(document: Doc) -> list[Doc]:
+    containers: list[Doc] = (document.get("spec") or {}).get("containers") or []
+    return containers
 
 
 def owner(metadata: Doc) -> str:
@@ -204,8 +229,8 @@ def owner(metadata: Doc) -> str:
     return next((str(reference.get("uid")) for reference in references if reference.get("controller")), "")
 
 
-def node(document: Doc) -> KubeNode:
-    """The facts of a node."""
+def node(document: Doc, leaving: Sequence[str] = names.LEAVING) -> KubeNode:
+    """The facts of a node. `leaving`: taints of nodes that will be removed, KEY or KEY=VALUE: they count as a cordon."""
     conditions = {entry["type"]: entry for entry in (document.get("status") or {}).get("conditions") or []}
     ready, spec = conditions.get("Ready") or {}, document.get("spec") or {}
     since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
@@ -213,7 +238,10 @@ def node(document: Doc) -> KubeNode:
         name=document["metadata"]["name"],
         silent_since=since,
         cordoned=bool(spec.get("unschedulable"))
-        or any(taint.get("key") in LEAVING for taint in spec.get("taints") or []),
+        or any(
+            taint.get("key") in leaving or f"{taint.get('key')}={taint.get('value', '')}" in leaving
+            for taint in spec.get("taints") or []
+        ),
         zone=(document["metadata"].get("labels") or {}).get(ZONE),
     )
 
@@ -240,41 +268,60 @@ class _Container:
         return lines[-1] if lines else f"{NO_TRANSPORT}its log says why"
 
 
-def _scheme(document: Doc) -> str:
-    """The scheme of the main container's probe."""
-    (main, *_) = (document.get("spec") or {}).get("containers") or [{}]
-    return str(((main.get("readinessProbe") or {}).get("httpGet") or {}).get("scheme") or "http").lower()
+def _scheme(document: Doc) -> str | None:
+    """The scheme of the main container's probe; None for a probe that a service mesh rewrote."""
+    containers = (document.get("spec") or {}).get("containers") or []
+    main: Doc = next((container for container in containers if container.get("name") in MAIN), {})
+    check = (main.get("readinessProbe") or {}).get("httpGet") or {}
+    if check.get("path", names.HEALTH_PATH) != names.HEALTH_PATH:
+        return None  # Istio rewrites path, port and scheme
+    return str(check.get("scheme") or "http").lower()
 
 
 def _cpus(document: Doc) -> float:
     """CPUs that the sidecar of this pod requests: the spec may have changed, or the pod was resized."""
-    spec = document.get("spec") or {}
-    for container in (*(spec.get("initContainers") or []), *(spec.get("containers") or [])):
-        if container.get("name") == "sidecar":
-            with contextlib.suppress(KeyError, ValueError):
-                return max(Cpus(container["resources"]["requests"]["cpu"]).millis, 1) / 1000
+    with contextlib.suppress(KeyError, ValueError):
+        return max(Cpus(_sidecar(document)["resources"]["requests"]["cpu"]).millis, 1) / 1000
     return 1.0
 
 
-def _not_ready(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:
+def _state_bytes(document: Doc) -> int | None:
+    """Bytes for the state in this pod; None when they are not known."""
+    volumes = (document.get("spec") or {}).get("volumes") or []
+    sizes = [(volume.get("emptyDir") or {}).get("sizeLimit") for volume in volumes if volume.get("name") == "state"]
+    with contextlib.suppress(KeyError, ValueError):
+        size = next(filter(None, sizes), None) or _sidecar(document)["resources"]["limits"]["memory"]
+        return Quantity(str(size)).bytes
+    return None
+
+
+def _sidecar(document: Doc) -> Doc:
+    spec = document.get("spec") or {}
+    containers: list[Doc] = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+    return next((container for container in containers if container.get("name") == "sidecar"), {})
+
+
+def _not_ready(ready: Doc, main: _Container | None) -> tuple[float | None, float]:
     """(start of the time in which the kubelet reports the running main container not ready, or None; its start)"""
-    began = when(main[0].running.get("startedAt")) if main and main[0].running is not None else None
+    began = when(main.running.get("startedAt")) if main is not None and main.running is not None else None
     if began is None or ready.get("status") != "False" or not ready.get("reason"):
         return None, 0.0
     return max(began, when(ready.get("lastTransitionTime")) or 0.0), began
 
 
-def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
-    if status.get("phase") not in ("Failed", "Succeeded"):
+def _ended(document: Doc, status: Doc, main: _Container | None) -> Ended | None:
+    """The end of the main container. Injected containers never end, so the phase of their pod stays Running."""
+    never = (document.get("spec") or {}).get("restartPolicy") == "Never"
+    terminated = main.terminated if main is not None else None
+    if status.get("phase") not in ("Failed", "Succeeded") and not (never and terminated is not None):
         return None
-    at = when(metadata.get("creationTimestamp")) or 0.0
-    for container in main:
-        if container.terminated is not None and container.terminated.get("reason") != "ContainerStatusUnknown":
-            code = int(container.terminated.get("exitCode", 1))
-            message = str(container.terminated.get("message") or "").strip()
-            at = when(container.terminated.get("finishedAt")) or at
-            if not str(status.get("reason") or ""):
-                return Ended(code, str(container.terminated.get("reason") or ""), message, at)
+    at = when(document["metadata"].get("creationTimestamp")) or 0.0
+    if terminated is not None and terminated.get("reason") != "ContainerStatusUnknown":
+        code = int(terminated.get("exitCode", 1))
+        message = str(terminated.get("message") or "").strip()
+        at = when(terminated.get("finishedAt")) or at
+        if not str(status.get("reason") or ""):
+            return Ended(code, str(terminated.get("reason") or ""), message, at)
     return Ended(None, str(status.get("reason") or "PodEnded"), str(status.get("message") or ""), at)
 
 

@@ -1,4 +1,4 @@
-"""Placeholders: an idle pod finds a node for a driver that requests more than the present driver. Pure.
+"""Placeholders: an idle pod finds a node for a driver that requests more than the present driver, or leaves its node. Pure.
 
 A job has one driver, and it ends before the next driver starts. While no node has room for the next driver, the present
 driver stays.
@@ -30,9 +30,11 @@ def unneeded(view: JobView, here: Sequence[Pod]) -> Iterator[tuple[Pod, str]]:
     """Pods to delete, with reasons: unneeded placeholders, and pending pods that exclude a node which is open again."""
     driver, mine = view.seen.driver, view.revisions
     waited_for = ""
-    if view.stage is Stage.RUNS and view.lifecycle.end is None and mine is not None and not view.in_place.driver:
-        if driver is not None and driver.ended is None and driver.annotations.get(names.REVISION) != mine.driver:
-            waited_for = names.placeholder_pod(view.seen.name, mine.driver)
+    if view.stage is Stage.RUNS and view.lifecycle.end is None and mine is not None:
+        if driver is not None and driver.ended is None:
+            outdated = not view.in_place.driver and driver.annotations.get(names.REVISION) != mine.driver
+            if outdated or view.driver_leaves:
+                waited_for = names.placeholder_pod(view.seen.name, mine.driver)
     for pod in here:
         if pod.role == names.PLACEHOLDER_ROLE and pod.name != waited_for:
             yield pod, "no driver needs its place"

@@ -24,8 +24,8 @@ class Seen:
     pods: tuple[Pod, ...]
     nodes: Mapping[str, KubeNode] | None
     """None: the operator may not list nodes"""
-    budget: bool
-    """whether the PodDisruptionBudget exists"""
+    budget: int | None
+    """the number of pods that the PodDisruptionBudget protects; None: it does not exist"""
     status: Status | None
     submitted: Submitted | None
     now: float
@@ -35,6 +35,12 @@ class Seen:
     """the program that the spec wants; None: without a valid spec, or without its text"""
     heard_epoch: int | None = None
     """the last epoch that this operator has read from a driver of this run"""
+    rolled_out: tuple[str, str] = ("", "")
+    """reason and message of the roll to other defaults of the installation; empty: all pods have the present ones"""
+    definition: str | None = None
+    """what the definition of StreamJob in the cluster lacks, and what to do"""
+    newest_key: int = 1
+    """number of the key that a new run takes"""
 
     @property
     def uid(self) -> str:
@@ -64,11 +70,16 @@ class Seen:
 
     @property
     def memory(self) -> JobMemory:
-        """The operator's memory of the job. After a loss of the status, the pods have the number of the run."""
+        """The operator's memory of the job. After a loss of the status, the pods have the numbers of the run and its key."""
+        written = (self.job.get("status") or {}).get("memory")
+        known = isinstance(written, dict) and written.get("uid") == self.uid
+        key = max((pod.number(names.KEY, 1) for pod in self.pods), default=self.newest_key)
         with suppress(SpecRefused):
-            if (kept := JobMemory.of(self.job)) != JobMemory(uid=self.uid):
+            kept = JobMemory.of(self.job)
+            if kept != JobMemory(uid=self.uid, key=kept.key):
                 return kept
-        return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]))
+            key = kept.key if known else key
+        return JobMemory(uid=self.uid, run=max([1, *(pod.number(names.RUN) for pod in self.pods)]), key=key)
 
     @property
     def run(self) -> str:

@@ -13,6 +13,7 @@ from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.observed import Observed, Wanted, Worker
 from ferry_operator.job.quantities import Duration
 from ferry_operator.kube.api import names
+from ferry_operator.kube.observe import holds
 from ferry_operator.kube.observe.annotations import (
     invalid_annotations,
     requested_drains,
@@ -23,7 +24,15 @@ from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Pod, Problem
 from ferry_operator.kube.observe.in_place import InPlace, in_place_of
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, is_edited, lifecycle_of
-from ferry_operator.kube.observe.rolling import RollingReplacement, closed_nodes, plan_replacement, worker_pods
+from ferry_operator.kube.observe.members import WorkerNumbers, members_of
+from ferry_operator.kube.observe.rolling import (
+    SETTLED_SECONDS,
+    RollingReplacement,
+    closed_nodes,
+    no_node_is_open,
+    plan_replacement,
+    worker_pods,
+)
 from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.suspension import Stage, stage
 from ferry_operator.kube.observe.timers import AbsenceTimers
@@ -34,7 +43,7 @@ UNKNOWN_SECONDS = 60.0
 STALLED_SECONDS = 60.0
 """A longer epoch is a problem in the status."""
 
-REDIS_REFUSES = "RedisRefuses"
+REDIS_REFUSES, REDIS_WITHDRAWN = "RedisRefuses", "RedisWithdrawn"
 
 NEVER_SECONDS = 1e9
 """The age, for `decide`, of a worker with a problem: `decide` does not wait for this worker."""
@@ -66,15 +75,36 @@ class JobView:
     in_place: InPlace = field(default_factory=InPlace)
     closed: tuple[str, ...] = ()
     """nodes that new pods exclude, while other nodes are open"""
+    driver_leaves: bool = False
+    """whether the driver is to be evicted, or is on a node that takes no new pods, while other nodes are open"""
+    members: WorkerNumbers = field(default_factory=WorkerNumbers)
+    unprotected: bool = False
+    """whether the job has no budget, by its spec"""
+    same_pods_for: float = 0.0
+    """seconds for which the protected pods have been the same"""
     advice: autoscaling.ScalingAdvice | None = None
     """advice of the autoscaler; None: the job has no autoscaler"""
+
+    @property
+    def held(self) -> str | None:
+        """Why pods stay on nodes that they are to leave; None if they need not leave, or can."""
+        nodes = self.seen.nodes
+        cordoned = {node.name for node in (nodes or {}).values() if node.cordoned}
+        leaving = [pod for pod in self.seen.pods if pod.ended is None and (pod.evicted or pod.node in cordoned)]
+        if not leaving or self.unprotected or self.seen.deleting:
+            return None
+        if why := holds.reason(self.seen.paused, self.lifecycle.end == "Failed"):
+            kept = [pod.name for pod in leaving if pod.may_leave is None]
+            return holds.staying(kept, why) if kept else None
+        return holds.NO_NODE if nodes is not None and self.lifecycle.end is None and no_node_is_open(nodes) else None
 
     @property
     def ignored(self) -> Iterator[Problem]:
         """Problems of invalid annotations."""
         if self.effective.job is not None:
             spec = self.effective.job.spec
-            yield from invalid_annotations(self.seen.annotations, self.seen.name, spec.size, spec.state.virtual_nodes)
+            gaps, vnodes = self.members.gaps, spec.state.virtual_nodes
+            yield from invalid_annotations(self.seen.annotations, self.seen.name, spec.size, vnodes, gaps)
 
     @property
     def begins_with(self) -> str:
@@ -93,6 +123,12 @@ class JobView:
         now, before = effective.job.spec.pipeline, effective.last.spec.pipeline
         moved = program.text is None and (now.module, now.file) != (before.module, before.file)
         return SETTINGS if moved else JOURNAL
+
+    @property
+    def zones_are_unknown(self) -> bool:
+        """Whether copies may share a zone because the operator knows neither nodes nor zones."""
+        placed = [pod for pod in self.seen.workers if pod.node is not None]
+        return self.seen.nodes is None and bool(placed) and not any(pod.zone for pod in placed)
 
     @property
     def suspending(self) -> bool:
@@ -115,8 +151,15 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     if effective.job is None or revisions is None:
         return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     spec = effective.job.spec
-    running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
-    workers = worker_pods(spec.workers, running, revisions.worker, status, seen.now)
+    unprotected = spec.kubernetes.disruption_budget == "off"
+    running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen, unprotected)
+    driver_leaves = _leaves(driver, seen)
+    no_room = any(pod.role == names.PLACEHOLDER_ROLE and pod.unschedulable for pod in seen.pods)
+    stay = driver_leaves and lifecycle.running and not no_room
+    file = plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None
+    members = members_of(seen, effective.job, effective.last, status, file)
+    settling, gaps = timers.settling(seen), members.gaps
+    workers = worker_pods(spec.workers, running, revisions.worker, status, seen.now, settling, stay, gaps)
     in_place = in_place_of(effective.last, effective.job)
     drains = requested_drains(seen.annotations.get(names.DRAIN))
     rolling = plan_replacement(workers, seen.nodes, drains, in_place.worker)
@@ -134,9 +177,10 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         status=status,
         submitted=seen.submitted,
         drains=rolling.drains,
+        gaps=gaps,
         pins=requested_pins(seen.annotations.get(names.PINS), spec.state.virtual_nodes),
         at_window=requested_windows(seen.annotations.get(names.PINS)),
-        plan_file=plan_file.of_job(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
+        plan_file=file,
     )
     observed = timers.timed(observed, seen.now)
     stalled, cooling_down = timers.stalled(seen.status, seen.now), timers.cooling_down(seen)
@@ -157,8 +201,20 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         stage=at,
         in_place=in_place,
         closed=closed_nodes(seen.nodes, [pod.node for pod in seen.pods]),
+        driver_leaves=driver_leaves,
+        unprotected=unprotected,
+        members=members,
+        same_pods_for=timers.same_pods_for(seen),
         advice=timers.advice(seen, effective, observed) if at is Stage.RUNS else None,
     )
+
+
+def _leaves(driver: Pod | None, seen: Seen) -> bool:
+    """Whether the driver leaves its pod. It goes before the workers, which then move their state under the next driver."""
+    if driver is None or driver.ended is not None or no_node_is_open(seen.nodes):
+        return False
+    settled = driver.phase == "Running" and seen.now - driver.created >= SETTLED_SECONDS
+    return driver.evicted or (settled and driver.node in closed_nodes(seen.nodes))
 
 
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
@@ -175,12 +231,16 @@ def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Dur
     return hangs(seen.driver, fine, seen.now)
 
 
-def _stays(seen: Seen) -> Status | None:
-    """The driver's status without live instances whose pods terminate, or are still pending.
+def _stays(seen: Seen, unprotected: bool) -> Status | None:
+    """The driver's status without live instances whose pods terminate, are still pending, or may leave.
 
     Such instances must get no state: an eviction may delete a pending pod in spite of the budget.
     """
-    passing = {pod.worker for pod in seen.workers if pod.deleting is not None or pod.phase == "Pending"}
+    passing = {
+        pod.worker
+        for pod in seen.workers
+        if pod.deleting is not None or pod.phase == "Pending" or (pod.may_leave is not None and not unprotected)
+    }
     if seen.status is None or not passing:
         return seen.status
     return replace(seen.status, alive=[i for i in seen.status.alive if worker_of(InstanceId(i)) not in passing])
@@ -203,6 +263,7 @@ def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> Wor
         seconds=NEVER_SECONDS if running and pod.problems else seconds,
         node=failure_domain(pod, seen, replicas),
         capacity=pod.cpus,
+        state_bytes=pod.state_bytes,
     )
 
 
@@ -210,12 +271,16 @@ def failure_domain(pod: Pod, seen: Seen, replicas: int) -> str:
     """The failure domain of a pod, for the spread of copies: its zone if each copy can have its own zone, else its node."""
     if pod.node is None:
         return f"node of {pod.name}"
-    nodes = seen.nodes or {}
-    zones = [nodes[p.node].zone if p.node in nodes else None for p in seen.workers if p.node is not None]
-    own = nodes[pod.node].zone if pod.node in nodes else None
+    zones, own = [zone_of(p, seen) for p in seen.workers if p.node is not None], zone_of(pod, seen)
     if own is not None and None not in zones and len(set(zones)) > replicas:
         return own
     return pod.node
+
+
+def zone_of(pod: Pod, seen: Seen) -> str | None:
+    """The zone of a pod: of its node, if the operator may read nodes, else by its own label."""
+    node = (seen.nodes or {}).get(pod.node or "")
+    return node.zone if node is not None else pod.zone
 
 
 def _lost(pod: Pod, seen: Seen) -> str | None:

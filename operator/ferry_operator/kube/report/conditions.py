@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from ferry.contract.status import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
-from ferry_operator.job.status import AUTOSCALER_ACTIVE, DEPLOYING, ProgramReport
+from ferry_operator.job.status import AUTOSCALER_ACTIVE, DEFINITION_OLDER, DEPLOYING, ROLLED_OUT, ProgramReport
 from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.expiry import why_kept
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, never_began
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
 from ferry_operator.kube.report.program import program_problems, program_report
+from ferry_operator.kube.report.spec_in_force import spec_in_force
+from ferry_operator.kube.report.untimed import Truth, UntimedCondition
 from ferry_operator.kube.steps import BOOKKEEPING, Step, describe
-
-Truth = Literal["True", "False", "Unknown"]
 
 PROBLEMS_MAX = 3
 """Problems in one message; the message has the number of the others."""
@@ -29,22 +28,24 @@ STUCK_SECONDS = 45.0
 """A pod without containers this long after its creation waits for something, such as a volume."""
 
 
-@dataclass(frozen=True, slots=True)
-class UntimedCondition:
-    """A condition without its times."""
-
-    type: str
-    status: Truth
-    reason: str
-    message: str = ""
-
-
 def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]) -> list[UntimedCondition]:
     """All conditions, in order. `problems`: all problems."""
-    always = [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
+    always = [
+        _ready(view, problems),
+        _progressing(view, steps),
+        _handover(view),
+        _degraded(problems),
+        _in_sync(view),
+        spec_in_force(view),
+    ]
     program = program_report(view)
     deploys = [_deploying(program)] if program is not None else []
-    return [*always, *deploys, *([_autoscaler(view.advice)] if view.advice is not None else [])]
+    reason, message = view.seen.rolled_out
+    rolls = [UntimedCondition(ROLLED_OUT, "False", reason, message)] if reason else []
+    older = (
+        [UntimedCondition(DEFINITION_OLDER, "True", "FieldsMissing", text)] if (text := view.seen.definition) else []
+    )
+    return [*always, *deploys, *([_autoscaler(view.advice)] if view.advice is not None else []), *rolls, *older]
 
 
 def _deploying(program: ProgramReport) -> UntimedCondition:
@@ -84,6 +85,10 @@ def _problems(view: JobView) -> Iterable[Problem]:
         yield Problem(
             "CannotSuspend", f"no driver can take the last checkpoint, and the workers keep their state; {AGAIN}"
         )
+    if (kept := why_kept(view)) is not None:
+        yield kept
+    if view.held is not None:
+        yield Problem("Held", view.held)
     if view.rolling.stuck:
         yield Problem("NoRoom", "a worker has to leave its pod, and no other worker can take its state")
     status = view.seen.status
@@ -223,9 +228,10 @@ def _in_sync(view: JobView) -> UntimedCondition:
     copies = [sum(i in alive for i in in_sync) for in_sync, _ in status.groups]
     short = sum(count < 1 + wanted for count in copies)
     if not short:
-        return UntimedCondition(
-            "ReplicasInSync", "True", "InSync", f"{wanted} copies of every virtual node beside the leader"
-        )
+        text = f"{wanted} copies of every virtual node beside the leader"
+        if wanted and view.zones_are_unknown:
+            text += ", on other nodes; zones are not known (the chart's nodes.read), so copies may share a zone"
+        return UntimedCondition("ReplicasInSync", "True", "InSync", text)
     if workers <= wanted:
         text = f"{wanted} copies beside the leader need {wanted + 1} workers, there are {workers}"
         return UntimedCondition("ReplicasInSync", "False", "TooFewWorkers", text)
@@ -236,7 +242,8 @@ def _autoscaler(advice: ScalingAdvice) -> UntimedCondition:
     """The message has no measured numbers: they change all the time, and are in `status.autoscale`."""
     reason = advice.report.reason
     if reason == "Waiting":
-        return UntimedCondition(AUTOSCALER_ACTIVE, "False", reason, advice.report.message)
+        why = "Overruled" if advice.overruled else reason
+        return UntimedCondition(AUTOSCALER_ACTIVE, "False", why, advice.report.message)
     known: Truth = "False" if reason == "NotMeasured" else "True"
     return UntimedCondition(AUTOSCALER_ACTIVE, known, reason, f"{advice.target} workers x instances")
 

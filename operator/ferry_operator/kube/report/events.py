@@ -13,7 +13,14 @@ from typing import Literal, assert_never
 from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import CHANGES
 from ferry_operator.job.models import API_VERSION, KIND
-from ferry_operator.job.status import AUTOSCALER_ACTIVE, BalanceReport, ProgramReport, TransportStatus
+from ferry_operator.job.status import (
+    AUTOSCALER_ACTIVE,
+    DEFINITION_OLDER,
+    ROLLED_OUT,
+    BalanceReport,
+    ProgramReport,
+    TransportStatus,
+)
 from ferry_operator.kube import steps as s
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -66,10 +73,19 @@ def changes(report: StatusReport) -> Iterator[Notice]:
             case kind, _ if kind == AUTOSCALER_ACTIVE and now.autoscale is not None:
                 if condition.reason in CHANGES and now.autoscale.mode == "advise":
                     yield Notice("Normal", "RescaleAdvised", now.autoscale.message)
+                elif condition.reason == "Overruled":
+                    yield Notice("Warning", "AutoscalerOverruled", condition.message)
                 elif (words := USER_LIMITS.get(condition.reason)) is not None:
                     yield Notice(
                         "Warning", condition.reason, f"{words} {now.autoscale.max} workers; see status.autoscale"
                     )
+            case kind, _ if kind == ROLLED_OUT and condition.reason in ("Rolling", "Stopped"):
+                begins = condition.reason == "Rolling"
+                yield Notice(
+                    "Normal" if begins else "Warning", "RollBegun" if begins else "RollStopped", condition.message
+                )
+            case kind, "True" if kind == DEFINITION_OLDER:
+                yield Notice("Warning", DEFINITION_OLDER, condition.message)
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
     yield from _program_changes(now.program, before.program)
@@ -160,6 +176,8 @@ def step_notice(step: s.Step) -> Notice | None:
             return Notice("Warning", "PodLost", s.describe(step))
         case s.DeletePod():
             return Notice("Normal", "PodDeleted", s.describe(step))
+        case s.DeleteJob():
+            return Notice("Normal", "Expired", s.describe(step))
         case s.RefuseSpec(_, message):
             return Notice("Warning", "SpecRefused", message)
         case s.Rescale(_, message):
@@ -172,12 +190,16 @@ def step_notice(step: s.Step) -> Notice | None:
             d.LimitCopies()
             | s.TakeOwnership()
             | s.RecordGoodSpec()
-            | s.CreateBudget()
+            | s.WriteBudget()
+            | s.AllowEviction()
+            | s.NoteReversal()
+            | s.RecordMembers()
             | s.MarkWithoutSurge()
+            | s.RecordDefaults()
             | s.WriteSettings()
         ):
             return None
-        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.NoteProgram():
+        case s.RequestCheckpoint() | s.Suspend() | s.BeginRun() | s.NoteProgram() | s.LabelPod():
             return None
         case s.DeployProgram() | s.ReturnToProgram() | s.WithdrawProgram():
             return None  # The outcome is an event.

@@ -23,30 +23,25 @@ from ferry_operator.job.status import (
     ProgressReport,
 )
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.suspension import Stage, asked
 from ferry_operator.kube.observe.view import JobView
-from ferry_operator.kube.report.conditions import (
-    UntimedCondition,
-    all_problems,
-    conditions,
-    event_problems,
-    intended,
-    moving,
-)
+from ferry_operator.kube.report.conditions import all_problems, conditions, event_problems, intended, moving
 from ferry_operator.kube.report.program import program_report
 from ferry_operator.kube.report.transport import transport_status
+from ferry_operator.kube.report.untimed import UntimedCondition
 from ferry_operator.kube.steps import Step
 
 COUNTERS = ("epoch", "progress", "autoscale")
 """Fields that change with every observation."""
 
-COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 60.0
+COUNTERS_SECONDS, COUNTERS_SECONDS_MAX = 5.0, 180.0
 """Maximum age of counters while no other field changes: of few jobs, and of many."""
 
-WRITES_MAX = 10.0
+WRITES_MAX = 8.0
 """Maximum writes per second for counters, of all jobs together: each write costs the API server."""
 
 RESULTS = ("checkpoint", "balance")
@@ -102,6 +97,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         epoch=seen.epoch,
         progress=_progress(view, status) if status is not None else before.progress,
         last_handover=duration(took) if took is not None else before.last_handover,
+        last_handover_seconds=round(took, 1) if took is not None else before.last_handover_seconds,
         intended=(intended(steps) or "")[:MESSAGE_MAX] or None,
         generation=status.generation if status is not None else before.generation,
         token=token,
@@ -156,19 +152,23 @@ def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
         driver = view.seen.driver
         if view.seen.before.phase in ("Running", "Moving", "Degraded"):
             return "Degraded"
-        return "Starting" if driver is not None and driver.phase == "Running" else "Pending"
+        starts = driver is not None and driver.ended is None and driver.phase == "Running"
+        return "Starting" if starts else "Pending"
     if truth["Degraded"]:
         return "Degraded"
     return "Moving" if truth["Handover"] else "Running"
 
 
 def _progress(view: JobView, status: Status) -> ProgressReport:
-    seen = view.seen
+    seen, lag, state = view.seen, _lag(view, status), sum(size for _, size in status.load.vnodes)
     return ProgressReport(
-        lag=_lag(view, status),
-        state=_size(sum(size for _, size in status.load.vnodes)),
+        lag=None if lag is None else duration(lag),
+        lag_seconds=None if lag is None else round(lag, 1),
+        state=_size(state),
+        state_bytes=int(state),
         rows=seen.counted.progress.rows if seen.counted is not None else seen.before.progress.rows,
         replica_lag=_epochs(status.moves.replica_lag),
+        replica_lag_epochs=status.moves.replica_lag,
         epoch_mode=status.progress.epoch_mode[:REASON_MAX] or None,
     )
 
@@ -192,10 +192,16 @@ def _balance(view: JobView) -> BalanceReport | None:
     observed = view.observed
     if observed is None or observed.advice is None:
         return None
-    imbalance, ripe = f"{observed.advice.before:.2f}", observed.ripe
+    ratio, ripe = round(observed.advice.before, 2), observed.ripe
     if ripe is None:
-        return BalanceReport(imbalance=imbalance)
-    return BalanceReport(imbalance=imbalance, possible=f"{ripe.after:.2f}", advice=ripe.reason)
+        return BalanceReport(imbalance=f"{ratio:.2f}", imbalance_ratio=ratio)
+    return BalanceReport(
+        imbalance=f"{ratio:.2f}",
+        imbalance_ratio=ratio,
+        possible=f"{ripe.after:.2f}",
+        possible_ratio=round(ripe.after, 2),
+        advice=ripe.reason,
+    )
 
 
 def _workers(view: JobView) -> int:
@@ -216,10 +222,10 @@ def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, no
     return None if since is None else max(0.0, now - since)
 
 
-def _lag(view: JobView, status: Status) -> str | None:
-    """Distance of the watermark behind the clock."""
+def _lag(view: JobView, status: Status) -> float | None:
+    """Seconds of the watermark behind the clock."""
     watermark = status.progress.watermark
-    return duration(view.seen.now - watermark / 1000) if watermark is not None and ready(view) else None
+    return max(0.0, view.seen.now - watermark / 1000) if watermark is not None and ready(view) else None
 
 
 def duration(seconds: float) -> str:
@@ -242,3 +248,12 @@ def _size(count: float) -> str:
             return f"{count:.0f}{unit}"
         count /= 1024
     return f"{count:.0f}Ti"
+
+
+def replacing(before: Doc, now: Doc) -> Doc:
+    """The merge patch from one document to the other; it removes missing fields at every depth."""
+    gone: Doc = {key: None for key in before if key not in now}
+    kept = {
+        key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()
+    }
+    return {**gone, **kept}

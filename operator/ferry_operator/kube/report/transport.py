@@ -8,17 +8,19 @@ from __future__ import annotations
 from ferry.contract import rings
 from ferry.contract.status import Links
 from ferry_operator.job.models import Spec
+from ferry_operator.job.models_kubernetes import HUGE_PAGE
 from ferry_operator.job.status import REASON_MAX, TransportStatus
 
 
 def transport_status(links: Links, spec: Spec) -> TransportStatus | None:
     """The transport in the status; None before the first link of a job without RDMA."""
-    memory = pinned(spec)
+    memory = pinned(spec) or in_small_pages(spec) or not_huge(links)
     if not links.kind and not links.reason and memory is None:
         return None
     kind = links.kind or ("tcp" if links.reason else "none")
     return TransportStatus.model_validate(
-        {"kind": kind, "reason": links.reason[:REASON_MAX] or None, "memory": memory}, strict=False
+        {"kind": kind, "reason": links.reason[:REASON_MAX] or None, "memory": memory and memory[:REASON_MAX]},
+        strict=False,
     )
 
 
@@ -43,3 +45,26 @@ def pinned(spec: Spec) -> str | None:
         f"allow {links * each}"
     )
     return f"{text}. For the whole amount: {problem}" if problem else text
+
+
+def in_small_pages(spec: Spec) -> str | None:
+    """How many huge pages the rings of a worker need, when the sidecar requests fewer; else None."""
+    rdma, wanted = spec.transport.rdma, spec.kubernetes.sidecar.huge_pages.bytes
+    if rdma.mode == "off" or not wanted:
+        return None
+    links = (spec.workers + 1) * spec.instances_per_worker - 1
+    each = links * rings.link_bytes(rdma.slots, rdma.slot_bytes)
+    needed = spec.instances_per_worker * -(-each // HUGE_PAGE) * HUGE_PAGE
+    if needed <= wanted:
+        return None
+    return (
+        f"the rings of a worker need {needed} bytes of huge pages for {links} links of each instance, and the sidecar "
+        f"requests {wanted}: other rings are in small pages; set kubernetes.sidecar.hugePages to {needed >> 20}Mi"
+    )
+
+
+def not_huge(links: Links) -> str | None:
+    """Why rings of a running worker are in small pages; None: no worker reports that."""
+    if not links.small_pages:
+        return None
+    return f"rings of links are in small pages ({links.small_pages}): the nodes of the workers need free huge pages of 2 MiB"

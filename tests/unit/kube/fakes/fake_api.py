@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.names import FIELD_MANAGER, Doc
 from ferry_operator.kube.api.port import JOBS, NODES, PODS, ApiError, Kind
 from ferry_operator.kube.observe.facts import stamp
 
@@ -24,23 +24,56 @@ class FakeApi:
     def __init__(self, clock: Callable[[], float], namespace: str = "jobs") -> None:
         self.objects: dict[tuple[Kind, str], Doc] = {}
         self.calls: list[tuple[str, Kind, str]] = []
+        self.gone: dict[int, tuple[Kind, Doc]] = {}
+        """removed objects by the version of their removal"""
+        self.oldest = 0
+        """changes since an older version cannot be had"""
         self.before: Hook = nothing
         self.after: Hook = nothing
+        self.published: Doc = {}
+        """the OpenAPI document"""
         self._clock, self._namespace = clock, namespace
         self._numbers = itertools.count(1)
 
     # ---- the port
+    def within(self, namespace: str) -> FakeApi:
+        assert namespace == self._namespace
+        return self
+
     def get(self, kind: Kind, name: str) -> Doc:
         return self._call("get", kind, name, lambda: self._known(kind, name))
 
-    def find(self, kind: Kind, selector: str = "") -> list[Doc]:
+    def find(self, kind: Kind, selector: str = "", name: str = "") -> list[Doc]:
         wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
 
         def find() -> Any:
-            found = [doc for (one, _), doc in self.objects.items() if one == kind]
+            found = [doc for (one, its), doc in self.objects.items() if one == kind and name in ("", its)]
             return [d for d in found if wanted.items() <= (d["metadata"].get("labels") or {}).items()]
 
         return self._call("list", kind, "", find)
+
+    def each(self, kind: Kind, selector: str = "") -> Iterator[Doc]:
+        yield from self.find(kind, selector)
+
+    def listed(self, kind: Kind) -> tuple[list[Doc], str]:
+        return self.find(kind), self._last()
+
+    def changes(self, kind: Kind, version: str, seconds: int, name: str = "") -> Iterator[tuple[str, Doc]]:
+        """Objects that were stored since, and names that are gone; nothing is waited for."""
+        self._call("watch", kind, "", dict)
+        first = int(version or self.oldest)
+        if first < self.oldest:
+            raise ApiError(410, "Expired", "too old resource version")
+        alike = [d for (one, its), d in self.objects.items() if one == kind and name in ("", its)]
+        since = [d for d in alike if int(_version(d)) > first]
+        yield from (("MODIFIED", copied(d)) for d in sorted(since, key=lambda d: int(_version(d))))
+        gone = [(number, d) for number, (one, d) in self.gone.items() if one == kind and number > first]
+        for number, document in gone:
+            yield "DELETED", {"metadata": {**document["metadata"], "resourceVersion": str(number)}}
+        yield "BOOKMARK", {"metadata": {"resourceVersion": self._last()}}
+
+    def _last(self) -> str:
+        return str(max([0, *(int(_version(d)) for d in self.objects.values()), *self.gone]))
 
     def create(self, kind: Kind, document: Doc) -> Doc:
         name = document["metadata"]["name"]
@@ -79,6 +112,7 @@ class FakeApi:
                 new = {**new, "status": old.get("status")} if not subresource else {**old, "status": new["status"]}
                 if new.get("spec") != old.get("spec"):
                     new["metadata"] = {**new["metadata"], "generation": old["metadata"]["generation"] + 1}
+                    own(new, old, FIELD_MANAGER)
             return self._store(kind, new)
 
         return self._call(f"patch {subresource}".strip(), kind, name, patch)
@@ -116,10 +150,14 @@ class FakeApi:
 
         self._call("delete", kind, name, delete)
 
+    def schemas(self, kind: Kind) -> Doc:
+        return self._call("schemas", kind, "", lambda: self.published)
+
     # ---- the world around it
     def remove(self, kind: Kind, name: str) -> None:
         """An object goes, with all that it owns."""
         gone = self.objects.pop((kind, name))
+        self.gone[next(self._numbers)] = (kind, gone)
         for (other, child), document in list(self.objects.items()):
             owners = document["metadata"].get("ownerReferences") or []
             if any(one["uid"] == gone["metadata"]["uid"] for one in owners) and (other, child) in self.objects:
@@ -130,11 +168,14 @@ class FakeApi:
         old = self.objects[kind, name]
         self._store(kind, {**old, "status": {**(old.get("status") or {}), **status}})
 
-    def edit(self, kind: Kind, name: str, document: Doc) -> None:
+    def edit(self, kind: Kind, name: str, document: Doc, manager: str = "kubectl-edit") -> None:
         """What a user or a controller writes, past the hooks."""
-        new = merged(self.objects[kind, name], document)
-        if new.get("spec") != self.objects[kind, name].get("spec"):
+        old = self.objects[kind, name]
+        new = merged(old, document)
+        if new.get("spec") != old.get("spec"):
             new["metadata"]["generation"] += 1
+            if kind == JOBS:
+                own(new, old, manager)
         self._store(kind, new)
 
     def names(self, kind: Kind) -> list[str]:
@@ -173,6 +214,16 @@ class FakeApi:
         document["metadata"]["resourceVersion"] = str(next(self._numbers))
         self.objects[kind, name] = document
         return document
+
+
+def _version(document: Doc) -> str:
+    return str(document["metadata"].get("resourceVersion", 0))
+
+
+def own(new: Doc, old: Doc, manager: str) -> None:
+    """The writer of another number of workers owns the field, and nobody else does."""
+    if new["spec"].get("workers") != old["spec"].get("workers"):
+        new["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": {"f:spec": {"f:workers": {}}}}]
 
 
 def plain(document: Doc) -> Doc:

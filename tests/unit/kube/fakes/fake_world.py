@@ -21,6 +21,7 @@ from ferry.contract.status import (
     MovesStatus,
     ProgressStatus,
     ReportedProblem,
+    SparkStatus,
     Status,
 )
 from ferry.contract.work import WorkReport
@@ -41,6 +42,9 @@ from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
 
 RELEASE = Installation("jobs", "ferry:1", "redis://127.0.0.1:1/0", "key", "ferry-job")
+
+PROXY = "a-proxy"
+"""Container that a service mesh injects; in reports of a kubelet it is before the driver."""
 
 CAPACITY = 2
 """Worker pods that a node takes."""
@@ -115,13 +119,14 @@ class FakeDriver:
     def status(self) -> Status:
         looked = self.age >= self.world.looks_back
         epoch, began, rows = (self.world.epoch, self.began, 10) if looked else (-1, None, 0)
-        loads = [(self.world.rates.get(v, 1.0), 1.0) for v in range(len(self.groups))]
+        rates, sizes = self.world.rates, self.world.sizes
+        loads = [(rates.get(v, 1.0), sizes.get(v, 1.0)) for v in range(len(self.groups))]
         return Status(
             job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=epoch,
             version=(1, 1), groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(), journal_up=True, finished=False,
             problems=self.world.problems, notices=self.world.gives_up,
-            progress=ProgressStatus(began=began, rows=rows),
+            progress=ProgressStatus(began=began, rows=rows), spark=self.world.spark,
             load=LoadStatus(loads, rows_per_second=1.0, epoch_seconds=0.1, work=self.world.work),
             moves=MovesStatus(
                 given_up=len(self.world.gives_up), quiet_seconds=self.world.quiet, rolled_back=self.world.rolled_back,
@@ -190,6 +195,7 @@ class FakeLink:
 class World:
     def __init__(self, nodes: int = 3, capacity: int = CAPACITY) -> None:
         self.now = 1_000_000.0
+        self.release = RELEASE
         self.capacity = capacity
         self.api = FakeApi(lambda: self.now)
         self.driver: FakeDriver | None = None
@@ -213,10 +219,16 @@ class World:
         self.links = Links()
         self.rates: dict[int, float] = {}
         """records per second, of virtual nodes that have not one"""
+        self.sizes: dict[int, float] = {}
+        """bytes of virtual nodes that have not one"""
         self.quiet = 0.0
         """seconds for which no group has changed, as the driver tells"""
         self.fails_epochs = False
         """every epoch ends the driver"""
+        self.spark = SparkStatus()
+        """what drivers say of their executors"""
+        self.in_mesh = False
+        """every pod gets a proxy that never ends"""
         self.stands = False
         """an epoch is under way, and does not come to its end"""
         self.hangs = False
@@ -252,11 +264,11 @@ class World:
         self.token += 1
         self.store = Store()
         self.operator = Reconciler(
-            self.api, self.store, RELEASE, FakeLink(self), Metrics(), self.token, lambda: self.now  # type: ignore[arg-type]
+            self.api, self.store, self.release, FakeLink(self), Metrics(), self.token, lambda: self.now  # type: ignore[arg-type]
         )  # fmt: skip
 
     def look(self) -> None:
-        self.store.nodes = self.old_nodes or {
+        self.store.shared.known = self.old_nodes or {
             d["metadata"]["name"]: facts.node(d) for (k, _), d in self.api.objects.items() if k == NODES
         }
         for kind in (JOBS, PODS, BUDGETS):
@@ -331,7 +343,12 @@ class World:
             self.api.set_status(PODS, name, initContainerStatuses=[{"name": "sidecar", "ready": False, **waiting}])
             return
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.now)}
-        statuses = [{"name": container, "ready": True, "state": {"running": {"startedAt": stamp(self.now)}}}]
+        if self.in_mesh:
+            self.api.edit(PODS, name, {"spec": {"containers": [{"name": PROXY}, *pod["spec"]["containers"]]}})
+        statuses = [
+            {"name": one, "ready": True, "state": {"running": {"startedAt": stamp(self.now)}}}
+            for one in (*([PROXY] if self.in_mesh else []), container)
+        ]
         self.api.set_status(
             PODS, name, phase="Running", podIP="10.0.0.1", conditions=[ready], containerStatuses=statuses
         )
@@ -378,10 +395,12 @@ class World:
         name = names.driver_pod("nbq5")
         ended = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
         ended["finishedAt"] = stamp(self.now)
-        self.api.set_status(
-            PODS, name, phase="Failed" if code else "Succeeded", conditions=[],
-            containerStatuses=[{"name": "driver", "state": {"terminated": ended}}],
-        )  # fmt: skip
+        statuses = [{"name": "driver", "state": {"terminated": ended}}]
+        phase = "Failed" if code else "Succeeded"
+        if self.in_mesh:
+            phase = "Running"
+            statuses.insert(0, {"name": PROXY, "ready": True, "state": {"running": {"startedAt": stamp(self.now)}}})
+        self.api.set_status(PODS, name, phase=phase, conditions=[], containerStatuses=statuses)
 
     def node_falls_silent(self, node: str) -> None:
         self.silent.append(node)
