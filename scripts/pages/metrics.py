@@ -57,8 +57,11 @@ def page() -> str:
 
 
 def alerts() -> str:
-    """The alerts of the chart as a table."""
+    """The alerts of the chart as a table, with links to the runbook."""
     document = yaml.safe_load((ROOT / "charts" / "ferry" / "alerts.yaml").read_text("utf-8"))
     rules: list[dict[str, Any]] = [rule for group in document["groups"] for rule in group["rules"]]
-    rows = [f"| `{r['alert']}` | {r['labels']['severity']} | {r['annotations']['summary']} |" for r in rules]
+    rows = [
+        f"| [`{r['alert']}`](runbook.md#{r['alert'].lower()}) | {r['labels']['severity']} | {r['annotations']['summary']} |"
+        for r in rules
+    ]
     return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *rows])
