@@ -1,7 +1,9 @@
 """The cluster that tests run on: a lab of this machine (`tests/kube/lab`), or one that KUBECONFIG names.
 
-    FERRY_KUBE_EXISTING=1 KUBECONFIG=...   any cluster; tests that need a lab's nodes are skipped. Its nodes have the images of
-                                           `make images`, its default storage class gives volumes that many nodes can mount
+    FERRY_KUBE_EXISTING=1 KUBECONFIG=...   any cluster, by an administrator; tests that need a lab's nodes are skipped. Its nodes
+                                           have the images of `make images`, its default storage class gives volumes that many
+                                           nodes can mount. The quick start needs no volume, but a namespace `streams` that is
+                                           free; with IMAGES=REGISTRY/FOLDER its nodes pull the images from there
     FERRY_LAB=NAME                         the lab of this name if it is up, and it stays up
     neither                                a lab of the tests' own, which ends with them, however they end
 

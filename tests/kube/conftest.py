@@ -253,7 +253,7 @@ def controllers(control_plane: Kubectl, tmp_path_factory: pytest.TempPathFactory
     if not Path(program).exists():
         Lab.setup("nodes")
     log = (tmp_path_factory.getbasetemp() / "controller-manager.log").open("wb")
-    wanted = "garbage-collector-controller,namespace-controller,disruption-controller,serviceaccount-controller"
+    wanted = "garbage-collector-controller,namespace-controller,disruption-controller,serviceaccount-controller,clusterrole-aggregation-controller"
     command = [
         program, f"--kubeconfig={control_plane.kubeconfig}", f"--controllers={wanted}", "--leader-elect=false",
         "--bind-address=127.0.0.1", "--secure-port=0",

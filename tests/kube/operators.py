@@ -25,6 +25,8 @@ from tests.unit.charts import of_kind, render
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "a key for tests"
+LEASE = "ferry-operator"
+"""Name of the Lease, and of the Secret with the key."""
 METRICS_TOKEN = "a token for tests"
 
 EXPECTED = ("the Lease is lost", "the Lease was created again")
@@ -34,7 +36,7 @@ HASTY = """
 import sys
 from ferry_operator.kube import __main__, reconcile
 from ferry_operator.kube.process import leader
-leader.RESYNC_SECONDS = reconcile.EVENT_SECONDS = 1.0
+leader.RESYNC_SECONDS = leader.TICK_SECONDS = reconcile.EVENT_SECONDS = 1.0
 sys.exit(__main__.main(sys.argv[1:]))
 """
 """A program: the operator, but what it does every now and then comes every second."""
@@ -81,6 +83,10 @@ class Operators:
     calls: Path
     """where every call is noted"""
     running: list[Operator] = field(default_factory=list)
+    arguments: tuple[str, ...] = ()
+    """further arguments of the processes"""
+    variables: dict[str, str] = field(default_factory=dict)
+    """further variables of their environment"""
 
     @contextmanager
     def job(self, hasty: bool = False, **spec: Any) -> Iterator[Running]:
@@ -97,19 +103,22 @@ class Operators:
             kubelets.close()
             driver.close()
 
-    def start(self, hasty: bool = False) -> Operator:
-        """One more operator; a hasty one lists everything, and repeats an event, after a second already."""
+    def start(self, hasty: bool = False, root: Path = ROOT, program: str = HASTY, **more: str) -> Operator:
+        """One more operator; a hasty one lists everything, and repeats an event, after a second already.
+
+        `root`: sources of another release; `program`: of a hasty one; `more`: environment.
+        """
         number = len(self.running)
         port = free_port()
         log = self.directory / f"operator-{number}.log"
         environment = {
             **os.environ,
             "KUBECONFIG": str(self.kubeconfig),
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "operator")]),
-            "FERRY_IMAGE": "ferry:1", "FERRY_REDIS_URL": "redis://127.0.0.1:1/0", "FERRY_KEY": KEY, "POD_NAME": f"operator-{number}",
-            "FERRY_RECORD_CALLS": str(self.calls), "FERRY_METRICS_TOKEN": METRICS_TOKEN,
+            "PYTHONPATH": os.pathsep.join([str(root / "runtime"), str(root / "operator")]),
+            "FERRY_IMAGE": "ferry:1", "FERRY_REDIS_URL": "redis://127.0.0.1:1/0", "FERRY_KEY_SECRET": LEASE, "POD_NAME": f"operator-{number}",
+            "FERRY_RECORD_CALLS": str(self.calls), "FERRY_METRICS_TOKEN": METRICS_TOKEN, **self.variables, **more,
         }  # fmt: skip
-        begin = ["-c", HASTY] if hasty else ["-m", "ferry_operator.kube"]
+        begin = ["-c", program] if hasty else ["-m", "ferry_operator.kube"]
         command = [
             sys.executable,
             *begin,
@@ -117,6 +126,7 @@ class Operators:
             str(self.kubectl.namespace),
             "--port",
             str(port),
+            *self.arguments,
         ]
         process = subprocess.Popen(command, env=environment, stderr=log.open("wb"), stdout=subprocess.DEVNULL)
         self.running.append(Operator(process, log, port))
@@ -151,24 +161,33 @@ def free_port() -> int:
 
 
 @cache
-def role() -> Document:
-    """The Role of the operator, as the chart has it."""
-    (found,) = of_kind(render(), "Role", "-operator")
-    return found
+def roles() -> tuple[Document, ...]:
+    """The Roles of the operator, as the chart has them: for jobs, and for the objects of the release."""
+    documents = render(release="ferry")
+    return (*of_kind(documents, "Role", "-operator"), *of_kind(documents, "Role", "-own"))
 
 
-def restricted(kubectl: Kubectl, directory: Path) -> Path:
-    """A kubeconfig with the rights that the chart gives to the operator, in the test's namespace."""
-    account = {"kind": "ServiceAccount", "name": "operator", "namespace": str(kubectl.namespace)}
+def bound(role: Document, account: Document) -> tuple[Document, Document]:
+    """A Role under its own name, and its RoleBinding to a service account."""
+    name = role["metadata"]["name"]
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": "operator"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
         "subjects": [account],
     }
+    return {**role, "metadata": {"name": name}}, binding
+
+
+def restricted(kubectl: Kubectl, directory: Path) -> Path:
+    """A kubeconfig with the rights that the chart gives to the operator, in the test's namespace; and the key."""
+    account = {"kind": "ServiceAccount", "name": "operator", "namespace": str(kubectl.namespace)}
     user = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "operator"}}
-    kubectl.create(user, {**role(), "metadata": {"name": "operator"}}, binding)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": LEASE}, "stringData": {"key": KEY}}
+    kubectl.create(user, secret)
+    for role in roles():
+        kubectl.create(*bound(role, account))
     token = kubectl.run("create", "token", "operator", "--duration=1h").strip()
     config = yaml.safe_load(kubectl.kubeconfig.read_text())
     for user in config["users"]:

@@ -29,6 +29,9 @@ PORT = 9090
 READY_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
 
+SCRAPERS = "networkPolicies.scrapers[0].ipBlock.cidr=10.250.0.0/24"
+"""Value of the chart that lets the nodes of a lab scrape: this Prometheus is no pod."""
+
 PROXY = "socat -lf {socket}.log UNIX-LISTEN:{socket},fork,unlink-early TCP:127.0.0.1:{port} &"
 
 
@@ -184,9 +187,13 @@ def configuration(kubectl: Kubectl, monitors: Sequence[Document], rules: Path, d
     }
 
 
+INTERVALS = {"__interval": "1s", "__rate_interval": "1m"}
+"""What Grafana makes of its own variables: the step of a query, and four times its default scrape interval."""
+
+
 def filled(query: str, **variables: str) -> str:
     """A query of a dashboard with its variables replaced; those that are not given match everything."""
-    return re.sub(r"\$(\w+)", lambda found: variables.get(found[1], ".*"), query)
+    return re.sub(r"\$(\w+)", lambda found: (INTERVALS | variables).get(found[1], ".*"), query)
 
 
 def _scrape(monitor: Document, kubectl: Kubectl, directory: Path) -> Document:

@@ -29,7 +29,8 @@ ROUND_SECONDS = 0.05
 class Driver:
     """The coordinator of one job: where virtual nodes are, and where they should be."""
 
-    def __init__(self, address: str, secret: str) -> None:
+    def __init__(self, address: str, secret: str, serves: bool = True) -> None:
+        """`serves`: it has a server of its own."""
         self.groups = [["0.0", "1.0"] for _ in range(VNODES)]
         self.alive: list[str] = []
         self.generation = 0
@@ -59,49 +60,30 @@ class Driver:
         self.lock = threading.Lock()
         self.manner: Callable[[Callable[[bytes], object]], None] | None = None
         """how it answers questions when that is not as it should be; it is given what writes"""
+        self.authorization = f"Bearer {derived(secret, 'control')}"
+        if serves:
+            self.serve(address, secret)
+
+    def serve(self, address: str, secret: str) -> None:
         driver = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                with driver.lock:
-                    document = driver.status() if self.path == "/status" else driver.desired
                 if driver.manner is not None:
                     self.close_connection = True
                     return driver.manner(self.wfile.write)
-                self.answer(200 if document is not None else 404, document)
+                self.answer()
 
             def do_PUT(self) -> None:
-                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with driver.lock:
-                    if self.path == "/program":
-                        return self.answer(202, {"number": driver.deploy(document)})
-                    if document["token"] < driver.token:
-                        driver.refused += 1
-                        return self.answer(409, {})
-                    driver.token = document["token"]
-                    if driver.desired is None or document["number"] > driver.desired["number"]:
-                        driver.desired = document
-                        driver.tokens.append(document["token"])
-                    self.answer(200, {})
+                self.answer()
 
-            def do_POST(self) -> None:
-                document = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-                with driver.lock:
-                    if self.path == "/checkpoint":
-                        driver.take_checkpoint(document["name"])
-                        return self.answer(202, {"number": driver.checkpoint["number"]} if driver.checkpoint else {})
-                    if self.path == "/rollback":
-                        driver.rollbacks.append(document)
-                        driver.ended(False)
-                        return self.answer(202, {"number": driver.programs[0]["number"]})
-                    driver.suspends += self.path == "/suspend"
-                    self.answer(202, {})
+            do_POST = do_PUT
 
-            def answer(self, code: int, document: Document | None) -> None:
-                if not driver.serving or self.headers["Authorization"] != f"Bearer {derived(secret, 'control')}":
-                    code, document = 401, {}
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                code, document = driver.answer(self.command, self.path, body, self.headers["Authorization"])
                 body = json.dumps(document).encode()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(body)))
@@ -115,6 +97,38 @@ class Driver:
         self.server.daemon_threads = True
         self.server.socket = server_context(issue(secret)).wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def answer(self, method: str, path: str, body: bytes, authorization: str) -> tuple[int, Document | None]:
+        """The answer to a request; without the right words it is 401."""
+        document = json.loads(body or b"{}")
+        with self.lock:
+            code, answer = self._answer(method, path, document)
+        return (code, answer) if self.serving and authorization == self.authorization else (401, {})
+
+    def _answer(self, method: str, path: str, document: Document) -> tuple[int, Document | None]:
+        if method == "GET":
+            found = self.status() if path == "/status" else self.desired
+            return 200 if found is not None else 404, found
+        if path == "/program":
+            return 202, {"number": self.deploy(document)}
+        if path == "/checkpoint":
+            self.take_checkpoint(document["name"])
+            return 202, {"number": self.checkpoint["number"]} if self.checkpoint else {}
+        if path == "/rollback":
+            self.rollbacks.append(document)
+            self.ended(False)
+            return 202, {"number": self.programs[0]["number"]}
+        if method == "POST":
+            self.suspends += path == "/suspend"
+            return 202, {}
+        if document["token"] < self.token:
+            self.refused += 1
+            return 409, {}
+        self.token = document["token"]
+        if self.desired is None or document["number"] > self.desired["number"]:
+            self.desired = document
+            self.tokens.append(document["token"])
+        return 200, {}
 
     def status(self) -> Document:
         wanted = self.desired["placements"] if self.desired else []
@@ -216,6 +230,8 @@ class Kubelets:
         """uids of the driver's pods"""
         self.over = False
         """the job has ended: state may go"""
+        self.in_mesh = False
+        """every pod has a proxy, first in reports, that never ends"""
         self.has_room: Callable[[Document], bool] = lambda pod: True
         """whether a node takes a pod"""
         self._api = KubeApi(namespace, lambda verb, resource, code: None)
@@ -290,7 +306,10 @@ class Kubelets:
             self._api.patch(PODS, name, {"status": {"conditions": [no]}}, "status")
 
     def _report(self, name: str, phase: str, state: Document, ready: str) -> None:
-        container = "driver" if name.endswith("-driver") else "executor"
+        own = ("driver" if name.endswith("-driver") else "executor", ready == "True", state)
+        reported = [own]
+        if self.in_mesh:
+            phase, reported = "Running", [("a-proxy", True, {"running": {}}), own]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         status = {
             "phase": phase,
@@ -298,14 +317,8 @@ class Kubelets:
             "podIPs": [{"ip": self.address}],
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now}],
             "containerStatuses": [
-                {
-                    "name": container,
-                    "ready": ready == "True",
-                    "restartCount": 0,
-                    "image": "x",
-                    "imageID": "x",
-                    "state": state,
-                }
+                {"name": one, "ready": is_ready, "restartCount": 0, "image": "x", "imageID": "x", "state": its}
+                for one, is_ready, its in reported
             ],
         }
         self._api.patch(PODS, name, {"status": status}, "status")

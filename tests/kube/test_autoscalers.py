@@ -68,18 +68,22 @@ def metrics(ferry: Installation) -> Iterator[str]:
     """A pod behind the API server that says how many records are offered; its name. The load is in its file /tmp/load."""
     kubectl = ferry.kubectl
     container = {"name": "metrics", "image": "localhost/ferry/runtime:dev", "command": ["python3", "-c", SCRIPT]}
+    labels = {"app": SERVER}
     kubectl.apply(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": SERVER}, "spec": {"containers": [container]}}
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": SERVER, "labels": labels},
+            "spec": {"containers": [container]},
+        }
     )
     kubectl.run("wait", "--for=condition=Ready", f"pod/{SERVER}", "--timeout=120s", timeout=150)
-    address = kubectl.get("pod", SERVER)["status"]["podIP"]
     kubectl.apply(
         {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": SERVER},
-            # The control plane of a lab knows the addresses of pods, not of services.
-            "spec": {"type": "ExternalName", "externalName": address, "ports": [{"port": PORT}]},
+            "spec": {"selector": labels, "ports": [{"port": PORT}]},
         },
         {
             "apiVersion": "apiregistration.k8s.io/v1",

@@ -16,7 +16,7 @@ import yaml
 from tests.kube.clusters import Cluster, Lab
 from tests.kube.installation import CHART, MOUNT, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
-from tests.kube.prometheus import Prometheus, Series, filled, token
+from tests.kube.prometheus import SCRAPERS, Prometheus, Series, filled, token
 from tests.unit.charts import alerts, dashboards, queries
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
@@ -27,10 +27,11 @@ NOTHING: dict[str, str] = {
     "jobs / Late and malformed records / A": "the input is in order",
     "jobs / Late and malformed records / B": "every record is well-formed",
     "jobs / Busy tasks and instances / B": "the estimate needs some seconds without a move",
+    "jobs / Every deploy / A": "the first program begins with epoch 0, which is no other number than zero",
     "state / Instances / B": "no instance dies without its pod",
     "state / Durable checkpoint: late / A": "none is late",
     "operator / Waiting jobs / A": "one job seldom waits",
-    "operator / Oldest in the queue / A": "one job seldom waits",
+    "operator / Oldest in the queue, and watches / A": "one job seldom waits",
     "operator / API requests refused or failed / A": "few requests fail, and they may come before the first scrape",
     "operator / Failed reconciliations / A": "no reconciliation has to fail",
     "FerryJobFallsBehind": "the times of generated input are not today's",
@@ -66,7 +67,7 @@ def lab(cluster: Cluster) -> Lab:
 @pytest.fixture(scope="module")
 def ferry(cluster: Cluster) -> Iterator[Installation]:
     """The chart, installed in a namespace of its own, with a volume that all nodes share."""
-    with installed_ferry(cluster.kubectl) as made:
+    with installed_ferry(cluster.kubectl, SCRAPERS) as made:
         yield made
 
 
@@ -148,6 +149,14 @@ def test_every_panel_has_something_to_show(story: Story) -> None:
     assert {name.split(" / ")[0] for name in asked} == set(dashboards())
     dark = {name: query for name, query in asked.items() if not any(n for s in story.seen(query) for n in s.numbers)}
     assert not dark.keys() - NOTHING.keys(), {name: dark[name] for name in dark.keys() - NOTHING.keys()}
+
+
+def test_every_deploy_and_every_handover_is_a_row(story: Story) -> None:
+    """The job has one program, and its handovers are counted once."""
+    (deploy,) = story.seen(queries()["jobs / Every deploy / A"])
+    assert deploy.labels["program"] == "1" and len(deploy.points) == 1
+    rows = sum(len(series.points) for series in story.seen(queries()["handovers / Every handover / A"]))
+    assert rows == story.prometheus.number("ferry_handover_pause_seconds_count")
 
 
 def test_every_alert_has_something_to_watch(story: Story) -> None:

@@ -34,11 +34,16 @@ EVIL: Document = {
         "serviceAccount": "ferry-operator",
         "envFrom": ["ferry-operator", "a-run"],
         "user": 999,
+        "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "ferry-operator", "key": "key"}}}],
+        "driverPodTemplate": {"spec": {"priorityClassName": "system-node-critical"}},
+        "workerPodTemplate": {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "a-run"}}]}},
         "volumes": [{"name": "etc", "mountPath": "/host", "hostPath": "/etc"}],
         "stateVolume": {"medium": "hostPath", "path": "/var/lib/kubelet"},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [EVERYWHERE]}},
     },
 }
+
+SHAPED = ("env.KEY", "driverPodTemplate.spec.priorityClassName", "workerPodTemplate.spec.volumes.v.secret")
 
 RIGHTS: Document = {
     "apiGroups": ["ferry.dev"],
@@ -112,12 +117,28 @@ def test_a_tenant_gets_nothing_but_jobs(kept: Running, tenant: Tenant) -> None:
     for name, said in (("spec", "belongs to Ferry"), ("notes", "spec.pipeline.args")):
         wait_until(lambda name=name, said=said: said in degraded(kubectl, name), f"refusal of {name}", 30)
     said = degraded(kubectl, "spec")
-    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path", "affinity"):
+    for field in ("network", "serviceAccount", "user", "volumes.etc.hostPath", "stateVolume.path", "affinity", *SHAPED):
         assert f"spec.kubernetes.{field}" in said, said
     for field in ("resource", "networks"):
         assert f"spec.transport.rdma.{field}" in said, said
     assert kept.pods() == before and kept.settled(2)
     assert kept.status()["memory"]["run"] == 1 and kubectl.find("secret", "spec-run") is None
+
+
+def test_a_template_with_another_field_is_refused_and_the_job_goes_on(kept: Running, tenant: Tenant) -> None:
+    before = kept.pods()
+    for field in ("hostPID", "hostUsers", "serviceAccountName"):
+        template = {"spec": {field: "operator" if field.startswith("service") else True}}
+        tenant.run(
+            "patch", "sj/a", "--type=merge", "-p", json.dumps({"spec": {"kubernetes": {"driverPodTemplate": template}}})
+        )
+        said = f"driverPodTemplate: spec.{field}: a template may not set it"
+        wait_until(lambda said=said: said in degraded(kept.kubectl, "a"), field, 20)
+        tenant.run(
+            "patch", "sj/a", "--type=json", "-p", '[{"op": "remove", "path": "/spec/kubernetes/driverPodTemplate"}]'
+        )
+    kept.wait_settled(2)
+    assert kept.pods() == before and len(kept.kubelets.lives) == 1
 
 
 def test_annotations_that_make_no_sense_are_said(kept: Running, tenant: Tenant) -> None:
@@ -209,7 +230,9 @@ def test_an_export_that_is_applied_again_or_under_another_name_changes_nothing(
             tenant.apply({**export, "metadata": {"name": name, "annotations": annotations}})
     wait_until(lambda: "memory" in (kubectl.get("sj", "b").get("status") or {}), "memory of the copy", 30)
     copy = kubectl.get("sj", "b")
-    assert copy["status"]["memory"] == {"uid": copy["metadata"]["uid"], "run": 1, "over": False}
+    memory = copy["status"]["memory"]
+    assert memory.pop("defaults", None) in (None, {"image": "ferry:1"}) and memory.pop("key") == 1
+    assert memory == {"uid": copy["metadata"]["uid"], "run": 1, "over": False}
     tenant.run("delete", "sj", "b")
     if stage in ("suspending", "ended", "suspended"):
         wait_until(lambda: kept.status()["phase"] == "Suspended", "suspended job", 60)

@@ -7,7 +7,7 @@ kctl() { kubectl --kubeconfig "$ADMIN_KUBECONFIG" "$@"; }
 api_up() {
     setup api
     begin_lab
-    keep CP_NETNS CP_ADDR API_PORT
+    keep CP_NETNS CP_ADDR API_PORT SECURE_PORT
     start_api
     guard_owner
     say "API server ready after $SECONDS s; export KUBECONFIG=$ADMIN_KUBECONFIG"
@@ -19,7 +19,9 @@ begin_lab() {
     [[ ! -d $RUN ]] || lab_down
     sweep_orphans
     mkdir -p "$RUN"
+    echo "$KUBE_VERSION" >"$RUN/version"
     [[ -n $API_PORT ]] || API_PORT=$(free_ports)
+    [[ -n $SECURE_PORT ]] || SECURE_PORT=$API_PORT
 }
 
 # keep NAME...: these settings hold for every later command of this lab.
@@ -31,7 +33,7 @@ start_api() {
     start_apiserver
     if [[ -n $CP_NETNS ]]; then
         # The host's loopback leads to it over a Unix socket, so that no interface of the host takes part.
-        start forward-in "$CP_NETNS" socat "UNIX-LISTEN:$RUN/api.sock,fork,unlink-early" "TCP:127.0.0.1:$API_PORT"
+        start forward-in "$CP_NETNS" socat "UNIX-LISTEN:$RUN/api.sock,fork,unlink-early" "TCP:127.0.0.1:$SECURE_PORT"
         start forward-out "" socat "TCP-LISTEN:$API_PORT,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:$RUN/api.sock"
     fi
     wait_for 120 "the API server" kctl get --raw /readyz
@@ -64,11 +66,15 @@ start_apiserver() {
     [[ -z $CP_NETNS ]] || bind=0.0.0.0
     local arguments=(
         --etcd-servers="http://127.0.0.1:$((API_PORT + 1))"
-        --bind-address="$bind" --advertise-address="$CP_ADDR" --secure-port="$API_PORT"
+        --bind-address="$bind" --advertise-address="$CP_ADDR" --secure-port="$SECURE_PORT"
         --service-cluster-ip-range="$SVC_CIDR"
+        # Webhooks are reached at the addresses of their pods: no kube-proxy runs beside the control plane.
+        --enable-aggregator-routing=true
         --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key"
         --client-ca-file="$PKI/ca.crt"
-        --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction
+        --authorization-mode=Node,RBAC
+        # As on OpenShift: an object that blocks the deletion of its owner needs the right to the finalizers of the owner.
+        --enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement
         --anonymous-auth=false
         --service-account-issuer=https://kubernetes.default.svc
         --service-account-key-file="$PKI/sa.pub" --service-account-signing-key-file="$PKI/sa.key"
@@ -87,7 +93,7 @@ start_apiserver() {
 }
 
 start_controllers() {
-    local name server=https://127.0.0.1:$API_PORT
+    local name server=https://127.0.0.1:$SECURE_PORT
     for name in controller-manager scheduler; do
         make_certificate $name "/CN=system:kube-$name"
         make_kubeconfig $name "$RUN/$name.kubeconfig" "$server"
@@ -104,7 +110,7 @@ start_controllers() {
 # Names of services, and of nodes; everything else does not exist. A process beside the control plane, not a pod.
 start_dns() {
     make_certificate dns /O=system:masters/CN=dns
-    make_kubeconfig dns "$RUN/dns.kubeconfig" "https://127.0.0.1:$API_PORT"
+    make_kubeconfig dns "$RUN/dns.kubeconfig" "https://127.0.0.1:$SECURE_PORT"
     cat >"$RUN/Corefile" <<CORE
 . {
     bind $CP_ADDR

@@ -2,20 +2,23 @@
 # What the lab needs before it can start: Debian packages, Go, binaries compiled from Go modules. Each step is skipped
 # when it is done, and says beforehand how long it may take.
 
-COMMANDS=(containerd ctr runc conntrack nft iptables ip socat busybox curl nsenter unshare)
-PACKAGES=(containerd runc containernetworking-plugins conntrack nftables iptables iproute2 socat busybox-static curl
+COMMANDS=(containerd ctr runc conntrack nft iptables ipset ip socat busybox curl nsenter unshare)
+PACKAGES=(containerd runc containernetworking-plugins conntrack nftables iptables ipset iproute2 socat busybox-static curl
     openssl util-linux)
 KUBE_COMMANDS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 
 STEPS=()
+VERBS=$HERE/../../../images/verbs
 
 setup() {
     local step
     case $1 in
         api) STEPS=(openssl go kubernetes etcd) ;;
-        nodes) STEPS=(packages prometheus go kubernetes etcd dns images) ;;
+        nodes) STEPS=(packages prometheus go kubernetes etcd dns policies verbs images) ;;
+        machine) STEPS=(machine) ;;
         s3) STEPS=(go s3) ;;
-        *) die "usage: lab setup [api|nodes|s3]" ;;
+        krew) STEPS=(go krew) ;;
+        *) die "usage: lab setup [api|nodes|machine|s3|krew]" ;;
     esac
     mkdir -p "$BIN"
     is_missing || return 0 # Another setup may be under way for ten minutes, for other parts.
@@ -26,7 +29,7 @@ setup() {
         for step in "${STEPS[@]}"; do
             printf 'lab: %-11s %s\n' "$step" "$(if "have_$step"; then echo there; else echo "to be done, $("takes_$step")"; fi)" >&2
         done
-        for step in "${STEPS[@]}"; do "have_$step" || "get_$step"; done
+        for step in "${STEPS[@]}"; do "have_$step" || borrow "$step" || "get_$step"; done
         say "ready after $SECONDS s"
     fi
     exec 8>&-
@@ -35,6 +38,23 @@ setup() {
 is_missing() {
     local step
     for step in "${STEPS[@]}"; do "have_$step" || return 0; done
+    return 1
+}
+
+# What each step leaves below BUILT, where this does not depend on the version of Kubernetes.
+declare -A LEFT=([prometheus]=bin/prometheus [etcd]=bin/etcd [dns]=bin/coredns [policies]=bin/kube-router [verbs]=bin/verbs
+    [s3]=bin/versitygw [krew]=bin/kubectl-krew [images]="images/pause.tar images/busybox.tar")
+
+# borrow STEP: copies what the lab has compiled for another version of Kubernetes.
+borrow() {
+    local other file
+    [[ -n ${LEFT[$1]:-} ]] || return 1
+    for other in "$CACHE"/v*/; do
+        (BIN=${other}bin && "have_$1") || continue
+        for file in ${LEFT[$1]}; do install -D "$other$file" "$BUILT/$file" || return 1; done
+        [[ ! -f ${other}bin/.$1 ]] || cp "${other}bin/.$1" "$BIN/.$1"
+        return
+    done
     return 1
 }
 
@@ -98,7 +118,7 @@ go_version() { (cd / && "$1" env GOVERSION 2>/dev/null | sed 's/^go//'); }
 have_go() {
     local step
     for step in "${STEPS[@]}"; do
-        case $step in packages | prometheus | openssl | go) ;; *) "have_$step" || { find_go; return; } ;; esac
+        case $step in packages | prometheus | openssl | machine | go) ;; *) "have_$step" || { find_go; return; } ;; esac
     done
 }
 
@@ -138,26 +158,31 @@ get_go() {
 takes_kubernetes() { echo "3 to 6 min, 4 GB of caches"; }
 takes_etcd() { echo "30 s"; }
 takes_dns() { echo "2 min"; }
+takes_policies() { echo "2 min"; }
+takes_verbs() { echo "30 s"; }
 takes_s3() { echo "3 min"; }
+takes_krew() { echo "1 min"; }
 
 have_kubernetes() { built kubernetes "$KUBE_VERSION"; }
 have_etcd() { built etcd "$ETCD_VERSION"; }
 have_dns() { built dns "$DNS_VERSION $(cksum <"$HERE/go/dns/main.go")"; }
+have_policies() { built policies "$POLICIES_VERSION"; }
+have_verbs() { built verbs "$(cat "$VERBS"/main.go "$VERBS"/go.sum | cksum)"; }
+have_krew() { built krew "$KREW_VERSION"; }
 have_s3() { built s3 "$S3_VERSION"; }
 
 built() { [[ -f $BIN/.$1 && $(<"$BIN/.$1") == "$2" ]]; }
 
 get_kubernetes() {
-    local module=$BUILT/modules/kubernetes minor flags="-s -w" package
+    local module=$BUILT/modules/kubernetes flags="-s -w" package
     write_module "$module"
     # Without a version, binaries call themselves v0.0.0 and checks of versions go astray.
-    minor=${KUBE_VERSION#v1.} minor=${minor%%.*}
     for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-        flags+=" -X $package.gitVersion=$KUBE_VERSION -X $package.gitMajor=1 -X $package.gitMinor=$minor"
+        flags+=" -X $package.gitVersion=$KUBE_VERSION -X $package.gitMajor=1 -X $package.gitMinor=$KUBE_MINOR"
         flags+=" -X $package.gitTreeState=clean -X $package.gitCommit=lab -X $package.buildDate=1970-01-01T00:00:00Z"
     done
-    # One build for all of them: they share most packages.
-    compile kubernetes 2700 "$BIN/" -ldflags "$flags" "${KUBE_COMMANDS[@]/#/k8s.io/kubernetes/cmd/}"
+    # One build for all of them: they share most packages. Until 1.30 their tag leaves out the clients of five clouds.
+    compile kubernetes 2700 "$BIN/" -tags providerless -ldflags "$flags" "${KUBE_COMMANDS[@]/#/k8s.io/kubernetes/cmd/}"
     echo "$KUBE_VERSION" >"$BIN/.kubernetes"
 }
 
@@ -189,12 +214,29 @@ get_etcd() {
 }
 
 get_dns() {
-    local module=$BUILT/modules/dns client=v0.${KUBE_VERSION#v1.}
+    local module=$BUILT/modules/dns client=v0.${CLIENT_VERSION#v1.}
     fresh_module "$module" "github.com/coredns/coredns@$DNS_VERSION" "k8s.io/client-go@$client" "k8s.io/api@$client" \
         "k8s.io/apimachinery@$client"
     cp "$HERE/go/dns/main.go" "$module/"
     compile dns 750 "$BIN/coredns" -ldflags "-s -w" .
     echo "$DNS_VERSION $(cksum <"$HERE/go/dns/main.go")" >"$BIN/.dns"
+}
+
+# kube-router keeps network policies by iptables and ipset: the bridge plugin ignores them.
+get_policies() {
+    local module=$BUILT/modules/policies
+    fresh_module "$module" "github.com/cloudnativelabs/kube-router/v2@$POLICIES_VERSION"
+    compile policies 1200 "$BIN/kube-router" -ldflags "-s -w" github.com/cloudnativelabs/kube-router/v2/cmd/kube-router
+    echo "$POLICIES_VERSION" >"$BIN/.policies"
+}
+
+# The device plugin of images/verbs, as a program for a node without the image.
+get_verbs() {
+    local module=$BUILT/modules/verbs
+    rm -rf "$module" && mkdir -p "$module"
+    cp "$VERBS"/main.go "$VERBS"/go.mod "$VERBS"/go.sum "$module/"
+    compile verbs 250 "$BIN/verbs" -ldflags "-s -w" .
+    cat "$VERBS"/main.go "$VERBS"/go.sum | cksum >"$BIN/.verbs"
 }
 
 # A real S3 on a folder of this machine, for checkpoints that tests keep there.
@@ -203,6 +245,14 @@ get_s3() {
     fresh_module "$module" "github.com/versity/versitygw@$S3_VERSION"
     compile s3 500 "$BIN/versitygw" -ldflags "-s -w" github.com/versity/versitygw/cmd/versitygw
     echo "$S3_VERSION" >"$BIN/.s3"
+}
+
+# The installer of plugins of kubectl, for the test of Ferry's own plugin.
+get_krew() {
+    local module=$BUILT/modules/krew
+    fresh_module "$module" "sigs.k8s.io/krew@$KREW_VERSION"
+    compile krew 350 "$BIN/kubectl-krew" -ldflags "-s -w" sigs.k8s.io/krew/cmd/krew
+    echo "$KREW_VERSION" >"$BIN/.krew"
 }
 
 # fresh_module DIRECTORY REQUIREMENT...

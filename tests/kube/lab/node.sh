@@ -59,11 +59,13 @@ set_frozen() {
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 configure_node() {
-    local node=n$1 directory=$RUN/n$1 server=https://$CP_ADDR:$API_PORT
+    local node=n$1 directory=$RUN/n$1 server=https://$CP_ADDR:$SECURE_PORT
     make_certificate "$node" "/O=system:nodes/CN=system:node:$node" "DNS:$node,IP:$NODE_NET.$((10 + $1))"
     make_certificate kube-proxy /CN=system:kube-proxy
     make_kubeconfig "$node" "$directory/kubelet.kubeconfig" "$server"
     make_kubeconfig kube-proxy "$directory/kube-proxy.kubeconfig" "$server"
+    make_certificate policies /O=system:masters/CN=policies
+    make_kubeconfig policies "$directory/policies.kubeconfig" "$server"
     containerd_toml "$directory" >"$directory/containerd.toml"
     cni_json "$1" >"$directory/cni/10-bridge.conflist"
     kubelet_yaml "$node" "$directory" >"$directory/kubelet.yaml"
@@ -82,6 +84,8 @@ state = "/run/containerd"
   sandbox_image = "ferry.lab/pause:1"
   disable_apparmor = true
   restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "$RUN/registries"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "$CNI_BIN"
     conf_dir = "$1/cni"
@@ -103,7 +107,8 @@ JSON
 }
 
 # All nodes share one disk, and an image that was imported cannot be pulled again: no eviction and no collection of
-# images because of a full one. failCgroupV1 must be said from 1.35 on.
+# images because of a full one. failCgroupV1 must be said from 1.35 on, and is unknown before 1.31;
+# podLogsDir is unknown before 1.30.
 kubelet_yaml() {
     cat <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -111,8 +116,8 @@ kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: cgroupfs
 cgroupRoot: /$PREFIX/$1
-failCgroupV1: false
-podLogsDir: $2/log
+$( ((KUBE_MINOR < 31)) || echo "failCgroupV1: false")
+$( ((KUBE_MINOR < 30)) || echo "podLogsDir: $2/log")
 resolvConf: ""
 clusterDNS: [$CP_ADDR]
 clusterDomain: cluster.local
@@ -149,21 +154,36 @@ YAML
 # --- the first process of a node --------------------------------------------------------------------------------------
 
 node_init() {
-    local node=n$1 directory=$RUN/n$1
+    local directory=$RUN/n$1
     set +e # as systemd, it goes on
-    hostname "$node"
     mount_node "$directory"
+    run_kubelet "$1"
+    supervise "$directory/policies.log" "$BIN/kube-router" --kubeconfig="$directory/policies.kubeconfig" \
+        --hostname-override="n$1" --run-firewall=true --run-router=false --run-service-proxy=false --enable-cni=false \
+        --service-cluster-ip-range="$SVC_CIDR" --health-port=0
+    reap
+}
+
+# The end of a first process, which never ends: it reaps what is orphaned.
+reap() {
+    while :; do
+        wait
+        sleep 1
+    done
+}
+
+# run_kubelet I ARGUMENTS...: containerd, the kubelet with further arguments, and kube-proxy.
+run_kubelet() {
+    local node=n$1 directory=$RUN/n$1
+    shift
+    hostname "$node"
     supervise "$directory/containerd.log" containerd --config "$directory/containerd.toml" --log-level warn
     until ctr version >/dev/null 2>&1; do sleep 0.1; done
     supervise "$directory/kubelet.log" "$BIN/kubelet" --config="$directory/kubelet.yaml" \
         --kubeconfig="$directory/kubelet.kubeconfig" --root-dir="$directory/kubelet" --cert-dir="$directory/kubelet/pki" \
-        --hostname-override="$node" --node-ip="$NODE_NET.$((10 + $1))" \
-        --node-labels="topology.kubernetes.io/zone=zone-$1,topology.kubernetes.io/region=lab"
+        --hostname-override="$node" --node-ip="$NODE_NET.$((10 + ${node#n}))" \
+        --node-labels="topology.kubernetes.io/zone=zone-${node#n},topology.kubernetes.io/region=lab" "$@"
     supervise "$directory/kube-proxy.log" "$BIN/kube-proxy" --config="$directory/kube-proxy.yaml"
-    while :; do # and reaps what is orphaned
-        wait
-        sleep 1
-    done
 }
 
 supervise() {
@@ -194,6 +214,11 @@ mount_node() {
         mkdir -p "$path"
         mount -t tmpfs tmpfs "$path"
     done
+    # Each kubelet removes logs of pods that it does not know: older ones must not share their directory.
+    if ((KUBE_MINOR < 30)); then
+        mkdir -p /var/log/pods
+        mount --bind "$directory/log" /var/log/pods
+    fi
     # Pods on the host network get a copy of this file, and Java refuses to start where its own name means nothing.
     mount --bind "$RUN/hosts" /etc/hosts
     # Last, because the unmounting above would reach the host: shared inside this node, as containers may ask for it.

@@ -11,8 +11,8 @@ lab_up() {
     begin_lab
     ((${#RUN} < 90)) || die "the path $RUN is too long for a socket in it: set FERRY_LAB_CACHE to a shorter one"
     image_store "$IMAGES"/*.tar "$@"
-    CP_NETNS=$PREFIX-cp CP_ADDR=$NODE_NET.1
-    keep CP_NETNS CP_ADDR API_PORT IMAGE_STORE PROXY_MODE
+    CP_NETNS=$PREFIX-cp CP_ADDR=$NODE_NET.1 SECURE_PORT=6443
+    keep CP_NETNS CP_ADDR API_PORT SECURE_PORT IMAGE_STORE PROXY_MODE
     # Kubelets change these for the whole machine; the last lab that goes puts them back.
     [[ -f $CACHE/sysctl ]] || sysctl vm.overcommit_memory kernel.panic kernel.panic_on_oops >"$CACHE/sysctl"
     guard_owner
@@ -108,6 +108,7 @@ connect() {
 
 node_up() {
     local node=n$1 directory=$RUN/n$1
+    if is_machine "$1"; then vm_up "$1"; return; fi
     [[ -n $CP_NETNS ]] || die "this lab has no nodes: lab down, then lab up N"
     ! alive "$node/init" || die "$node is up already"
     [[ -e /run/netns/$PREFIX-$node ]] || connect "$1"
@@ -137,6 +138,7 @@ first_process() { awk '{ print $1 }' "/proc/$1/task/$1/children" 2>/dev/null; }
 
 node_exec() {
     local outer inner
+    if is_machine "$1"; then machine_exec "$@"; return; fi
     outer=$(pid_of "n$1/init") || die "n$1 is not up"
     inner=$(first_process "$outer")
     shift
@@ -145,7 +147,7 @@ node_exec() {
 
 node_cut() {
     local i=$1 other=${2:-all}
-    [[ -e /run/netns/$PREFIX-n$i ]] || die "there is no node n$i"
+    [[ -d $RUN/n$i ]] || die "there is no node n$i"
     case $other in
         all)
             touch "$RUN/n$i/cut" # holds when the node is booted meanwhile
@@ -170,7 +172,7 @@ NFT
 
 node_heal() {
     local i=$1 file other
-    [[ -e /run/netns/$PREFIX-n$i ]] || die "there is no node n$i"
+    [[ -d $RUN/n$i ]] || die "there is no node n$i"
     rm -f "$RUN/n$i/cut"
     ! alive "n$i/init" || in_ns "$CP_NETNS" ip link set "n$i" up
     in_ns "$CP_NETNS" nft delete element bridge cut cp "{ n$i }" 2>/dev/null || true

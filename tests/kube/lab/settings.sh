@@ -1,22 +1,28 @@
 # shellcheck shell=bash disable=SC2034
 # Settings of the lab: versions, directories, addresses, clocks. FERRY_LAB_* come from the environment; nothing is done here.
 
-KUBE_VERSION=${FERRY_LAB_KUBE:-v1.34.10}
+NAME=${FERRY_LAB:-default}
+CACHE=${FERRY_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferry/kube}
+RUN=$CACHE/runs/$NAME # pids, keys, logs and data of this lab
+
+# A lab that is up keeps its version.
+KUBE_VERSION=${FERRY_LAB_KUBE:-$(cat "$RUN/version" 2>/dev/null || echo v1.34.10)}
+KUBE_MINOR=${KUBE_VERSION#v1.} KUBE_MINOR=${KUBE_MINOR%%.*}
+CLIENT_VERSION=v1.34.10 # of the Go clients in CoreDNS and in the device plugin, beside every KUBE_VERSION
 ETCD_VERSION=v3.6.16
 DNS_VERSION=v1.13.1 # CoreDNS
+KREW_VERSION=v0.4.3
 S3_VERSION=v1.8.0   # versitygw
+POLICIES_VERSION=v2.1.0 # kube-router, of which only the firewall runs
 GO_MIN=1.25         # what these need
 GO_VERSION=1.26.6   # what is fetched when there is no such Go
 
 # --- directories ------------------------------------------------------------------------------------------------------
 
-NAME=${FERRY_LAB:-default}
-CACHE=${FERRY_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferry/kube}
 BUILT=$CACHE/$KUBE_VERSION
 BIN=$BUILT/bin
 IMAGES=$BUILT/images # archives every node has
 STORES=$CACHE/stores # unpacked images, shared by nodes
-RUN=$CACHE/runs/$NAME # pids, keys, logs and data of this lab
 PREFIX=ferry-$NAME    # of network namespaces and control groups
 export PATH=$BIN:$PATH
 
@@ -28,6 +34,7 @@ SVC_CIDR=10.96.0.0/16
 SVC_API=10.96.0.1
 API_PORT=${FERRY_LAB_PORT:-} # empty: a free one
 CP_NETNS= CP_ADDR=127.0.0.1  # `lab up` moves the control plane into a network namespace
+SECURE_PORT=                 # where the API server itself listens; empty: API_PORT. With nodes 6443, which policies name
 
 # --- clocks: seconds where Kubernetes has minutes, so that tests of lost nodes end -------------------------------------
 
