@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs the quick tiers of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds docs bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure bench-reprogram paper clean
+.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long test-versions canonical images demo demo-kube crds docs bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure bench-reprogram paper clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on the cluster of KUBECONFIG'
 	@echo 'make test-long         long tests on that cluster, over real verbs and with Kafka; no change waits for them'
+	@echo 'make test-versions     CRD and operator on API servers of the oldest Kubernetes that the chart takes, and of the usual one'
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make canonical         the papers'\'' queries on the whole canonical inputs, compared with the published fingerprints'
 	@echo 'make images            builds the images of the operator and of the jobs, as archives'
@@ -55,6 +56,9 @@ test-kube: setup
 
 test-long: setup
 	@scripts/test long
+
+test-versions: setup
+	@VERSIONS="$(VERSIONS)" scripts/test versions
 
 canonical: setup
 	@scripts/test canonical
