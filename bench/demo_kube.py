@@ -34,7 +34,7 @@ from tests.kube.clusters import Lab, NoCluster, existing
 from tests.kube.conftest import image_archives
 from tests.kube.installation import CHART, CLAIM, CLAIMED, DISORDER, PACE, ROOT, Installation, Job
 from tests.kube.kubectl import Document, Kubectl, KubectlError, wait_until
-from tests.kube.prometheus import Prometheus, PrometheusFailed, filled
+from tests.kube.prometheus import SCRAPERS, Prometheus, PrometheusFailed, filled
 
 NAMESPACE = "ferry-demo"
 JOB = "nbq5"
@@ -157,7 +157,7 @@ class Demo:
         if claims:
             mine.apply(CLAIMED)
             wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
-        ferry = Installation(mine)
+        ferry = Installation(mine, (SCRAPERS,) if claims else ())
         self.tell.command(f"helm install ferry charts/ferry --namespace {NAMESPACE} --wait")
         self.tell.line.update("the chart is installed: two operators, and a Redis")
         ferry.install()

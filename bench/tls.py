@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.hosts import Hosts
-from tests.cluster.test_standalone import settings
+from tests.cluster.test_hosts import settings
 
 WARM = 10
 """Warm-up epochs, in which Java compiles; they are not measured."""
