@@ -159,11 +159,12 @@ def test_a_pod_without_any_right_uses_the_device_of_its_node(
     assert pods.run("exec", machines.nodes[0], "--", "python3", "-c", asked, timeout=120).strip() == "there"
 
 
-def on_machines(ferry: Installation, name: str, mode: str, events: int) -> Document:
+def on_machines(ferry: Installation, name: str, mode: str, events: int, workers: int = 2) -> Document:
     """A job on the host's network: its workers have to be on machines, its driver must not."""
     return ferry.job(
         name,
         events=events,
+        workers=workers,
         epoch={"mode": "micro-batch", "interval": "2s", "maxRows": 2_000},
         pipeline={"args": DISORDER},
         state={"virtualNodes": 8, "replicas": 1},
@@ -260,3 +261,26 @@ def a_worker_is_killed(job: Job, times: Times) -> None:
     job.until_replaced("worker-1", life)
     job.until_workers(2, 900.0)
     times("a worker killed: another one owns state", time.monotonic() - begin)
+    until_rdma(job)
+    times("a worker killed: links over RDMA again", time.monotonic() - begin)
+
+
+def test_state_moves_over_rdma_where_a_job_allows_nothing_else(
+    ferry: Installation, machines: Machines, times: Times, tmp_path: Path
+) -> None:
+    job = ferry.start(on_machines(ferry, "strict", "rdma", EVENTS // 4, workers=1))
+    job.until_workers(1, 600.0)
+    job.until_epoch(2, 600.0)
+    before, begin = machines.counters(), time.monotonic()
+    job.kubectl.run("scale", f"sj/{job.name}", "--replicas=2")
+    job.until_workers(2, 900.0)
+    times("a job that allows RDMA alone: 1 -> 2 workers", time.monotonic() - begin)
+    until_rdma(job)
+    after = grown(before, machines.counters())
+    assert after.get("sent_pkts") and after.get("rcvd_pkts"), after
+    job.kubectl.patch(f"sj/{job.name}", {"spec": {"epoch": {"interval": "500ms", "maxRows": 50_000}}})
+    job.finish(900.0)
+    job.right(tmp_path)
+    said = {event["reason"] for event in job.kubectl.items("events")}
+    assert "HandoverFinished" in said, said
+    job.delete()
