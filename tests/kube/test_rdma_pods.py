@@ -1,26 +1,26 @@
 """A resource of a device plugin on real nodes, and jobs that request it where no device works: what is given, and what is said.
 
-The plugin is `images/verbs`. Its device is a file of the lab's node that opens, and is no device for verbs.
+The plugin is the DaemonSet of `images/verbs`. Its device is a file of the lab's node that opens, and is no device for verbs.
 Jobs over real verbs are in `tests/rdma`.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.kube.clusters import LAB, Cluster, Lab
+from tests.kube.clusters import Cluster, Lab
 from tests.kube.installation import DISORDER, PACE, Installation, installed_ferry
 from tests.kube.kubectl import Document, Kubectl, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
 RESOURCE, SLOTS = "rdma/shared", 4
+DAEMON_SET = Path(__file__).parents[2] / "images" / "verbs" / "daemonset.yaml"
+
 DEVICES = "/mnt/devices"
 """Of a node of the lab, on its own disk."""
 
@@ -42,30 +42,27 @@ def ferry(cluster: Cluster) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def plugins(cluster: Cluster) -> Iterator[Lab]:
-    """A plugin on every node, each with a device."""
+    """The DaemonSet of the plugin, and a device on every node."""
     if cluster.lab is None:
         pytest.skip("the nodes of an existing cluster are left alone")
     lab = cluster.lab
-    program = lab.run("program", "verbs").strip()
-    running = []
     for i in range(1, len(cluster.nodes) + 1):
         lab.on(i, "sh", "-c", f"mkdir -p {DEVICES} && rm -f {DEVICES}/* && {NULL.format(DEVICES)}")
-        words = ["-resource", RESOURCE, "-slots", str(SLOTS), "-devices", DEVICES]
-        command = [str(LAB), "node-exec", str(i), program, *words]
-        environment = {**os.environ, "FERRY_LAB": lab.name}
-        with open(lab.directory / f"n{i}" / "verbs.log", "wb") as log:
-            running.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-                )
-            )
+    documents = list(yaml.safe_load_all(DAEMON_SET.read_text()))
+    (pod,) = [one["spec"]["template"]["spec"] for one in documents if one["kind"] == "DaemonSet"]
+    (container,) = pod["containers"]
+    container["args"] = ["-resource", RESOURCE, "-slots", str(SLOTS), "-devices", DEVICES]
+    for described, key in (
+        *((v["hostPath"], "path") for v in pod["volumes"]),
+        *((m, "mountPath") for m in container["volumeMounts"]),
+    ):
+        described[key] = described[key].replace("/dev/infiniband", DEVICES)
+    cluster.kubectl.apply(*documents)
     try:
+        cluster.kubectl.run("-n", "ferry-verbs", "rollout", "status", "ds/verbs", "--timeout=120s", timeout=140)
         yield lab
     finally:
-        for process in running:
-            # The node's processes are in our process group, though not in our process namespace.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        cluster.kubectl.run("delete", "namespace", "ferry-verbs", timeout=120)
 
 
 def slots(kubectl: Kubectl, node: str) -> str | None:
