@@ -255,9 +255,54 @@ def test_a_namespace_that_is_deleted_is_forgotten(monkeypatch: pytest.MonkeyPatc
     leader._list_all()
     assert leader.managed == 2, "its job is being deleted"
     cluster.remove(NAMESPACES, "team")
+    team.objects.clear()
     team.before = refusing
     leader._list_all()
     assert leader.managed == 1 and leader.stores.jobs() == [] and not leader.failing
+
+
+def test_a_refused_listing_gives_up_no_namespace_that_is_still_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that has just started refuses requests until it knows the RoleBindings."""
+    cluster = FakeCluster()
+    team = cluster.add("team", ferry="yes")
+    cluster.add("second", ferry="yes")
+    leader = leader_of(cluster, choice(), monkeypatch)
+    team.create(JOBS, job("a"))
+    leader._list_all()
+    cluster.edit(NAMESPACES, "team", {"metadata": {"labels": {"ferry": "no"}}})
+    team.before = refusing
+    leader._list_all()
+    assert leader.managed == 2 and list(leader.failing) == ["team"]
+    team.before = lambda *_: None
+    taken(leader.queue)
+    leader._list_all()
+    assert not leader.failing and ("team", "a") in taken(leader.queue)
+
+
+@pytest.mark.parametrize("error", [ApiError(0, "Unreachable", "no answer within 8 s"), ValueError("no pod")])
+def test_a_new_leader_clears_no_namespace_whose_jobs_it_has_not_seen(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its RoleBinding a driver cannot write its journal."""
+    cluster = FakeCluster()
+    team = cluster.add("team", ferry="yes")
+    cluster.add("second", ferry="yes")
+    leader_of(cluster, choice(), monkeypatch)._list_all()
+    team.create(JOBS, job("a"))
+    cluster.edit(NAMESPACES, "team", {"metadata": {"labels": {"ferry": "no"}}})
+    second = leader_of(cluster, choice(), monkeypatch)
+
+    def failing(namespace: str, api: FakeApi, listed: Any = second._list) -> None:
+        if namespace == "team":
+            raise error
+        listed(namespace, api)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "_list", failing)
+        second._list_all()
+    assert len(created(team)) == 4 and second.managed == 2
+    second._list_all()
+    assert len(created(team)) == 4 and ("team", "a") in taken(second.queue)
 
 
 def test_all_namespaces_are_all_but_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

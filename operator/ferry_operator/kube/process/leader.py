@@ -285,15 +285,17 @@ class Leader:
             log.warning("the jobs of the namespace %s are not managed, the others are: %s", namespace, error)
 
     def _leave(self, namespace: str) -> None:
-        """Clear a namespace that is no longer chosen, once it has no jobs; a namespace without rights may be gone."""
-        if namespace not in self.failing:
-            if self.stores.of(namespace).jobs():
-                return
-            try:
-                self._namespaces.clear(namespace)
-            except ApiError as error:
-                log.info("the namespace %s is not cleared yet: %s", namespace, error)
-                return
+        """Clear a namespace that is no longer chosen, once it has no jobs; without the operator's RoleBinding it is gone."""
+        if namespace not in self.failing and self.stores.of(namespace).jobs():
+            return
+        try:
+            refused = namespace in self.failing
+            stays = self._namespaces.is_prepared(namespace) if refused else not self._namespaces.clear(namespace)
+        except ApiError as error:
+            log.info("the namespace %s is not cleared yet: %s", namespace, error)
+            return
+        if stays:
+            return
         self._namespaces.leave(namespace)
         for each in (self._apis, self._reconcilers, self.failing, self._due):
             each.pop(namespace, None)

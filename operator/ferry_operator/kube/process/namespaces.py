@@ -16,9 +16,11 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import (
     CONFLICT,
     FORBIDDEN,
+    JOBS,
     NAMESPACES,
     NOT_FOUND,
     OF_NAMESPACES,
+    PODS,
     ROLE_BINDINGS,
     Api,
     ApiError,
@@ -30,6 +32,9 @@ log = logging.getLogger("ferry.operator")
 
 SYSTEM = "kube-"
 """Namespaces with such names are never chosen without a selector."""
+
+OURS = f"{names.MANAGED}={names.MANAGER}"
+"""Selects the pods of jobs."""
 
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 
@@ -104,18 +109,28 @@ class Namespaces:
         """Prepare the namespace again at the next occasion: the operator has no rights there."""
         self._prepared.discard(namespace)
 
-    def clear(self, namespace: str) -> None:
-        """Delete the objects of a namespace, the RoleBinding of the operator last. Raises ApiError."""
+    def is_prepared(self, namespace: str) -> bool:
+        """Whether the operator still has its RoleBinding there. Raises ApiError."""
+        return namespace in self._find_prepared()
+
+    def clear(self, namespace: str) -> bool:
+        """Delete the objects of a namespace without jobs, the RoleBinding of the operator last; False: it has jobs.
+
+        The API server is asked: a new leader may not have been able to list the namespace yet. Raises ApiError.
+        """
+        api = self._fenced(self._api.within(namespace))
+        if any(True for kind, selector in ((JOBS, ""), (PODS, OURS)) for _ in api.each(kind, selector)):
+            return False
         self._prepared.discard(namespace)
         if self.fixed or namespace == self._home:
-            return
-        api = self._fenced(self._api.within(namespace))
+            return True
         for document in reversed(self._choice.objects):
             try:
                 api.delete(OF_NAMESPACES[document["kind"]], document["metadata"]["name"])
             except ApiError as error:
                 tolerate(error, NOT_FOUND, FORBIDDEN)  # the rights may go with the namespace
         log.info("the namespace %s is cleared: it is not chosen, and has no jobs", namespace)
+        return True
 
     def _find_prepared(self) -> frozenset[str]:
         if self.fixed or not self._choice.objects:
