@@ -9,12 +9,11 @@ Users' code runs in a driver: answers are bounded in time and length, and are pa
 from __future__ import annotations
 
 import json
-import math
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
@@ -49,7 +48,10 @@ LISTS_MAX = 8 * VIRTUAL_NODES_MAX + 10_000
 """Lists and objects in an answer: four per virtual node in a plan and in the previous plan, and some others."""
 
 COUNT_MAX = 1 << 53
-"""Largest number of a status: larger ones are not exact in JSON, and the API server takes 63 bits."""
+"""Largest number of a status: larger ones are not exact in JSON, the API server takes 63 bits, and a metric a float."""
+
+TIME_MAX = 253_402_300_799
+"""The last second of the year 9999, after which there are no dates."""
 
 INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 """Names of instances, and reasons of conditions that the API server accepts."""
@@ -243,16 +245,24 @@ def read_status(body: bytes) -> Status:
     members = {*status.alive, *(name for group in status.groups for names in group for name in names)}
     if not all(map(INSTANCE.fullmatch, members)):
         raise ValueError("the name of an instance must be worker.number, such as 0.1")
-    progress, load = status.progress, status.load
-    read = (progress.rows, progress.late, progress.malformed, progress.watermark or 0)
-    counts = (status.generation, status.epoch, status.desired, *status.version, *read)
-    if any(abs(count) > COUNT_MAX for count in counts):
+    apart = replace(status, groups=[], load=replace(status.load, vnodes=[]))
+    if not all(abs(number) <= COUNT_MAX for number in _numbers(asdict(apart))):
         raise ValueError("a number is out of range")
-    if not all(map(math.isfinite, chain([load.rows_per_second, load.epoch_seconds], *load.vnodes))):
-        raise ValueError("a load is not a finite number")
+    if status.checkpoint is not None and not 0 <= (status.checkpoint.at or 0) <= TIME_MAX:
+        raise ValueError("a time is out of range")
+    if not sum(map(abs, chain.from_iterable(status.load.vnodes))) <= COUNT_MAX:  # also without a number
+        raise ValueError("the loads are out of range")
     if not all(REASON.fullmatch(sign.reason) for sign in (*status.problems, *status.notices)):
         raise ValueError("a reason must be one word")
     return status
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
 
 
 def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
