@@ -184,6 +184,18 @@ def test_the_defaults_of_a_job_of_the_first_release_are_read_from_its_pods(revis
     assert turn.reason == reason
 
 
+def test_the_image_of_a_job_is_no_default() -> None:
+    """A container that runs as root has the image of the installation: another one than the job's."""
+    one, after = working("a", defaults=None), replace(RELEASE, service_account="other")
+    one["spec"]["kubernetes"] = {"image": "mine"}
+    mine = spec.check(one)
+    one["status"]["memory"]["good"] = effective_spec.last_good(mine, "a", 1, RELEASE).model_dump(by_alias=True)
+    revision = effective_spec.revisions(mine, "a", RELEASE).driver
+    pod = replace(driver(image="mine", account="ferry-job"), annotations={names.REVISION: revision})
+    turn = Turns(lambda: [rolling("b")], 1, DEADLINE).of(one, [pod], after, NOW)
+    assert (turn.reason, turn.release) == ("Waiting", RELEASE), "its account is an old default"
+
+
 # --- a job that rolls
 
 

@@ -95,9 +95,13 @@ def of_pods(job: Doc, pods: Sequence[Pod], memory: JobMemory, release: Installat
     if first is None:
         return present(release)
     account = None if release.service_account is None else first.account
-    for defaults in (present(release), PodDefaults(image=first.image, service_account=account)):
-        if any(_created(job, document, pods, with_defaults(release, defaults)) for document in _specs(job, memory)):
-            return defaults
+    for old in (present(release), PodDefaults(image=first.image, service_account=account)):
+        for document in _specs(job, memory):
+            # The image that a job names is no default: a container of root has the default image.
+            named = (document.get("kubernetes") or {}).get("image") is not None
+            defaults = old.model_copy(update={"image": release.image}) if named else old
+            if _created(job, document, pods, with_defaults(release, defaults)):
+                return defaults
     return present(release)
 
 
