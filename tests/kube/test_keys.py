@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 
 KEPT = {"virtualNodes": VNODES, "checkpoint": {"location": "s3://bucket/ferry"}}
 FIRST = ("ferry-operator=key", "ferry-redis=password", "ferry-metrics=token")
+CERTIFICATE = ("--certificate", "ferry-redis-tls=ferry-redis.streams.svc")
 
 
 def first_secrets(operators: Operators, *secrets: str) -> subprocess.CompletedProcess[str]:
@@ -35,13 +36,14 @@ def first_secrets(operators: Operators, *secrets: str) -> subprocess.CompletedPr
 def test_secrets_are_created_once_and_kept_over_a_second_start(operators: Operators) -> None:
     kubectl = operators.kubectl
     kubectl.run("delete", "secret", LEASE)
-    began = first_secrets(operators, *FIRST)
-    assert began.returncode == 0 and began.stdout.count("was created") == 3, began.stdout + began.stderr
-    names = [word.split("=")[0] for word in FIRST]
+    began = first_secrets(operators, *FIRST, *CERTIFICATE)
+    assert began.returncode == 0 and began.stdout.count("was created") == 4, began.stdout + began.stderr
+    names = [word.split("=")[0] for word in (*FIRST, CERTIFICATE[1])]
     before = [kubectl.get("secret", name) for name in names]
-    assert {entry for secret in before for entry in secret["data"]} == {"key", "password", "token"}
-    again = first_secrets(operators, *FIRST)
-    assert again.returncode == 0 and again.stdout.count("exists") == 3, again.stdout + again.stderr
+    certificate = {"authority", "ca.crt", "tls.crt", "tls.key"}
+    assert {entry for secret in before for entry in secret["data"]} == {"key", "password", "token"} | certificate
+    again = first_secrets(operators, *FIRST, *CERTIFICATE)
+    assert again.returncode == 0 and again.stdout.count("exists") == 4, again.stdout + again.stderr
     assert [kubectl.get("secret", name) for name in names] == before
     refused = first_secrets(operators, "somebody-else=key")
     assert refused.returncode == 1 and "the Role of the operator" in refused.stdout.splitlines()[0], refused.stdout

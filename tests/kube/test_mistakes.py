@@ -144,9 +144,11 @@ class Word:
 
 
 def test_a_wrong_password_of_redis(ferry: Installation, good: Job, cluster: Cluster, times: Times) -> None:
-    url = f"redis.url=redis://ferry-redis.{ferry.kubectl.namespace}.svc:6379/0"
-    values = ("redis.enabled=false", url, "redis.existingSecret=wrong", "operator.replicas=1")
-    with installed_ferry(cluster.kubectl, *values, documents=[WRONG]) as other:
+    url = f"redis.url=rediss://ferry-redis.{ferry.kubectl.namespace}.svc:6380/0"
+    values = ("redis.enabled=false", url, "redis.existingSecret=wrong", "redis.caSecret=trusted", "operator.replicas=1")
+    trusted = {**WRONG, "metadata": {"name": "trusted"}, "stringData": {}}
+    trusted["data"] = {"ca.crt": ferry.kubectl.get("secret", "ferry-redis-tls")["data"]["ca.crt"]}
+    with installed_ferry(cluster.kubectl, *values, documents=[WRONG, trusted]) as other:
         job = begin(other, "locked-out")
         times("wrong password of Redis: named", Word(job, PASSWORD, job.applied).awaited())
         job.delete()

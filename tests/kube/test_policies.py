@@ -19,7 +19,7 @@ from tests.kube.kubectl import Document, Kubectl, KubectlError, wait_until
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
 SCRAPER = {"may": "scrape"}
-OPERATOR_METRICS, REDIS, OPEN = 8080, 6379, 8000
+OPERATOR_METRICS, REDIS, CLEAR_REDIS, OPEN = 8080, 6380, 6379, 8000
 SECONDS = 3
 """A packet that is dropped gets no answer: time after which a port counts as closed. kube-router also refuses."""
 
@@ -86,6 +86,7 @@ def test_a_job_runs_behind_the_policies_and_strangers_reach_none_of_it(
     metrics = ((driver, ports.METRICS), (sidecar, ports.METRICS), (operator, OPERATOR_METRICS))
     for where, port in (*inside, (redis, REDIS)):
         assert reaches(kubectl, f"{job.name}-worker-1", where, port), f"pods of jobs use {port}"
+    assert not reaches(kubectl, f"{job.name}-worker-1", redis, CLEAR_REDIS), "Redis listens for TLS alone"
     for where, port in metrics:
         # The policies of other nodes know a new pod a moment later.
         wait_until(lambda at=where, port=port: reaches(kubectl, "scraper", at, port), f"scrape of {where}:{port}", 20)

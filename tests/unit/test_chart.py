@@ -224,6 +224,35 @@ def test_redis_is_started_again_for_another_configuration_and_for_no_other_reaso
     assert one == same != other
 
 
+@pytest.mark.parametrize("values", [{}, {"redis.tlsSecret": "mine", "redis.clusterIP": "10.96.0.7"}])
+def test_redis_begins_with_tls_alone(values: Document) -> None:
+    """The operator opens the other port for older runs; both have a service and pass the policies."""
+    documents = render({**values, "networkPolicies.jobEgress": []})
+    (config,) = of_kind(documents, "ConfigMap", "-redis")
+    lines = config["data"]["redis.conf"].splitlines()
+    assert "port 0" in lines and "tls-port 6380" in lines and "tls-auth-clients no" in lines
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-redis"))
+    (container,), files = spec["containers"], {"ca.crt", "tls.crt", "tls.key"}
+    secret = next(volume["secret"] for volume in spec["volumes"] if volume["name"] == "tls")
+    name = values.get("redis.tlsSecret", "x-ferry-redis-tls")
+    assert secret["secretName"] == name and {item["path"] for item in secret["items"]} == files, "not its authority"
+    assert {f"/etc/redis-tls/{file}" for file in files - {"ca.crt"}} <= {
+        word for line in lines for word in line.split()
+    }
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert "--tls --cacert /etc/redis-tls/ca.crt -p 6380" in container[probe]["exec"]["command"][-1]
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
+    told = environment(spec["containers"][0])
+    assert told["FERRY_REDIS_TLS_PORT"] == "6380" and told["FERRY_REDIS_URL"].startswith("redis://")
+    assert told["FERRY_REDIS_CA"] == {"secretKeyRef": {"name": name, "key": "ca.crt"}}
+    (service,) = of_kind(documents, "Service", "-redis")
+    assert {port["port"] for port in service["spec"]["ports"]} == {6379, 6380}
+    policies = [one["spec"] for one in of_kind(documents, "NetworkPolicy")]
+    rules = [rule for spec in policies for way in ("ingress", "egress") for rule in spec.get(way) or ()]
+    both = [{port["port"] for port in rule["ports"]} for rule in rules if {"port": 6379} in rule.get("ports", ())]
+    assert both == [{6379, 6380}] * 3, "of the operator, of Redis, of jobs"
+
+
 def test_redis_starts_elsewhere_when_its_node_is_lost(rendered: dict[str, list[Document]]) -> None:
     (redis,) = of_kind(rendered["defaults"], "Deployment", "-redis")
     spec = redis["spec"]["template"]["spec"]
@@ -256,13 +285,14 @@ def test_the_operator_is_told_what_it_reads() -> None:
     told = environment(container)
     table = inspect.getdoc(operator) or ""
     read = set(re.findall(r"\b(?:FERRY_[A-Z_]+|POD_NAME)\b", table))
-    assert set(told) - {"POD_NAMESPACE"} == read
+    assert (set(told) | environment(defaults()).keys()) - {"POD_NAMESPACE"} == read
     assert container["args"] == ["python3", "-m", operator.__name__.removesuffix(".__main__"), "--namespace", "$(POD_NAMESPACE)", "--lease", "x-ferry-operator"]  # fmt: skip
     assert told["FERRY_IMAGE"] == "r/ferry:1" and told["FERRY_READ_NODES"] == "false"
     assert told["FERRY_LEAVING_TAINTS"] == "a,b=c" and "FERRY_LEAVING_TAINTS" not in environment(defaults())
     assert told["FERRY_EVICTION_ADDRESS"] == "x-ferry-evictions.streams.svc:8443"
     assert told["FERRY_REDIS_URL"] == "rediss://redis.example:6380/2"
     assert told["FERRY_REDIS_CA"] == {"secretKeyRef": {"name": "authority", "key": "ca.crt"}}
+    assert "FERRY_REDIS_TLS_PORT" not in told
     assert told["FERRY_REDIS_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
 
 
@@ -469,10 +499,13 @@ def first_secrets(documents: list[Document]) -> dict[str, str]:
 def test_secrets_are_created_unless_they_exist(rendered: dict[str, list[Document]]) -> None:
     created = {name: first_secrets(documents) for name, documents in rendered.items()}
     key, token, password = {"x-ferry-operator": "key"}, {"x-ferry-metrics": "token"}, {"x-ferry-redis": "password"}
-    assert created["defaults"] == {**key, **token, **password}
-    assert created["own Redis"] == created["Redis on a claim"] == {**key, **token}
-    assert created["one operator"] == password
-    assert first_secrets(render({"monitoring.token": "abc"})) == {**key, **password}
+    certificate = {"x-ferry-redis-tls": "x-ferry-redis.streams.svc"}
+    assert created["defaults"] == {**key, **token, **password, **certificate}
+    assert created["own Redis"] == {**key, **token}
+    assert created["Redis on a claim"] == {**key, **token, **certificate}
+    assert created["one operator"] == {**password, **certificate}
+    assert created["Redis at an address"]["x-ferry-redis-tls"] == "x-ferry-redis.streams.svc,10.96.0.7"
+    assert first_secrets(render({"monitoring.token": "abc", "redis.tlsSecret": "mine"})) == {**key, **password}
     nothing = {**OWN_REDIS, "operator.existingSecret": "key", "monitoring.existingSecret": "mine"}
     ((_, spec),) = pods(of_kind(render(nothing), "Deployment", "-operator"))
     assert "initContainers" not in spec
@@ -621,7 +654,7 @@ def test_network_policies_know_the_ports_of_jobs_on_the_hosts_network() -> None:
     at_any_address = {"ports": [{"port": parts.HOST_PORTS, "endPort": parts.HOST_PORTS + 2 * parts.HOST_JOBS - 1}]}
     for name, way, rule in (
         ("-operator", "egress", at_any_address),
-        ("-redis", "ingress", {"ports": [{"port": 6379}]}),
+        ("-redis", "ingress", {"ports": [{"port": 6380}, {"port": 6379}]}),
     ):
         (old,), (new,) = (of_kind(one, "NetworkPolicy", name) for one in (before, after))
         added = [entry for entry in new["spec"][way] if entry not in old["spec"][way]]

@@ -39,7 +39,7 @@ RELEASES = sorted(folder for folder in make.HERE.glob("v*") if folder.is_dir())
 CUT = {"v0.1.0": "5ce9241887d4dcb7fb59216e024f5f9067eaa122d0691a93727a344c591ef98e"}
 """SHA-256 of the digests of every release, from the day on which it was cut."""
 
-CHANGED_VALUES: dict[str, str] = {}
+CHANGED_VALUES: dict[str, str] = {"redis.resources.limits.memory": "TLS needs more memory; a limit reserves none"}
 """Values of the chart with another default, and why no installation that names no value is the worse for it."""
 
 FIXED = {

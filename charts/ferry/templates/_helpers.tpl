@@ -44,6 +44,18 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
 {{- end }}
 
+{{- /* The Secret with the certificate of the release's Redis: ca.crt, tls.crt, tls.key. */}}
+{{- define "ferry.redisTlsSecret" -}}
+{{- if .Values.redis.enabled }}{{ .Values.redis.tlsSecret | default (printf "%s-redis-tls" (include "ferry.fullname" .)) }}{{ end }}
+{{- end }}
+
+{{- /* The same if the operator's pod creates it, with the names of Redis: SECRET=HOST,HOST. */}}
+{{- define "ferry.redisCertificate" -}}
+{{- if and .Values.redis.enabled (not .Values.redis.tlsSecret) -}}
+{{ include "ferry.redisTlsSecret" . }}={{ include "ferry.fullname" . }}-redis.{{ .Release.Namespace }}.svc{{ with .Values.redis.clusterIP }},{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* The claim of Redis; without a claim the data ends with the pod. */}}
 {{- define "ferry.redisClaim" -}}
 {{- if .Values.redis.persistence.existingClaim }}{{ .Values.redis.persistence.existingClaim }}
@@ -76,6 +88,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- define "ferry.ownSecrets" -}}
 {{- $names := list (include "ferry.keySecret" .) }}
 {{- range include "ferry.firstSecrets" . | fromJsonArray }}{{ $names = append $names .name }}{{ end }}
+{{- if include "ferry.redisCertificate" . }}{{ $names = append $names (include "ferry.redisTlsSecret" .) }}{{ end }}
 {{- uniq $names | toJson }}
 {{- end }}
 
@@ -87,7 +100,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- /* Objects that jobs may name, and objects of the release itself: `kube/manifests/allowed.py` of the operator reads it. */}}
 {{- define "ferry.jobsAllow" -}}
 {{- $name := include "ferry.fullname" . }}
-{{- $secrets := concat (list (include "ferry.keySecret" .) (include "ferry.redisSecret" .) (include "ferry.metricsSecret" .)) .Values.images.pullSecrets | compact }}
+{{- $secrets := concat (list (include "ferry.keySecret" .) (include "ferry.redisSecret" .) (include "ferry.redisTlsSecret" .) (include "ferry.metricsSecret" .)) .Values.images.pullSecrets | compact }}
 {{- $claims := list (include "ferry.redisClaim" .) (printf "data-%s-redis-0" $name) | compact | uniq }}
 {{- $own := dict "secrets" $secrets "serviceAccounts" (list (include "ferry.operatorAccount" .)) "claims" $claims }}
 {{- $allow := .Values.jobs.allow }}
@@ -136,6 +149,11 @@ priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
+{{- /* Of the release's Redis: for TLS, and for clear text, which Redis closes when no older run needs it. */}}
+{{- define "ferry.redisPorts" -}}
+[{port: 6380}, {port: 6379}]
+{{- end }}
+
 {{- /* Egress to the registry: the release's pod, or the port of your own Redis at any address. */}}
 {{- define "ferry.redisPeer" -}}
 {{- if .Values.redis.enabled -}}
@@ -146,7 +164,7 @@ priorityClassName: {{ . | quote }}
       {{- if .far }}
       {{- include "ferry.releaseNamespace" . | nindent 6 }}
       {{- end }}
-  ports: [{port: 6379}]
+  ports: {{ include "ferry.redisPorts" . }}
 {{- else -}}
 - ports: [{port: {{ regexFind ":[0-9]+" (trimPrefix "rediss:" (trimPrefix "redis:" .Values.redis.url)) | trimPrefix ":" | default 6379 }}}]
 {{- end }}

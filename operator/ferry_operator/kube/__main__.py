@@ -6,6 +6,7 @@
 | FERRY_SERVICE_ACCOUNT | default service account of jobs |
 | FERRY_USER | default user and group of jobs; '': the cluster chooses |
 | FERRY_REDIS_URL, FERRY_REDIS_PASSWORD, FERRY_REDIS_CA | Redis of the installation; PEM of its authority |
+| FERRY_REDIS_TLS_PORT | its port for TLS; the port in the URL is opened for older runs; not set: the URL says all |
 | FERRY_KEY_SECRET | Secret with the keys of runs (`api.keys`); not set: the password, or the URL, of Redis is the key |
 | FERRY_ROLL_JOBS, FERRY_ROLL_SECONDS | jobs that roll to another default at a time; time after which a roll has stopped |
 | FERRY_NAMESPACE_OBJECTS | JSON: objects that the operator creates in each chosen namespace (`process.namespaces`) |
@@ -219,6 +220,7 @@ def release_of(environ: Mapping[str, str], namespace: str, lease: str = "ferry-o
         image=environ.get("FERRY_IMAGE", "localhost/ferry/runtime:dev"),
         redis=url,
         redis_ca=environ.get("FERRY_REDIS_CA", ""),
+        redis_tls_port=int(environ.get("FERRY_REDIS_TLS_PORT") or 0),
         key=password or url,
         home=f"{namespace}/{lease}",
         key_secret=environ.get("FERRY_KEY_SECRET") or None,

@@ -206,6 +206,7 @@ class KubeCluster(ObjectWrites):
             names.FAILURES: str(failures),
             names.RUN: str(self.memory.run),
             names.KEY: str(self.memory.key),
+            **({names.REDIS: "tls"} if self.release.redis_tls_port else {}),
         }
 
     def _epoch(self) -> dict[str, str]:

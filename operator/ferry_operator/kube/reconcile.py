@@ -17,6 +17,7 @@ from ferry.contract.status import Status
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import BadAnswer, DriverClient, DriverRefuses, PlacementRefused
 from ferry_operator.control.observed import Submitted
+from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc, JobKey
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.api.redis import Redis
@@ -244,7 +245,8 @@ class Reconciler:
         """Keep the user of the run. `silent`: the driver does not answer, and Redis may be the reason."""
         release = self.release.of_run(seen.memory.key)
         if release is not None:
-            self._redis.keep(seen.run, redis_password(release, seen.run, seen.uid))
+            clear = any(names.REDIS not in pod.annotations for pod in seen.pods if pod.ended is None)
+            self._redis.keep(seen.run, redis_password(release, seen.run, seen.uid), clear)
         if (why := self._redis.without(seen.run)) is not None:
             yield Problem(REDIS_WITHDRAWN, why)
         if silent and (why := self._redis.problem()) is not None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hmac
 import ssl
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -59,14 +61,15 @@ def authority(secret: str) -> bytes:
     )
 
 
-def issue(secret: str, host: str = TLS_NAME) -> Identity:
-    """A certificate with a new key. `host`: the name of a server for other clients; processes of a run share one name."""
+def issue(secret: str, *hosts: str) -> Identity:
+    """A certificate with a new key. `hosts`: names and addresses of a server for other clients; processes of a run share
+    one name."""
     key, signer = ec.generate_private_key(_CURVE), _authority_key(secret)
     signed = (
         _certificate(key.public_key())
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TLS_NAME)]))
         .serial_number(x509.random_serial_number())
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(map(_general_name, hosts or [TLS_NAME]))), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
@@ -75,6 +78,23 @@ def issue(secret: str, host: str = TLS_NAME) -> Identity:
         signed.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
+
+
+def covers(certificate: bytes, hosts: Iterable[str]) -> bool:
+    """Whether a certificate has these names and addresses. Raises ValueError for a text that is no certificate."""
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    try:
+        names = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        names = []
+    return all(_general_name(host) in names for host in hosts)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _certificate(public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

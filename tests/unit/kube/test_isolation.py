@@ -385,7 +385,7 @@ class OwnRedis(redis.Redis):
         self.kept: dict[str, str] = {}
         self.why: str | None = None
 
-    def keep(self, run: str, password: str) -> None:
+    def keep(self, run: str, password: str, clear: bool = False) -> None:
         self.kept[run] = password
 
     def without(self, run: str) -> str | None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from ferry.contract import certificates
 from ferry_operator.kube import first_secrets
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.keys import keys_of, read_keys
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import JOBS, SECRETS, ApiError, Kind
+from ferry_operator.kube.first_secrets import random_entry
 from ferry_operator.kube.manifests.release import run_key
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe.seen import Seen
@@ -45,31 +47,56 @@ def values(api: FakeApi, name: str) -> dict[str, str]:
 
 def test_a_secret_is_created_once_and_kept() -> None:
     server = api()
-    assert first_secrets.ensure(server, "x-operator", "key", "x") == "created"
+    assert first_secrets.ensure(server, "x-operator", random_entry("key"), "x") == "created"
     value = values(server, "x-operator")["key"]
     assert len(value) == 40 and value != values(_other(), "x-operator")["key"]
-    assert first_secrets.ensure(server, "x-operator", "key", "x") == "exists"
+    assert first_secrets.ensure(server, "x-operator", random_entry("key"), "x") == "exists"
     assert values(server, "x-operator") == {"key": value}
     assert server.objects[SECRETS, "x-operator"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "x"
 
 
 def _other() -> FakeApi:
     server = api()
-    first_secrets.ensure(server, "x-operator", "key", "x")
+    first_secrets.ensure(server, "x-operator", random_entry("key"), "x")
     return server
 
 
 def test_a_secret_that_lacks_the_entry_gets_it_and_keeps_the_rest() -> None:
     server = api()
     server.create(SECRETS, {"metadata": {"name": "mine"}, "data": coded(other="1")})
-    assert "new entry" in first_secrets.ensure(server, "mine", "token", "x")
+    assert "new entry" in first_secrets.ensure(server, "mine", random_entry("token"), "x")
     assert values(server, "mine")["other"] == "1" and len(values(server, "mine")["token"]) == 40
 
 
 def test_a_retired_key_does_not_come_back() -> None:
     server = api()
     server.create(SECRETS, {"metadata": {"name": "mine"}, "data": coded(key2="b")})
-    assert first_secrets.ensure(server, "mine", "key", "x") == "exists" and values(server, "mine") == {"key2": "b"}
+    assert first_secrets.ensure(server, "mine", random_entry("key"), "x") == "exists" and values(server, "mine") == {
+        "key2": "b"
+    }
+
+
+HOSTS = ("x-ferry-redis.streams.svc", "10.96.0.7", "FD00::7")
+
+
+def test_a_certificate_is_created_once_and_issued_again_by_its_authority() -> None:
+    server, missing = api(), first_secrets.certificate(HOSTS)
+    assert first_secrets.ensure(server, "tls", missing, "x") == "created"
+    first = values(server, "tls")
+    assert certificates.covers(first["tls.crt"].encode(), HOSTS) and first["ca.crt"].startswith("-----BEGIN CERT")
+    assert first_secrets.ensure(server, "tls", missing, "x") == "exists" and values(server, "tls") == first
+    for entry in ("tls.crt", "tls.key"):
+        del server.objects[SECRETS, "tls"]["data"][entry]
+        assert "new entry" in first_secrets.ensure(server, "tls", missing, "x")
+        second = values(server, "tls")
+        assert second["tls.key"] != first["tls.key"] and second["ca.crt"] == first["ca.crt"]
+    more = first_secrets.certificate((*HOSTS, "another"))
+    assert (
+        "new entry" in first_secrets.ensure(server, "tls", more, "x")
+        and values(server, "tls")["ca.crt"] == first["ca.crt"]
+    )
+    server.objects[SECRETS, "tls"]["data"] |= coded(**{"tls.crt": "no certificate"})
+    assert "new entry" in first_secrets.ensure(server, "tls", more, "x")
 
 
 def test_of_two_replicas_the_first_decides() -> None:
@@ -81,7 +108,7 @@ def test_of_two_replicas_the_first_decides() -> None:
             server.create(SECRETS, {"metadata": {"name": "mine"}, "data": coded(key="of the first")})
 
     server.before = faster
-    assert first_secrets.ensure(server, "mine", "key", "x") == "exists"
+    assert first_secrets.ensure(server, "mine", random_entry("key"), "x") == "exists"
     assert values(server, "mine") == {"key": "of the first"}
 
 

@@ -57,8 +57,8 @@ class Redis:
         """The reason that Redis is unusable, or None."""
         return problem(self._url)
 
-    def keep(self, run: str, password: str) -> None:
-        """The run has a user with this password from now on, until it is forgotten."""
+    def keep(self, run: str, password: str, clear: bool = False) -> None:
+        """The run has a user with this password from now on, until it is forgotten. `clear`: it knows no TLS."""
 
     def without(self, run: str) -> str | None:
         """Why a run has no user now, and until when; None: it has one."""
@@ -76,9 +76,9 @@ class RedisApart(Redis):
     A name server or a network without answers blocks this thread, and no job.
     """
 
-    def __init__(self, url: str, tag: str, bounds: RunShare | None = None) -> None:
+    def __init__(self, url: str, tag: str, bounds: RunShare | None = None, clear_port: int = 0) -> None:
         super().__init__(url)
-        self._users = RunUsers(tag, url, bounds or RunShare())
+        self._users = RunUsers(tag, url, bounds or RunShare(), clear_port)
         self._connection: RedisConnection | None = None
         self._forgotten: list[str] = []
         self._began_at: float | None = None
@@ -96,12 +96,13 @@ class RedisApart(Redis):
             late = self._began_at is not None and time.monotonic() - self._began_at > LATE_SECONDS
             return f"Redis at {where(self._url)} does not answer within {LATE_SECONDS:g} s" if late else self._last
 
-    def keep(self, run: str, password: str) -> None:
-        """The run gets a user with this password, soon."""
+    def keep(self, run: str, password: str, clear: bool = False) -> None:
+        """The run gets a user with this password, and the port that it needs, soon."""
         with self._lock:
-            if self._users.wanted.get(run) == password:
+            if self._users.wanted.get(run) == password and clear == (run in self._users.clear):
                 return
             self._users.wanted[run] = password
+            (self._users.clear.add if clear else self._users.clear.discard)(run)
         self._changed.set()
 
     def without(self, run: str) -> str | None:
@@ -114,6 +115,7 @@ class RedisApart(Redis):
         """Delete the user and the entries of a run, soon, or when Redis answers again."""
         with self._lock:
             self._users.wanted.pop(run, None)
+            self._users.clear.discard(run)
             self._forgotten.append(run)
         self._changed.set()
 

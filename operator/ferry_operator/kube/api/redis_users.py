@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from ferry.contract import places, registry_scripts
-from ferry_operator.kube.api.redis_connection import RedisConnection, RedisRefusal, database
+from ferry_operator.kube.api.redis_connection import RedisConnection, RedisRefusal, database, where
 
 log = logging.getLogger("ferry.operator")
 
@@ -30,6 +30,9 @@ WITHOUT_SECONDS = 600.0
 
 STRAY_SECONDS = 300.0
 """A user without a job and without a connection is deleted after this time: its job was deleted without an operator."""
+
+CLOSE_SECONDS = 300.0
+"""The port for clear text is closed when no run has used it for this time: a new operator learns the runs one by one."""
 
 SWEEP_SECONDS = 60.0
 """Between two searches for users without a job."""
@@ -74,8 +77,12 @@ class RunUsers:
     """of the installation: several installations may share a Redis"""
     url: str
     bounds: RunShare = field(default_factory=RunShare)
+    clear_port: int = 0
+    """port for clear text of the chart's Redis, open while a run needs it; 0: of another Redis nothing is changed"""
     wanted: dict[str, str] = field(default_factory=dict)
     """password by run"""
+    clear: set[str] = field(default_factory=set)
+    """runs with a process that knows no other port"""
     without: dict[str, tuple[float, str]] = field(default_factory=dict)
     """runs without a user: the time at which they get it back, and the reason in words"""
     _made: dict[str, str] = field(default_factory=dict)
@@ -91,6 +98,8 @@ class RunUsers:
     _strays: dict[str, float] = field(default_factory=dict)
     """users without a job: since when"""
     _swept_at: float = field(default_factory=time.monotonic)
+    _clear_at: float = field(default_factory=time.monotonic)
+    """when a run last needed the port for clear text"""
 
     def __post_init__(self) -> None:
         """A run is searched for before it can take its share twice."""
@@ -111,6 +120,7 @@ class RunUsers:
         if info.get("run_id", "") != self._server:
             self._begin(redis, now)
             self._server = info.get("run_id", "")
+        self._open_or_close(redis, info, now)
         for run in [run for run, (until, _) in self.without.items() if now >= until]:
             del self.without[run]
         self._make(redis)
@@ -119,6 +129,8 @@ class RunUsers:
             self._take(redis, run, why, now)
         if now - self._swept_at > SWEEP_SECONDS:
             self._swept_at = now
+            if self.clear_port:  # a renewed certificate: the server reads its files again, and connections go on
+                redis.call("CONFIG", "SET", "tls-cert-file", redis.call("CONFIG", "GET", "tls-cert-file")[1])
             self._sweep(redis, now)
         return bool(greedy) or self._busiest is not None
 
@@ -128,6 +140,17 @@ class RunUsers:
             _checked(answer)
         self._made.pop(run, None)
         self.without.pop(run, None)
+
+    def _open_or_close(self, redis: RedisConnection, info: dict[str, str], now: float) -> None:
+        """Listen for clear text exactly while a run needs it. A server that starts does not listen for it."""
+        if self.clear:
+            self._clear_at = now
+        needed, is_open = now - self._clear_at < CLOSE_SECONDS, info.get("tcp_port") == str(self.clear_port)
+        if self.clear_port and is_open != needed and (self.clear or is_open):
+            redis.call("CONFIG", "SET", "port", self.clear_port if needed else 0)
+            runs = f"for runs that began with it: {', '.join(sorted(self.clear)[:5])}" if needed else "no run needs it"
+            verb = "open" if needed else "closed"
+            log.info("Redis at %s: the port %d for clear text is %s, %s", where(self.url), self.clear_port, verb, runs)
 
     # ---- users
     def _begin(self, redis: RedisConnection, now: float) -> None:

@@ -41,6 +41,8 @@ class Installation:
     """URL, with the password"""
     redis_ca: str = field(default="", kw_only=True)
     """certificate that Redis's certificate has to lead to, as PEM; empty: a public one"""
+    redis_tls_port: int = field(default=0, kw_only=True)
+    """port for TLS of the chart's Redis, beside the port in the URL; 0: the URL says all"""
     key: str
     """key from which the secrets of runs are derived: the newest key, or the key of a run (`of_run`)"""
     service_account: str | None = None
@@ -112,12 +114,21 @@ def redis_url(url: str, password: str) -> str:
 
 
 def redis_address(release: Installation) -> str:
-    """The URL with the certificate to trust. `Installation.redis` is without it: another certificate replaces no pod."""
+    """The URL by TLS with the certificate to trust. `Installation.redis`, from which pods have their revision, is without
+    both: another certificate, or TLS, replaces no pod."""
     parts = urlsplit(release.redis)
+    if release.redis_tls_port:
+        netloc = f"{parts.netloc.removesuffix(f':{parts.port}')}:{release.redis_tls_port}"
+        parts = parts._replace(scheme="rediss", netloc=netloc)
     if parts.scheme != "rediss" or not release.redis_ca:
-        return release.redis
+        return urlunsplit(parts)
     trust = f"{CA}={quote(release.redis_ca, safe='')}"
     return urlunsplit(parts._replace(query=f"{parts.query}&{trust}".removeprefix("&")))
+
+
+def clear_port(release: Installation) -> int:
+    """The port for clear text of the chart's Redis, which the operator opens for runs that know no other port; else 0."""
+    return urlsplit(release.redis).port or 0 if release.redis_tls_port else 0
 
 
 def run_key(release: Installation, uid: str) -> str:

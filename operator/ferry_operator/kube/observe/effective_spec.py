@@ -23,7 +23,7 @@ from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 from ferry_operator.job.status import GoodSpec, JobMemory
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import fence
-from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
+from ferry_operator.kube.manifests.release import Installation, redis_address, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 
@@ -166,7 +166,7 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
         driver_before=_digest(common + before + begins),
         program=_digest(_fingerprint(job.spec, lambda entry: entry.kind is switch)),
         worker=_digest(common + _fingerprint(job.spec, lambda entry: entry.workers)),
-        settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
+        settings=seal(release, f"{run_key(release, uid)} {redis_address(release)} {read}"),
     )
 
 

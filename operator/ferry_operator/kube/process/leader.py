@@ -32,7 +32,7 @@ from ferry_operator.kube.api.port import (
     Deposed,
 )
 from ferry_operator.kube.api.redis import RedisApart
-from ferry_operator.kube.manifests.release import Installation, redis_address, redis_tag
+from ferry_operator.kube.manifests.release import Installation, clear_port, redis_address, redis_tag
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe.definition import Definition
 from ferry_operator.kube.observe.pace import CALM_SECONDS, calm_seconds
@@ -101,7 +101,7 @@ class Leader:
         self._held = held
         self._metrics = metrics
         self._driver_client = DriverClient()
-        self._redis = RedisApart(redis_address(release), redis_tag(release))
+        self._redis = RedisApart(redis_address(release), redis_tag(release), clear_port=clear_port(release))
         self._stepped_down = threading.Event()
         """set at the end of the leadership: a reconcile that still runs writes nothing"""
         self._namespaces = Namespaces(api, choice, release.namespace, self._fenced)
