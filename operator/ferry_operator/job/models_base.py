@@ -24,6 +24,9 @@ IMMUTABLE: JsonDict = {
 PATH_MAX = 1024
 """Largest number of characters of a path, an image or an address: it bounds the cost of the rules on them."""
 
+NESTED_MAX = 32
+"""Maps and lists within each other in a map for Kubernetes; a pod has some ten."""
+
 DNS_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 PASSWORD_PATTERN = "(?i)^([a-z][a-z0-9+.-]*://[^/?#]*:[^/?#]*@|s3://[^/?#]*@|[^?]*[?](.*&)?[^=&]*(key|secret|token|password|sas|sig)[^=&]*=)"
@@ -111,10 +114,16 @@ def _absolute(value: str) -> str:
 
 def _json(value: Any) -> Any:
     """The value, if all of its parts are JSON values; raises ValueError otherwise."""
+    return _part(value, NESTED_MAX)
+
+
+def _part(value: Any, depth: int) -> Any:
+    if depth == 0 and isinstance(value, dict | list):
+        raise ValueError(f"at most {NESTED_MAX} maps and lists may be nested")
     if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
+        return {key: _part(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json(item) for item in value]
+        return [_part(item, depth - 1) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number must be finite")
     if not (value is None or isinstance(value, str | int | float)):

@@ -61,6 +61,10 @@ HUNG_SECONDS = 30.0
 """A process whose last attempt to renew or take the Lease is older than this hangs."""
 
 
+FRAMES_MAX, STACK_BYTES = 25_000, 16 << 20
+"""Frames of Python, and bytes for them in a thread. The API server takes objects that are nested 10,000 deep; with the
+default of 1,000 frames one such StreamJob would end the watches of other namespaces."""
+
 TOKEN_MAX = 2**30
 """Tokens of pods are lower: users can write pods, and a Lease has no number above 2**31."""
 
@@ -258,6 +262,8 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("kopf._core.reactor.running").setLevel(
         logging.ERROR
     )  # kopf warns that it cannot handle signals in a thread
+    sys.setrecursionlimit(FRAMES_MAX)
+    threading.stack_size(STACK_BYTES)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
     release, token = (
         release_of(os.environ, options.namespace, options.lease),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"driver": {"memory": "1Mi"}}, "spec.kubernetes.driver.memory: '1Mi': must be at least '64Mi'"),
     ({"nodeSelector": {"a": 1}}, "spec.kubernetes.nodeSelector.a: 1: must be text; quote it"),
     ({"affinity": {"a": float("inf")}}, "a number must be finite"),
+    ({"affinity": {"a": json.loads("[" * 32 + "]" * 32)}}, "at most 32 maps and lists may be nested"),
     ({"stateVolume": {"medium": "ram"}}, "spec.kubernetes.stateVolume.medium: 'ram' is not allowed"),
 ]  # fmt: skip
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import signal
+import sys
 import threading
 from base64 import b64decode
 from collections.abc import Callable
@@ -13,6 +16,7 @@ import pytest
 
 from ferry_operator.control.driver_client import BadAnswer
 from ferry_operator.job.status import JobStatus
+from ferry_operator.kube import __main__ as process_module
 from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.names import JobKey
 from ferry_operator.kube.api.port import JOBS, NODES, PODS, SECRETS, ApiError, Kind
@@ -119,6 +123,37 @@ class Held:
         if self._holds(verb, kind, name):
             self.reached.set()
             self.let_go.wait(60)
+
+
+class Parsing:
+    """An operator that reads one object, as `kopf` does."""
+
+    read: list[bool] = []
+
+    def __init__(self, *_: Any) -> None:
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        def parse() -> None:
+            deep = "[" * 10_000 + "]" * 10_000  # more is refused by the API server
+            self.read.append(copy.deepcopy(json.loads(deep)) == json.loads(deep))
+
+        thread = threading.Thread(target=parse)
+        thread.start()
+        thread.join()
+
+
+def test_an_object_that_is_nested_as_deep_as_can_be_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "OperatorProcess", Parsing)
+    monkeypatch.setattr(process_module.logs, "begin", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    frames, stack = sys.getrecursionlimit(), threading.stack_size()
+    try:
+        process_module.main(["--namespace", "jobs"])
+    finally:
+        sys.setrecursionlimit(frames)
+        threading.stack_size(stack)
+    assert Parsing.read == [True]
 
 
 class NoWatch:
