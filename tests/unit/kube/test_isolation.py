@@ -159,13 +159,13 @@ def test_an_object_that_is_nested_as_deep_as_can_be_is_parsed(monkeypatch: pytes
 class NoWatch:
     """Watches that see nothing."""
 
-    started = alive = False
+    watched: frozenset[str] = frozenset()
 
     def __init__(self, *_: Any) -> None:
         pass
 
-    def start(self) -> None:
-        self.started = self.alive = True
+    def follow(self, namespaces: frozenset[str]) -> None:
+        self.watched = namespaces
 
     def call(self, act: Callable[[], None]) -> None:
         act()
@@ -175,7 +175,7 @@ class NoWatch:
 
 
 def leader_of(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Leader:
-    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "JobWatches", NoWatch)
     monkeypatch.setattr(leading, "END_SECONDS", 0.1)
     return Leader(api, RELEASE, 1, lambda: True, Metrics())
 

@@ -143,7 +143,7 @@ def test_the_entries_of_keys_have_numbers() -> None:
 def test_a_missing_key_is_not_taken_for_a_missing_definition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "JobWatches", NoWatch)
     caplog.set_level(logging.INFO, "ferry.operator")
     leader = Leader(FakeApi(lambda: 0.0), replace(RELEASE, key_secret="gone"), 1, lambda: True, Metrics())
     monkeypatch.setattr(leader._end, "wait", lambda _: leader._end.set())

@@ -56,7 +56,7 @@ def objects() -> str:
 
 
 def leader_of(cluster: FakeCluster, choice: NamespaceChoice, monkeypatch: pytest.MonkeyPatch) -> Leader:
-    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "JobWatches", NoWatch)
     return Leader(cluster, RELEASE, 1, lambda: True, Metrics(), choice)
 
 
@@ -98,15 +98,13 @@ def test_a_namespace_without_rights_is_left_out_and_said_once(
     leader = leader_of(cluster, NamespaceChoice(("left", "right")), monkeypatch)
     for _ in range(FAILURES_MIN + 3):
         leader._list_all()
-        leader._watch_listed()
-        assert taken(leader.queue) == [("right", "a")] and leader._watched == {"right"}
+        assert taken(leader.queue) == [("right", "a")]
     warnings = [record.getMessage() for record in caplog.records if "are not managed" in record.getMessage()]
     assert len(warnings) == 1 and "namespace left" in warnings[0] and "no role yet" in warnings[0]
     assert len(leader.failing) == 1
     cluster.within("left").before = lambda *_: None
     leader._list_all()
-    leader._watch_listed()
-    assert taken(leader.queue) == [("left", "a"), ("right", "a")] and leader._watched == {"left", "right"}
+    assert taken(leader.queue) == [("left", "a"), ("right", "a")]
     assert not leader.failing
 
 
@@ -317,44 +315,7 @@ def test_all_namespaces_are_all_but_those_of_the_system(monkeypatch: pytest.Monk
 def test_nothing_chosen_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = leader_of(FakeCluster(), choice(), monkeypatch)
     leader._list_all()
-    leader._watch_listed()
-    assert leader.managed == 0 and leader._watch is None
-
-
-# --- watches
-
-
-class Watch(NoWatch):
-    """Watches that are counted."""
-
-    begun: list[Watch] = []
-
-    def __init__(self, namespaces: Any, *_: Any) -> None:
-        self.namespaces = namespaces
-        self.closed = False
-        self.begun.append(self)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_watches_begin_anew_for_other_namespaces_and_when_they_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = FakeCluster()
-    cluster.add("team", ferry="yes")
-    leader = leader_of(cluster, choice(), monkeypatch)
-    monkeypatch.setattr(leading, "JobWatch", Watch)
-    monkeypatch.setattr(Watch, "begun", [])
-    for _ in range(2):
-        leader._list_all()
-        leader._watch_listed()
-    assert [watch.namespaces for watch in Watch.begun] == [["team"]]
-    cluster.add("other", ferry="yes")
-    leader._list_all()
-    leader._watch_listed()
-    assert [watch.namespaces for watch in Watch.begun] == [["team"], ["other", "team"]]
-    Watch.begun[-1].alive = False
-    leader._watch_listed()
-    assert len(Watch.begun) == 3 and Watch.begun[-1].alive
+    assert leader.managed == 0
 
 
 # --- jobs elsewhere than the release
@@ -365,7 +326,7 @@ def test_the_token_of_metrics_reaches_jobs_of_other_namespaces(monkeypatch: pyte
     home = replace(RELEASE, home="jobs/x", metrics_secret="x-metrics", metrics_token="secret")
     for name in ("jobs", "team"):
         cluster.within(name).create(JOBS, job("a"))
-    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "JobWatches", NoWatch)
     leader = Leader(cluster, home, 1, lambda: True, Metrics(), NamespaceChoice(("jobs", "team")))
     leader._list_all()
     for key in taken(leader.queue):

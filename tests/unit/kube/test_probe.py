@@ -24,7 +24,7 @@ from ferry_operator.kube.process import probe as probing
 from ferry_operator.kube.process.leader import DEAF_SECONDS, Leader
 from ferry_operator.kube.process.probe import KEY, REFUSED_SECONDS, Probe
 from ferry_operator.kube.process.queue import EDIT, WorkQueue
-from ferry_operator.kube.process.watch import JobWatch
+from ferry_operator.kube.process.watch import JobWatch, JobWatches
 from ferry_operator.kube.store import Store, Stores
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, job
@@ -183,7 +183,7 @@ def test_a_watch_that_has_not_begun_owes_nothing() -> None:
 
 
 def led(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeApi, Leader]:
-    monkeypatch.setattr(leading, "JobWatch", NoWatch)
+    monkeypatch.setattr(leading, "JobWatches", NoWatch)
     api = FakeApi(Clock())
     api.create(JOBS, job())
     leader = Leader(api, RELEASE, 1, lambda: True, Metrics())
@@ -206,7 +206,7 @@ def test_a_probe_that_does_not_come_back_is_a_hang(monkeypatch: pytest.MonkeyPat
 
 def test_a_watch_that_owes_a_change_is_a_hang_while_its_namespace_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     api, leader = led(monkeypatch)
-    leader._watch_listed()
+    leader._watches.follow(frozenset({"jobs"}))
     store, clock = leader.stores.of("jobs"), Clock()
     store.clock = clock
     store.heard(JOBS)
@@ -215,7 +215,7 @@ def test_a_watch_that_owes_a_change_is_a_hang_while_its_namespace_is_watched(mon
         leader._list_all()
         clock.now += 30
     assert leader.hang == "the watch of streamjobs in jobs has been silent for 90 s"
-    leader._watched = frozenset()
+    leader._watches.follow(frozenset())
     assert leader.hang is None
 
 
@@ -306,19 +306,21 @@ def test_a_leader_that_slept_is_not_deaf(monkeypatch: pytest.MonkeyPatch, gap: f
 
 def test_a_call_goes_by_every_loop_of_the_watches() -> None:
     """A loop that stands still, or has ended, keeps the probe from coming back."""
-    watch, calls, passed = JobWatch(["a"], Stores(), WorkQueue()), list[tuple[Any, ...]](), list[int]()
-    watch.call(lambda: passed.append(0))
-    assert not passed, "no loop runs yet"
-    loops: Any = [SimpleNamespace(call_soon_threadsafe=lambda *call: calls.append(call)) for _ in range(2)]
-    watch._loops = loops
-    watch.call(lambda: passed.append(1))
+    watches, calls, passed = JobWatches(Stores(), WorkQueue()), list[tuple[Any, ...]](), list[int]()
+    watches.call(lambda: passed.append(0))
+    assert passed == [0], "without namespaces there are no loops"
+    watches._parts = [JobWatch([name], Stores(), WorkQueue()) for name in ("a", "b", "c")]
+    for part in watches._parts[:2]:
+        loop: Any = SimpleNamespace(call_soon_threadsafe=lambda *call: calls.append(call))
+        part._loop = loop
+    watches.call(lambda: passed.append(1))
     for turn in range(2):
-        assert len(calls) == turn + 1 and not passed
+        assert len(calls) == turn + 1 and passed == [0]
         act, *arguments = calls[turn]
         act(*arguments)
-    assert passed == [1]
-    loop = asyncio.new_event_loop()
-    loop.close()
-    watch._loops = [loop]
-    watch.call(lambda: passed.append(2))
-    assert passed == [1]
+    assert passed == [0, 1], "a watch that has not begun delays nothing"
+    ended = asyncio.new_event_loop()
+    ended.close()
+    watches._parts[2]._loop = ended
+    watches.call(lambda: passed.append(2))
+    assert passed == [0, 1]

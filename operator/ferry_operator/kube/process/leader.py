@@ -41,7 +41,7 @@ from ferry_operator.kube.process.namespaces import OWN, NamespaceChoice, Namespa
 from ferry_operator.kube.process.nodes import NodeWatch
 from ferry_operator.kube.process.probe import KEY, Probe
 from ferry_operator.kube.process.queue import EDIT, ROUTINE, URGENT, WorkQueue
-from ferry_operator.kube.process.watch import JobWatch
+from ferry_operator.kube.process.watch import JobWatches
 from ferry_operator.kube.reconcile import Reconciler
 from ferry_operator.kube.store import Stores, noting
 from ferry_operator.kube.turns import Turns
@@ -115,9 +115,10 @@ class Leader:
         self._due: dict[str, float] = {}
         """time of the next listing, by namespace"""
         self._nodes = NodeWatch(api, self.stores, self.queue, release.leaving_taints) if release.read_nodes else None
-        self._probe = Probe(api, release.home.rpartition("/")[2], token, self.queue, self._on_watches)
-        self._watch: JobWatch | None = None
-        self._watched: frozenset[str] = frozenset()
+        self._probe = Probe(
+            api, release.home.rpartition("/")[2], token, self.queue, lambda act: self._watches.call(act)
+        )
+        self._watches = JobWatches(self.stores, self.queue)
         self._definitions = DefinitionReading(api, self.definition)
         self._end = threading.Event()
         self._listed_at = time.monotonic()
@@ -151,7 +152,7 @@ class Leader:
 
     def watch_ages(self) -> dict[tuple[str, str], float]:
         """Seconds for which each watch has owed a change, by namespace and kind in the plural; with the Lease, the probe."""
-        ages = {key: age for key, age in self.stores.watch_ages().items() if key[0] in self._watched}
+        ages = {key: age for key, age in self.stores.watch_ages().items() if key[0] in self._watches.watched}
         return ages | (
             {(self._release.namespace, LEASES.plural): age} if (age := self._probe.age()) is not None else {}
         )
@@ -176,8 +177,7 @@ class Leader:
         self._stepped_down.set()
         self._driver_client.close()
         before_watch()
-        if self._watch is not None:
-            self._watch.close()
+        self._watches.close()
         if self._nodes is not None:
             self._nodes.close()
         self._definitions.close()
@@ -194,7 +194,7 @@ class Leader:
         while not self._end.is_set():
             try:
                 self._list_all(everything=False)
-                self._watch_listed()
+                self._watches.follow(frozenset(self._apis.keys() - self.failing.keys()))
                 if not self._began:
                     self._dispatcher.start()
                     self._probe.start()
@@ -302,22 +302,6 @@ class Leader:
         for name in self.stores.of(namespace).jobs():
             self._metrics.jobs.forget(JobKey(namespace, name))
         self.stores.remove(namespace)
-
-    def _watch_listed(self) -> None:
-        """Watch exactly the namespaces that can be listed. New watches begin before the old ones end."""
-        listed, old = frozenset(self._apis.keys() - self.failing.keys()), self._watch
-        if listed == self._watched and (old is None or old.alive):
-            return
-        self._watch, self._watched = JobWatch(sorted(listed), self.stores, self.queue) if listed else None, listed
-        if self._watch is not None:
-            self._watch.start()
-        if old is not None:
-            threading.Thread(target=old.close, name="watch-end", daemon=True).start()
-
-    def _on_watches(self, act: Callable[[], None]) -> None:
-        """Call a function after a turn of the loops of the watches; without namespaces there are no watches."""
-        watch = self._watch
-        act() if watch is None else watch.call(act)
 
     def _read_keys(self) -> None:
         """Read the keys of the installation; a further key is for new runs."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import kopf
@@ -29,27 +30,79 @@ CHUNK = 100
 """Objects in one answer to a list of kopf: the operator does not hold all documents at a time."""
 
 TOGETHER, APART_SECONDS = 5, 0.3
-"""Namespaces that an instance of kopf watches, and the time between the starts of two instances. An instance lists all its
-namespaces at once. With one instance, the lists of 1,000 jobs took 265 MiB, which the process did not give back."""
+"""Namespaces that an instance of kopf watches, and the time between the starts of two of many instances. An instance lists
+all its namespaces at once. With one instance, the lists of 1,000 jobs took 265 MiB, which the process did not give back."""
 
 IDLE_SECONDS = 0.2
 """kopf keeps the document of an object for this time after its last event."""
 
 
-class JobWatch:
-    """Watches namespaces from `start` to `close`. A namespace without rights ends the watches of all namespaces."""
+class JobWatches:
+    """Watches any number of namespaces, a few with each instance of kopf."""
 
-    def __init__(self, namespaces: Sequence[str], stores: Stores, queue: WorkQueue) -> None:
+    def __init__(self, stores: Stores, queue: WorkQueue) -> None:
         self._stores = stores
         self._queue = queue
+        self._parts: list[JobWatch] = []
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """The namespaces."""
+        return frozenset(name for part in self._parts for name in part.namespaces)
+
+    def follow(self, namespaces: frozenset[str]) -> None:
+        """Watch exactly these namespaces. The others notice no change; a new watch begins before the old one ends."""
+        kept = [part for part in self._parts if part.alive and part.namespaces <= namespaces]
+        new = namespaces.difference(*(part.namespaces for part in kept))
+        small = min(kept, key=lambda part: len(part.namespaces), default=None)
+        if new and small is not None and len(new) + len(small.namespaces) <= TOGETHER:
+            kept.remove(small)
+            new |= small.namespaces
+        old, wanted = [part for part in self._parts if part not in kept], sorted(new)
+        parts = [wanted[first : first + TOGETHER] for first in range(0, len(wanted), TOGETHER)]
+        begun = [JobWatch(part, self._stores, self._queue, n * APART_SECONDS) for n, part in enumerate(parts)]
+        for watch in begun:
+            watch.start()
+        self._parts = [*kept, *begun]
+        if old:
+            threading.Thread(target=_close, args=(old,), name="watch-end", daemon=True).start()
+
+    def call(self, act: Callable[[], None]) -> None:
+        """Call a function after each loop of the watches has had a turn. With an ended loop, never."""
+        for part in self._parts:
+            act = partial(part.call, act)
+        act()
+
+    def close(self) -> None:
+        """End the watches."""
+        _close(self._parts)
+
+
+def _close(parts: Sequence[JobWatch]) -> None:
+    # kopf closes its connections first, and then logs errors of requests on these connections.
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)
+    for part in parts:
+        part.stop()
+    deadline = time.monotonic() + END_SECONDS
+    for part in parts:
+        part.join(max(0.0, deadline - time.monotonic()))
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # other namespaces may be watched by now
+
+
+class JobWatch:
+    """Watches a few namespaces from `start` to `stop`. A namespace without rights ends the watches of all of them."""
+
+    def __init__(self, namespaces: Sequence[str], stores: Stores, queue: WorkQueue, after: float = 0.0) -> None:
+        """`after`: seconds between `start` and the beginning of the watches."""
+        self.namespaces = frozenset(namespaces)
+        self._stores = stores
+        self._queue = queue
+        self._after = after
         self._stop = threading.Event()
-        parts = [namespaces[first : first + TOGETHER] for first in range(0, len(namespaces), TOGETHER)]
         # An instance of kopf cancels all tasks of its loop at its end: each has a loop of its own.
-        self._threads = [
-            threading.Thread(target=self._run, args=(part, number * APART_SECONDS), name=f"watch-{number}", daemon=True)
-            for number, part in enumerate(parts)
-        ]
-        self._loops: list[asyncio.AbstractEventLoop] = []
+        self._thread = threading.Thread(target=self._run, name=f"watch-{min(namespaces)}", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
 
     def start(self) -> None:
         """Start the watches."""
@@ -58,58 +111,56 @@ class JobWatch:
         for kind in (JOBS, PODS):
             for verb in ("list", "watch"):
                 record(verb, kind)
-        self._stores.begin_watch()
-        for thread in self._threads:
-            thread.start()
+        for namespace in self.namespaces:
+            self._stores.of(namespace).begin_watch()
+        self._thread.start()
 
     def call(self, act: Callable[[], None]) -> None:
-        """Call a function after each loop of the watches has had a turn. Without a loop, or with an ended one, never."""
-        if self._loops:
-            self._call_after(0, act)
-
-    def _call_after(self, number: int, act: Callable[[], None]) -> None:
-        if number == len(self._loops):
+        """Call a function after a turn of the loop. Before the loop begins, at once; after its end, never."""
+        if self._loop is None:
             act()
             return
         with suppress(RuntimeError):  # the loop has ended
-            self._loops[number].call_soon_threadsafe(self._call_after, number + 1, act)
-
-    @property
-    def started(self) -> bool:
-        """Whether `start` was called."""
-        return any(thread.ident is not None for thread in self._threads)
+            self._loop.call_soon_threadsafe(act)
 
     @property
     def alive(self) -> bool:
         """Whether the watches go on."""
-        return all(thread.is_alive() for thread in self._threads)
+        return self._thread.is_alive()
 
-    def close(self) -> None:
-        """End the watches."""
-        # kopf closes its connections first, and then logs errors of requests on these connections.
-        logging.getLogger("kopf").setLevel(logging.CRITICAL)
+    def stop(self) -> None:
+        """Have the watches end."""
         self._stop.set()
-        deadline = time.monotonic() + END_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        logging.getLogger("kopf").setLevel(logging.WARNING)  # other namespaces may be watched by now
+        loop, stopped = self._loop, self._stopped
+        if loop is not None and stopped is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(stopped.set)
 
-    def _run(self, namespaces: Sequence[str], after: float) -> None:
-        if self._stop.wait(after):
+    def join(self, seconds: float) -> None:
+        """Wait for the end of the watches."""
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        if self._stop.wait(self._after):
             return
         try:
-            asyncio.run(self._watch(namespaces))
+            asyncio.run(self._watch())
+            if not self._stop.is_set():
+                log.warning("the watches of %s ended", ", ".join(sorted(self.namespaces)))
         except Exception:
-            log.exception("the watches ended")
+            log.exception("the watches of %s ended", ", ".join(sorted(self.namespaces)))
 
-    async def _watch(self, namespaces: Sequence[str]) -> None:
-        self._loops.append(asyncio.get_running_loop())
+    async def _watch(self) -> None:
+        # Not a flag of threads: kopf waits for it in a thread of its own, also after one of its tasks has failed.
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        if self._stop.is_set():
+            return
         await kopf.operator(
             registry=self._registry(),
             settings=settings(),
             standalone=True,
-            namespaces=namespaces,
-            stop_flag=self._stop,
+            namespaces=sorted(self.namespaces),
+            stop_flag=self._stopped,
         )
 
     def _registry(self) -> kopf.OperatorRegistry:
