@@ -98,7 +98,7 @@ class Operators:
         try:
             found.wait_settled(2)
             yield found
-            assert not kubelets.violations
+            assert not kubelets.violations, kubelets.violations
         finally:
             kubelets.close()
             driver.close()

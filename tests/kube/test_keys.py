@@ -109,8 +109,46 @@ def test_a_job_whose_key_is_gone_is_left_alone_until_the_key_is_back(operators: 
         before = {pod["metadata"]["uid"] for pod in kubectl.items("pods")}
         kubectl.patch(f"secret/{LEASE}", {"stringData": {"key2": "another"}, "data": {"key": None}})
         wait_until(lambda: running.condition("Degraded").get("reason") == "KeyMissing", "condition", 20)
-        assert "put the entry `key` back" in running.condition("Degraded")["message"]
+        assert f"the entry `key` of the Secret {LEASE} in the namespace" in running.condition("Degraded")["message"]
         assert {pod["metadata"]["uid"] for pod in kubectl.items("pods")} == before
         kubectl.patch(f"secret/{LEASE}", {"stringData": {"key": KEY}})
         running.wait_settled(2)
         assert {pod["metadata"]["uid"] for pod in kubectl.items("pods")} == before
+
+
+def test_a_restarted_operator_that_creates_another_key_says_so_and_leaves_running_jobs_alone(
+    operators: Operators,
+) -> None:
+    with operators.job(hasty=True, state=KEPT) as running:
+        kubectl = running.kubectl
+        wait_until(lambda: running.status()["memory"]["good"], "the last good spec", 30)
+        before, uid = running.pods(), kubectl.get("sj", "a")["metadata"]["uid"]
+        operators.close()
+        kubectl.run("delete", "secret", LEASE)
+        assert "was created" in first_secrets(operators, f"{LEASE}=key").stdout
+        created = base64.b64decode(kubectl.get("secret", LEASE)["data"]["key"]).decode()
+        operators.start(hasty=True)
+        wait_until(lambda: running.condition("Degraded").get("reason") == "KeyReplaced", "condition", 60)
+        message = running.condition("Degraded")["message"]
+        assert (
+            f"the entry `key` of the Secret {LEASE} in the namespace {kubectl.namespace} has another value" in message
+        )
+        noted = [one for one in kubectl.items("events") if one["reason"] == "KeyReplaced"]
+        assert noted and noted[0]["message"] in message and running.pods() == before
+        kubectl.patch(f"secret/{LEASE}", {"stringData": {"key": KEY}})
+        running.wait_settled(2)
+        assert running.pods() == before, "the old value is back"
+        kubectl.patch(f"secret/{LEASE}", {"stringData": {"key": created}})
+        wait_until(lambda: running.condition("Degraded").get("reason") == "KeyReplaced", "condition", 20)
+        command = message.partition("`kubectl ")[2].partition("`")[0]
+        running.kubelets.over = True  # the user gives the state up
+        kubectl.run(*command.split()[2:])  # without the namespace
+        wait_until(lambda: running.status()["memory"]["run"] == 2, "the next run", 60)
+        release = Installation(str(kubectl.namespace), "", "", created)
+
+        def secret() -> str:
+            return str(json.loads(base64.b64decode(kubectl.get("secret", "a-run")["data"]["run.json"]))["secret"])
+
+        wait_until(lambda: secret() == run_key(release, uid), "settings with the new key", 60)
+        running.kubelets.over = True
+        kubectl.run("delete", "sj", "a", "--wait=false")

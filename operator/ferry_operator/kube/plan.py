@@ -41,7 +41,9 @@ def plan(view: JobView, token: int, turn: tuple[PodDefaults, RollNote | None] | 
             claims
         )  # a patch changes the version of a pod: the next reconcile decides with the new versions
     if view.stage is Stage.OVER:
-        return steps + ([s.DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [s.BeginRun()])
+        return steps + ([s.DeletePod(pod, "its run has ended") for pod in here] if seen.pods else [s.BeginRun()])
+    if view.effective.ends_run:
+        return [*steps, s.EndRun(view.effective.began_from, f"the run ends without its key, by {names.ACCEPT_KEY}")]
     steps += [s.DeletePod(pod, why) for pod, why in placeholders.unneeded(view, here)]
     if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps

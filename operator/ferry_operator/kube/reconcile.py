@@ -27,6 +27,7 @@ from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.definition import Definition
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.lost_key import left_alone
 from ferry_operator.kube.observe.pace import CALM_SECONDS, after_steps, calm_seconds, when_idle
 from ferry_operator.kube.observe.program import wanted
 from ferry_operator.kube.observe.seen import Seen
@@ -180,10 +181,13 @@ class Reconciler:
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         budget, newest = self.store.protected(name, uid), self.release.newest_key
         seen = Seen(job, pods, self.store.nodes, budget, None, None, now, cache.errors, newest_key=newest)
-        keyed = self.release.of_run(seen.memory.key)
+        without = left_alone(seen, self.release)
+        keyed = None if without is not None else self.release.of_run(seen.memory.key)
         lacking = self.definition.missing
         cache.turn = Turn(self.release) if keyed is None else self._turns.of(job, pods, keyed, now, lacking)
-        effective, revisions = self._spec(seen, cache, None if keyed is None else cache.turn.release)
+        if without is not None:
+            cache.spec = cache.release = None
+        effective, revisions = (without, None) if without is not None else self._spec(seen, cache, cache.turn.release)
         if effective.job is not None:
             cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, self.metrics.jobs.count())
             problem = () if cache.text.problem is None else (cache.text.problem,)
@@ -202,17 +206,17 @@ class Reconciler:
             or seen.before.phase == "Finished"
         )
         silent = status is None and not failures and not seen.deleting and not rests
-        seen = replace(seen, problems=(*seen.problems, *self._ask_redis(seen, silent)))
+        seen = replace(seen, problems=(*seen.problems, *self._ask_redis(seen, silent, keyed)))
         if seen.counted is not None:
             cache.epoch = (seen.run, seen.counted.epoch)
         return look(seen, effective, revisions, cache.timers)
 
     def _spec(
-        self, seen: Seen, cache: JobCache, release: Installation | None
+        self, seen: Seen, cache: JobCache, release: Installation
     ) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
         """The spec in force with its revisions; read again only for a changed object, another key or other defaults."""
         if cache.spec is None or not effective_spec.reads_same(cache.spec[0], seen.job) or cache.release != release:
-            cache.spec, cache.release = (seen.job, *effective_spec.read(seen.job, release, seen.memory.key)), release
+            cache.spec, cache.release = (seen.job, *effective_spec.read(seen.job, release)), release
         return cache.spec[1:]
 
     def _ask_driver(self, url: str | None, seen: Seen, cache: JobCache) -> tuple[Status | None, Submitted | None]:
@@ -241,9 +245,8 @@ class Reconciler:
             return None, None
         return answer[1], answer[2]
 
-    def _ask_redis(self, seen: Seen, silent: bool) -> Iterable[Problem]:
+    def _ask_redis(self, seen: Seen, silent: bool, release: Installation | None) -> Iterable[Problem]:
         """Keep the user of the run. `silent`: the driver does not answer, and Redis may be the reason."""
-        release = self.release.of_run(seen.memory.key)
         if release is not None:
             clear = any(names.REDIS not in pod.annotations for pod in seen.pods if pod.ended is None)
             self._redis.keep(seen.run, redis_password(release, seen.run, seen.uid), clear)

@@ -19,7 +19,7 @@
 | LabelPod | the pod has not the labels of the application and the executor of Spark that the driver names |
 | RequestCheckpoint | a user requests a checkpoint, and the driver does not know the request |
 | Suspend | the job is to be suspended, and its driver does not know: it takes a last checkpoint, and ends |
-| EndRun | the last checkpoint is complete: the run no longer needs its pods |
+| EndRun | the last checkpoint is complete, or the user gives up a run without its key: the run no longer needs its pods |
 | BeginRun | the pods of an ended run are deleted: the job moves to its next run, which starts at a resume |
 | RemoveAnnotations | the size of the job has changed: drains of missing workers, and a plan for another size, are obsolete |
 | Rescale | the autoscaler wants another size: it writes the spec like a user |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from ferry_operator.kube.process.leader import Leader
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, FakeLink, World, job, settled
 from tests.unit.kube.test_isolation import NoWatch
-from tests.unit.kube.test_suspension import begun, edit, memory, suspended
+from tests.unit.kube.test_suspension import begun, edit, events, memory, suspended
 
 OLD, NEW = {1: "key"}, {1: "key", 2: "another"}
 
@@ -228,14 +229,80 @@ def test_without_the_key_of_its_run_a_job_is_left_alone_until_the_key_is_back() 
     world = begun()
     before = uids(world)
     rotated(world, {2: "another"})
+    world.release = world.operator.release = replace(world.release, key_secret="keys")
     world.rounds(3)
     degraded = world.condition("Degraded")
-    assert (degraded["status"], degraded["reason"]) == ("True", "KeyMissing") and "`key`" in degraded["message"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "KeyMissing")
+    assert "the entry `key` of the Secret keys in the namespace jobs is not there" in degraded["message"]
     world.rounds(100)
     assert uids(world) == before and world.lives == 1 and memory(world)["key"] == 1
     rotated(world, NEW)
     world.until(settled)
     assert world.condition("Degraded")["status"] == "False" and uids(world) == before
+
+
+def annotate(world: World, name: str, value: str) -> None:
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {name: value}}})
+
+
+def replaced(keys: dict[int, str] | None = None) -> tuple[World, str, set[str]]:
+    """A running job, another operator after the loss of the Secret, the message of the condition, the pods."""
+    world = begun()
+    before = uids(world)
+    world.begin_operator()
+    rotated(world, keys or {1: "created again"})
+    world.rounds(3)
+    degraded = world.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "KeyMissing" if keys else "KeyReplaced")
+    return world, degraded["message"], before
+
+
+def test_a_key_that_was_created_again_is_not_taken_for_the_key_of_a_run() -> None:
+    world, message, before = replaced()
+    assert message.startswith("the key of this run is gone") and "back from a backup" in message
+    assert [text in message for text in events(world, "KeyReplaced")] == [True]
+    world.rounds(100)
+    assert uids(world) == before and world.lives == 1 and memory(world)["run"] == 1
+    world.release = world.operator.release = RELEASE.with_keys(OLD)
+    world.until(settled)
+    assert world.condition("Degraded")["status"] == "False" and uids(world) == before
+
+
+@pytest.mark.parametrize("keys", [None, {2: "another"}])
+def test_a_run_whose_key_is_lost_ends_by_the_command_of_its_condition(keys: dict[int, str] | None) -> None:
+    world, message, before = replaced(keys)
+    world.take_checkpoint(None)
+    command = re.search(r"annotate --overwrite sj/nbq5 (\S+)=(\w+)`", message)
+    assert command is not None
+    annotate(world, command[1], "of another key")
+    world.rounds(5)
+    assert uids(world) == before, "the command accepts the key that it names, not any later one"
+    annotate(world, command[1], command[2])
+    world.until(settled)
+    assert not uids(world) & before and list(world.runs.values()) == [None, "latest"]
+    assert (memory(world)["run"], memory(world)["key"]) == (2, max(keys or {1: ""}))
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_the_condition_names_the_secret_and_its_namespace() -> None:
+    world = begun()
+    world.begin_operator()
+    rotated(world, {1: "created again"})
+    world.operator.release = replace(world.release, key_secret="ferry-operator", home="ferry/ferry")
+    world.rounds(2)
+    message = world.condition("Degraded")["message"]
+    assert "the entry `key` of the Secret ferry-operator in the namespace ferry has another value" in message
+    assert "kubectl -n jobs annotate" in message
+
+
+def test_a_job_that_has_begun_no_run_takes_the_key_that_is_there() -> None:
+    world = begun()
+    edit(world, suspend=True)
+    world.until(suspended)
+    rotated(world, {1: "created again"})
+    edit(world, suspend=False)
+    world.until(settled)
+    assert list(world.runs.values()) == [None, "latest"]
 
 
 def test_a_leader_notices_a_further_key() -> None:

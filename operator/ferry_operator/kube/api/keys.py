@@ -28,7 +28,14 @@ def read_keys(api: Api, secret: str) -> Mapping[int, str]:
     except ApiError as error:
         tolerate(error, NOT_FOUND)
         lacks = "does not exist"
-    raise ApiError(UNFIT, "NoKey", f"the Secret {secret} {lacks}: put it back, a new key restarts every job")
+    raise ApiError(
+        UNFIT, "NoKey", f"the Secret {secret} {lacks}: put it back from a backup, jobs that run need their key"
+    )
+
+
+def entry_of(number: int) -> str:
+    """The entry of the key with this number."""
+    return FIRST if number == 1 else f"{FIRST}{number}"
 
 
 def keys_of(secret: Doc) -> dict[int, str]:

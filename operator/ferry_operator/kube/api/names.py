@@ -93,6 +93,8 @@ PINS = "ferry.dev/pins"
 PLAN = "ferry.dev/plan"
 """A plan of a user (`control.plan_file`): JSON, compressed by zlib, in base64."""
 
+ACCEPT_KEY = "ferry.dev/accept-key"
+"""The newest key, as the condition of a job without the key of its run shows it: the run may end without a checkpoint."""
 CHECKPOINT = "ferry.dev/checkpoint"
 """The request for a checkpoint: {"id": ..., "name": ...}; the driver gets every id once."""
 

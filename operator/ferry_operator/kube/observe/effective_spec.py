@@ -45,6 +45,8 @@ class EffectiveSpec:
     """the last good spec, if any"""
     began_from: str | None = None
     """`restoreFrom` at the start of the run"""
+    ends_run: bool = False
+    """the user gives up this run, whose key is lost"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,8 @@ class Revisions:
         return f"{self.driver_before}-{self.worker}"
 
 
-def read(document: Doc, release: Installation | None, key: int) -> tuple[EffectiveSpec, Revisions | None]:
-    """The spec in force with its revisions; no spec without `release`, the installation with the key of the run."""
-    if release is None:
-        text = (
-            f"the run has key {key} (status.memory.key), which the Secret of the operator does not hold: put the entry "
-            f"`key{key if key > 1 else ''}` back"
-        )
-        return EffectiveSpec(None, newest=False, good=False, problem=Problem("KeyMissing", text)), None
+def read(document: Doc, release: Installation) -> tuple[EffectiveSpec, Revisions | None]:
+    """The spec in force with its revisions. `release`: the installation with the key of the run."""
     effective = in_force(document, release)
     return effective, None if effective.job is None else _revisions(effective.job, document["metadata"]["uid"], release)
 
@@ -218,10 +214,14 @@ def _digest(text: str) -> str:
 
 def _last_good(document: Doc, kept: GoodSpec | None, release: Installation) -> StreamJob | None:
     """The last good spec of this object; None when its seal or its content is invalid."""
-    uid = str(document["metadata"]["uid"])
-    if kept is None or not compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release)):
+    if kept is None or not is_sealed(kept, str(document["metadata"]["uid"]), release):
         return None
     return read_kept(document, kept.spec)
+
+
+def is_sealed(kept: GoodSpec, uid: str, release: Installation) -> bool:
+    """Whether a last good spec was sealed for this object with this key."""
+    return compare_digest(kept.seal, _sealed(kept.spec, uid, kept.generation, release))
 
 
 def read_kept(document: Doc, text: str | None) -> StreamJob | None:
