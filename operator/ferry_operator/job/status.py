@@ -204,6 +204,8 @@ class PodDefaults(_Report):
 
     image: str = Field(default="", max_length=1024, description="Default image.")
     service_account: str | None = Field(default=None, max_length=253, description="Default service account.")
+    redis: str | None = Field(default=None, max_length=64, description="Seal of the URL of Redis, with its password.")
+    redis_at: str | None = Field(default=None, max_length=1024, description="Address of this Redis.")
 
 
 class RollNote(_Report):

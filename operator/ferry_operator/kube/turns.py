@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job.status import JobMemory, JobStatus, PodDefaults, RollNote
@@ -22,6 +23,8 @@ FRESH_SECONDS = 1.0
 
 GIVEN_SECONDS = 30.0
 """A turn without a note in the status is given back after this."""
+
+REDIS = "status.memory.defaults.redis"
 
 MEMORY = ("status.memory", "status.memory.defaults", "status.memory.roll")
 """Fields without which the API server drops the notes about turns."""
@@ -46,10 +49,18 @@ class Turns:
         except SpecRefused:
             return Turn(release)
         dropped, new = any(path in lacking for path in MEMORY), t.present(release)
-        old = memory.defaults or t.of_pods(job, pods, memory, release)
+        old, address = memory.defaults or t.of_pods(job, pods, memory, release), new.redis_at
+        if old.redis is None:  # a note of an operator that did not write this
+            old = t.with_redis(old, new)
+        if pods and old.redis != new.redis and t.works(job, memory) and not t.matters(job, old, new):
+            new = t.with_redis(new, old)
+            release = t.with_defaults(release, new)
         if old == new:
-            note = None if dropped or memory.defaults is not None else (new, None)
-            return self._under_way(job, Turn(release, note), now) if memory.roll is not None else Turn(release, note)
+            known = memory.defaults is not None and (memory.defaults == new or REDIS in lacking)
+            turn = Turn(release, None if dropped or known else (new, memory.roll))
+            if memory.roll is not None:
+                return self._under_way(job, turn, now)
+            return turn if old.redis_at == address else replace(turn, reason="OtherRedis", message=_moved(old, address))
         if not pods or not t.matters(job, old, new) or not t.works(job, memory):
             return Turn(release, None if dropped else (new, None))
         held, keeps = t.with_defaults(release, old), f"this job keeps {_words(old, new)} until its turn"
@@ -101,6 +112,13 @@ class Turns:
         if not 0.0 <= now - self._rolling[0] < FRESH_SECONDS:
             self._rolling = (now, [job for job in self._jobs() if t.has_turn(job)])
         return self._rolling[1]
+
+
+def _moved(old: PodDefaults, address: str | None) -> str:
+    return (
+        f"its pods began with Redis at {old.redis_at}, and stay there; new pods use Redis at {address}: "
+        "if this is another server, suspend and resume the job"
+    )
 
 
 def _words(mine: PodDefaults, other: PodDefaults) -> str:

@@ -15,12 +15,13 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import EVENTS, JOBS, PODS
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import stamp
+from ferry_operator.kube.observe.turns import present
 from ferry_operator.kube.turns import FRESH_SECONDS, GIVEN_SECONDS, Turns
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 from tests.unit.kube.test_decisions import driver
 
 NEXT = replace(RELEASE, image="ferry:2")
-OLD, NEW = (PodDefaults(image=release.image, service_account=RELEASE.service_account) for release in (RELEASE, NEXT))
+OLD, NEW = present(RELEASE), present(NEXT)
 NOW, DEADLINE = 10_000.0, 900.0
 POD = driver(image=RELEASE.image, account=RELEASE.service_account)
 
@@ -222,7 +223,7 @@ def held_up(world: World, release: Any = NEXT) -> None:
 
 def test_pods_get_the_new_default_in_the_turn_of_their_job() -> None:
     world = running()
-    assert world.status["memory"]["defaults"] == {"image": "ferry:1", "serviceAccount": "ferry-job"}
+    assert world.status["memory"]["defaults"] == OLD.model_dump(mode="json", by_alias=True)
     world.operator.release = NEXT
     world.until(lambda w: condition(w) is not None)
     assert condition(world)["reason"] == "Rolling"  # type: ignore[index]
@@ -272,3 +273,62 @@ def test_an_image_that_is_not_there_stops_the_roll_and_the_one_of_before_ends_it
     world.operator.release = RELEASE
     world.until(lambda w: condition(w) is None and settled(w) and len(w.pods()) == 3)
     assert images(world) == {"ferry:1"}
+
+
+# --- another Redis
+
+
+PASSWORD = replace(RELEASE, redis="redis://:another@127.0.0.1:1/0")
+SERVER = replace(RELEASE, redis="redis://another:1/0")
+
+
+def uids(world: World) -> set[str]:
+    return {d["metadata"]["uid"] for (k, _), d in world.api.objects.items() if k == PODS}
+
+
+def test_another_password_of_redis_replaces_no_pod_and_needs_nothing() -> None:
+    world = running()
+    before = uids(world)
+    world.operator.release = PASSWORD
+    world.rounds(20)
+    assert uids(world) == before and condition(world) is None
+    world.begin_operator()
+    world.operator.release = PASSWORD
+    world.rounds(20)
+    assert uids(world) == before, "another operator reads what the pods have"
+    world.api.remove(PODS, "nbq5-worker-1")
+    world.until(lambda w: settled(w) and "nbq5-worker-1" in w.pods())
+    assert len(before & uids(world)) == len(before) - 1, "a lost pod comes back alone"
+
+
+def test_another_server_replaces_no_pod_and_is_said_until_a_roll_or_the_next_run() -> None:
+    world = running()
+    before = uids(world)
+    world.operator.release = SERVER
+    world.rounds(20)
+    found = condition(world)
+    assert found is not None and found["reason"] == "OtherRedis" and uids(world) == before
+    assert "127.0.0.1:1" in found["message"] and "another:1: if this is another server, suspend" in found["message"]
+    world.operator.release = RELEASE
+    world.until(lambda w: condition(w) is None)
+    assert uids(world) == before
+    world.operator.release = replace(SERVER, image="ferry:2")
+    world.until(lambda w: condition(w) is None and settled(w) and images(w) == {"ferry:2"}, 400)
+    assert not before & uids(world) and world.status["memory"]["defaults"]["redisAt"] == "another:1"
+
+
+def test_a_job_without_pods_takes_the_present_redis() -> None:
+    old = working("a")
+    turn = Turns(list, 1, DEADLINE).of(old, [], SERVER, NOW)
+    assert turn.note == (present(SERVER), None) and turn.release == SERVER
+
+
+def test_the_redis_of_a_job_without_a_note_of_it_is_noted_once() -> None:
+    """Of an operator that did not write it, or whose definition drops it."""
+    noted = PodDefaults(image=RELEASE.image, service_account=RELEASE.service_account)
+    turns, one = Turns(list, 1, DEADLINE), working("a", defaults=noted)
+    assert turns.of(one, [POD], RELEASE, NOW).note == (OLD, None)
+    assert turns.of(working("a"), [POD], RELEASE, NOW).note is None
+    assert turns.of(one, [POD], RELEASE, NOW, ("status.memory.defaults.redis",)).note is None
+    rolls = RollNote(since=stamp(NOW))
+    assert turns.of(working("a", defaults=noted, roll=rolls), [POD], RELEASE, NOW).note == (OLD, rolls)

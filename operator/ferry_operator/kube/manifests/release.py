@@ -43,6 +43,8 @@ class Installation:
     """certificate that Redis's certificate has to lead to, as PEM; empty: a public one"""
     redis_tls_port: int = field(default=0, kw_only=True)
     """port for TLS of the chart's Redis, beside the port in the URL; 0: the URL says all"""
+    redis_seal: str | None = field(default=None, kw_only=True)
+    """seal of the URL from which the pods of a job have their revision; None: of `redis`"""
     key: str
     """key from which the secrets of runs are derived: the newest key, or the key of a run (`of_run`)"""
     service_account: str | None = None
@@ -198,6 +200,11 @@ def _output(job: StreamJob) -> str:
     """The default directory of Parquet output: on the first writable volume, else in the driver's pod, and lost with it."""
     shared = [volume.mount_path for volume in job.spec.kubernetes.volumes if not volume.read_only]
     return f"{shared[0]}/{job.metadata.name}/out" if shared else str(DIRECTORY / "out")
+
+
+def redis_seal(release: Installation) -> str:
+    """The seal of the URL of Redis from which pods have their revision."""
+    return release.redis_seal or seal(release, release.redis)
 
 
 def seal(release: Installation, text: str) -> str:

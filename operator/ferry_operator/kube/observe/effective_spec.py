@@ -23,7 +23,7 @@ from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 from ferry_operator.job.status import GoodSpec, JobMemory
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import fence
-from ferry_operator.kube.manifests.release import Installation, redis_address, run_key, seal, settings_of
+from ferry_operator.kube.manifests.release import Installation, redis_address, redis_seal, run_key, seal, settings_of
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 
@@ -151,7 +151,7 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     """
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
-    common = f"{image} {account} {seal(release, release.redis)} "
+    common = f"{image} {account} {redis_seal(release)} "
     fence.check(job, release.allow, release.defaults)
     settings_of(job, JobMemory(uid=uid), release)  # raises SpecRefused for values that are invalid in a pod
     read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))

@@ -17,13 +17,14 @@ from ferry_operator.job import spec
 from ferry_operator.job.status import JobMemory, JobStatus, PodDefaults, RollNote
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests.release import Installation
+from ferry_operator.kube.api.redis_connection import where
+from ferry_operator.kube.manifests.release import Installation, redis_seal, seal
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import Pod, stamp, when
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.view import JobView
 
-Reason = Literal["", "Waiting", "Rolling", "Stopped", "NotReady", "DefinitionOlder"]
+Reason = Literal["", "Waiting", "Rolling", "Stopped", "NotReady", "DefinitionOlder", "OtherRedis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,23 @@ class Turn:
 
 def present(release: Installation) -> PodDefaults:
     """The present defaults of the installation."""
-    return PodDefaults(image=release.image, service_account=release.service_account)
+    return PodDefaults(
+        image=release.image,
+        service_account=release.service_account,
+        redis=redis_seal(release),
+        redis_at=where(release.redis),
+    )
 
 
 def with_defaults(release: Installation, defaults: PodDefaults) -> Installation:
     """The installation with these defaults."""
-    return replace(release, image=defaults.image, service_account=defaults.service_account)
+    other = None if defaults.redis == seal(release, release.redis) else defaults.redis
+    return replace(release, image=defaults.image, service_account=defaults.service_account, redis_seal=other)
+
+
+def with_redis(defaults: PodDefaults, of: PodDefaults) -> PodDefaults:
+    """These defaults with the Redis of others."""
+    return defaults.model_copy(update={"redis": of.redis, "redis_at": of.redis_at})
 
 
 def matters(job: Doc, old: PodDefaults, new: PodDefaults) -> bool:
