@@ -220,6 +220,10 @@ def _scrape(monitor: Document, kubectl: Kubectl, directory: Path) -> Document:
                 for one in endpoint.get("relabelings", ())
             ),
         ],
+        "metric_relabel_configs": [
+            {re.sub("([A-Z])", r"_\1", key).lower(): value for key, value in one.items()}
+            for one in endpoint.get("metricRelabelings", ())
+        ],
     }
 
 

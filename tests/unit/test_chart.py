@@ -616,6 +616,36 @@ def test_the_token_of_metrics_is_one_for_all(values: Document, secret: str) -> N
         assert endpoint["authorization"] == {"credentials": {"name": secret, "key": "token"}}
 
 
+def scraped(endpoint: Document, target: dict[str, str], name: str, exported: dict[str, str]) -> dict[str, str] | None:
+    """The labels that Prometheus gives to a series of a target; None: it drops the series."""
+    if endpoint.get("honorLabels"):
+        labels = target | exported
+    else:
+        labels = target | {f"exported_{key}" if key in target else key: value for key, value in exported.items()}
+    for rule in endpoint.get("metricRelabelings", ()):
+        text = ";".join((labels | {"__name__": name}).get(label, "") for label in rule.get("sourceLabels", ()))
+        action, match = rule.get("action", "replace"), re.fullmatch(rule["regex"], text)
+        if action == "drop" and match:
+            return None
+        if action == "labeldrop":
+            labels = {key: value for key, value in labels.items() if not re.fullmatch(rule["regex"], key)}
+        if action == "replace" and match:
+            labels[rule["targetLabel"]] = match[1]
+    return labels
+
+
+def test_no_job_reports_numbers_in_the_name_of_another_job_or_of_the_operator() -> None:
+    (monitor,) = of_kind(render({"monitoring.podMonitor": True}), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    target = {"namespace": "mine", "pod": "a-driver", "streamjob": "a", "instance": "10.0.0.1:7071"}
+    claimed = {"namespace": "theirs", "pod": "b-driver", "streamjob": "b", "instance": "0.1"}
+    labels = scraped(endpoint, target, "ferry_rows_total", claimed)
+    assert labels is not None and target | {"instance": "0.1"} == {key: labels[key] for key in target}
+    assert scraped(endpoint, target, "ferry_rows_total", {}) == target
+    for name in ("ferry_operator_hangs", "ferry_streamjob_condition"):
+        assert scraped(endpoint, target, name, claimed) is None
+
+
 def test_network_policies_let_through_what_processes_use() -> None:
     documents = render()
     (policy,) = of_kind(documents, "NetworkPolicy", "jobs")
