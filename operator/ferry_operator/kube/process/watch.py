@@ -51,15 +51,20 @@ class JobWatches:
         return frozenset(name for part in self._parts for name in part.namespaces)
 
     def follow(self, namespaces: frozenset[str]) -> None:
-        """Watch exactly these namespaces. The others notice no change; a new watch begins before the old one ends."""
+        """Watch exactly these namespaces. The others notice no change; a new watch begins before the old one ends.
+
+        One of the namespaces of a watch that has ended may be the reason: each of them gets a watch of its own.
+        """
+        ended = [part for part in self._parts if not part.alive]
         kept = [part for part in self._parts if part.alive and part.namespaces <= namespaces]
         new = namespaces.difference(*(part.namespaces for part in kept))
         small = min(kept, key=lambda part: len(part.namespaces), default=None)
-        if new and small is not None and len(new) + len(small.namespaces) <= TOGETHER:
+        if new and not ended and small is not None and len(new) + len(small.namespaces) <= TOGETHER:
             kept.remove(small)
             new |= small.namespaces
         old, wanted = [part for part in self._parts if part not in kept], sorted(new)
-        parts = [wanted[first : first + TOGETHER] for first in range(0, len(wanted), TOGETHER)]
+        together = 1 if len(ended) == 1 else TOGETHER
+        parts = [wanted[first : first + together] for first in range(0, len(wanted), together)]
         begun = [JobWatch(part, self._stores, self._queue, n * APART_SECONDS) for n, part in enumerate(parts)]
         for watch in begun:
             watch.start()
