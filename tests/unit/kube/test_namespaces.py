@@ -223,6 +223,17 @@ def test_another_leader_finds_namespaces_that_were_prepared_and_are_not_chosen(m
     assert second.managed == 0 and len(team.calls) == calls, "a cleared namespace is not asked again"
 
 
+def test_a_tenant_that_binds_a_role_of_the_same_name_chooses_no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster()
+    theirs = cluster.add("theirs")
+    binding = json.loads(objects())[0]
+    theirs.create(ROLE_BINDINGS, binding | {"metadata": {**binding["metadata"], "namespace": "theirs"}})
+    leader = leader_of(cluster, choice(), monkeypatch)
+    assert leader._namespaces.left() == {"theirs"}, "it was chosen once"
+    theirs.edit(ROLE_BINDINGS, binding["metadata"]["name"], {"roleRef": {"kind": "Role"}})
+    assert leader_of(cluster, choice(), monkeypatch)._namespaces.left() == frozenset()
+
+
 def test_a_namespace_whose_rights_were_taken_away_is_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster()
     team = cluster.add("team", ferry="yes")
