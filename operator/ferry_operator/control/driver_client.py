@@ -53,7 +53,7 @@ COUNT_MAX = 1 << 53
 TIME_MAX = 253_402_300_799
 """The last second of the year 9999, after which there are no dates."""
 
-INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,126}[A-Za-z0-9_])?")
 """Names of instances, and reasons of conditions that the API server accepts."""
 
 UNFIT = 422

@@ -38,6 +38,7 @@ from ferry_operator.kube.observe.view import REDIS_REFUSES, REDIS_WITHDRAWN, Job
 from ferry_operator.kube.plan import plan
 from ferry_operator.kube.program_text import ProgramText
 from ferry_operator.kube.report import events
+from ferry_operator.kube.report.events import Allowance
 from ferry_operator.kube.report.status import StatusReport, replacing, report
 from ferry_operator.kube.steps import Step, WriteSettings, describe
 from ferry_operator.kube.store import Store, changed
@@ -101,6 +102,7 @@ class JobCache:
     """problems with a written event"""
     events: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: time of the last write, count"""
+    allowance: Allowance = field(default_factory=Allowance)
     steps: tuple[str, ...] = ()
     """steps of the last reconcile, in words"""
     repeats: int = 0
@@ -261,7 +263,8 @@ class Reconciler:
         patience = written.patience(self.metrics.jobs.count())
         if patience is None or view.seen.now - cache.counted_at < patience:
             return
-        for notice in (*events.changes(written), *events.new_problems(written.problems, cache.problems)):
+        news = (*events.changes(written), *events.new_problems(written.problems, cache.problems))
+        for notice in cache.allowance.of(news, view.seen.now):
             self._write_event(view, notice, cache)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
                 self.metrics.count_handover(written.handover_seconds)

@@ -175,6 +175,7 @@ def with_field(**fields: object) -> bytes:
         pytest.param(with_field(load={"vnodes": [[float("nan"), 1.0]]}), id="a load that is no number"),
         pytest.param(with_field(load={"vnodes": [[0.0, 1e308]] * 2}), id="a state of more bytes than there are"),
         pytest.param(with_field(problems=[{"reason": "no word!", "text": "", "since": 0}]), id="a reason"),
+        pytest.param(with_field(problems=[{"reason": "A" * 200, "text": "", "since": 0}]), id="a long reason"),
         pytest.param(with_field(checkpoint=[]), id="no checkpoint"),
         pytest.param(with_field(load={"work": "hard"}), id="no work"),
     ],

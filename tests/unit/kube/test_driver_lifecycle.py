@@ -22,8 +22,10 @@ from ferry_operator.kube.observe.seen import Seen
 from ferry_operator.kube.observe.timers import AbsenceTimers
 from ferry_operator.kube.observe.view import JobView, look
 from ferry_operator.kube.plan import plan
+from ferry_operator.kube.reconcile import EVENT_SECONDS
+from ferry_operator.kube.report.events import AT_ONCE, EACH_SECONDS
 from ferry_operator.kube.steps import ReplaceDriver
-from tests.unit.kube.fakes.fake_world import settled
+from tests.unit.kube.fakes.fake_world import settled, writes
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
 
@@ -60,6 +62,24 @@ def test_what_a_driver_tries_again_is_a_condition_and_ends_nothing() -> None:
     assert world.lives == 1, "another driver would fail the same way"
     world.stands, world.problems = False, ()
     world.until(lambda w: w.condition("Degraded").get("status") == "False")
+
+
+def test_a_driver_with_other_problems_at_every_look_is_no_flood_of_events() -> None:
+    """Users' code runs in it."""
+    world = running()
+    told = writes(world, EVENTS)
+    for turn in range(100):
+        texts = [f"problem {number} of look {turn}" for number in range(30)]
+        world.problems = tuple(ReportedProblem(f"Reason{n}", text, world.now) for n, text in enumerate(texts))
+        world.round()
+    again = 100 / EVENT_SECONDS  # of the one that says so
+    assert writes(world, EVENTS) - told <= AT_ONCE + 100 / EACH_SECONDS + 2 * again
+    assert any(event["reason"] == "EventsWithheld" for (kind, _), event in world.api.objects.items() if kind == EVENTS)
+    world.problems = ()
+    world.rounds(int(AT_ONCE * EACH_SECONDS))
+    world.problems = (ReportedProblem("SinkFailing", "/out: Stale file handle", world.now),)
+    world.rounds(5)
+    assert any(event["reason"] == "SinkFailing" for (kind, _), event in world.api.objects.items() if kind == EVENTS)
 
 
 def test_a_driver_that_hangs_is_replaced() -> None:

@@ -6,7 +6,7 @@ The name of an event is a digest of its content: the same event again raises the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -31,6 +31,9 @@ from ferry_operator.kube.report.status import StatusReport
 COMPONENT = "ferry-operator"
 MESSAGE_MAX = 1000
 
+AT_ONCE, EACH_SECONDS = 50, 6.0
+"""Events of a job about changes and problems: at once, and the time after which there may be one more."""
+
 USER_LIMITS = {
     "AtMaximum": "the load needs more than",
     "NotLimitedByWorkers": "records wait, but more workers would not help; the maximum is",
@@ -45,6 +48,25 @@ class Notice:
     kind: Literal["Normal", "Warning"]
     reason: str
     message: str
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The events that a job may have now. Users' code in a driver can report other problems at every look."""
+
+    left: float = AT_ONCE
+    at: float = 0.0
+
+    def of(self, notices: Iterable[Notice], now: float) -> Iterator[Notice]:
+        """The notices that may be written; after them one that says so if there are more."""
+        self.left, self.at = min(AT_ONCE, self.left + max(0.0, now - self.at) / EACH_SECONDS), now
+        for notice in notices:
+            if self.left < 1:
+                text = "the job has more events than are written: its conditions have the present problems"
+                yield Notice("Warning", "EventsWithheld", text)
+                return
+            self.left -= 1
+            yield notice
 
 
 def changes(report: StatusReport) -> Iterator[Notice]:
