@@ -189,7 +189,7 @@ class Reconciler:
         cache.turn = Turn(self.release) if keyed is None else self._turns.of(job, pods, keyed, now, lacking)
         if without is not None:
             cache.spec = cache.release = None
-        effective, revisions = (without, None) if without is not None else self._spec(seen, cache, cache.turn.release)
+        effective, revisions = (without, None) if without is not None else self._spec(seen, cache)
         if effective.job is not None:
             cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, self.metrics.jobs.count())
             problem = () if cache.text.problem is None else (cache.text.problem,)
@@ -214,11 +214,18 @@ class Reconciler:
         return look(seen, effective, revisions, cache.timers)
 
     def _spec(
-        self, seen: Seen, cache: JobCache, release: Installation
+        self, seen: Seen, cache: JobCache
     ) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
         """The spec in force with its revisions; read again only for a changed object, another key or other defaults."""
-        if cache.spec is None or not effective_spec.reads_same(cache.spec[0], seen.job) or cache.release != release:
-            cache.spec, cache.release = (seen.job, *effective_spec.read(seen.job, release)), release
+        if (
+            cache.spec is None
+            or not effective_spec.reads_same(cache.spec[0], seen.job)
+            or cache.release != cache.turn.release
+        ):
+            cache.spec, cache.release = (
+                (seen.job, *effective_spec.read(seen.job, cache.turn.release)),
+                cache.turn.release,
+            )
         return cache.spec[1:]
 
     def _ask_driver(self, url: str | None, seen: Seen, cache: JobCache) -> tuple[Status | None, Submitted | None]:
