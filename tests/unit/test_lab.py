@@ -31,6 +31,17 @@ def test_a_lab_that_is_up_keeps_its_version(tmp_path: Path) -> None:
     assert shell("echo $BIN", tmp_path) == f"{tmp_path}/{shell('echo $CLIENT_VERSION', tmp_path)}/bin"
 
 
+def test_a_lab_that_is_up_keeps_its_family(tmp_path: Path) -> None:
+    known = 'echo $FAMILY $(node_ip 1) $(pods_of 1) $(netloc "$(node_ip 1)")'
+    six = "ipv6 fd00:10:250::11 fd00:10:244:1::/64 [fd00:10:250::11]"
+    assert shell(known, tmp_path) == "ipv4 10.250.0.11 10.244.1.0/24 10.250.0.11"
+    assert shell(known, tmp_path, FERRY_LAB_FAMILY="ipv6") == six
+    run = tmp_path / "runs" / "mine"
+    run.mkdir(parents=True)
+    (run / "settings").write_text('FAMILY="ipv6"\n')
+    assert shell(known, tmp_path, FERRY_LAB="mine") == six
+
+
 def test_programs_that_serve_every_version_are_compiled_once(tmp_path: Path) -> None:
     other = tmp_path / "v1.30.0" / "bin"
     other.mkdir(parents=True)

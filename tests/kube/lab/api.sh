@@ -5,6 +5,7 @@
 kctl() { kubectl --kubeconfig "$ADMIN_KUBECONFIG" "$@"; }
 
 api_up() {
+    [[ $FAMILY == ipv4 ]] || die "an API server without nodes has addresses of IPv4 alone"
     setup api
     begin_lab
     keep CP_NETNS CP_ADDR API_PORT SECURE_PORT
@@ -63,7 +64,7 @@ start_etcd() {
 
 start_apiserver() {
     local bind=127.0.0.1
-    [[ -z $CP_NETNS ]] || bind=0.0.0.0
+    [[ -z $CP_NETNS ]] || bind=$ALL
     local arguments=(
         --etcd-servers="http://127.0.0.1:$((API_PORT + 1))"
         --bind-address="$bind" --advertise-address="$CP_ADDR" --secure-port="$SECURE_PORT"
@@ -118,7 +119,7 @@ start_dns() {
     hosts $RUN/hosts {
         fallthrough
     }
-    kubernetes cluster.local in-addr.arpa {
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
         kubeconfig $RUN/dns.kubeconfig
         ttl 1
     }

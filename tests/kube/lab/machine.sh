@@ -37,6 +37,7 @@ vm_up() {
     [[ -n $CP_NETNS ]] || die "this lab has no nodes: lab down, then lab up N"
     ! alive "$node/init" || die "$node is up already"
     [[ ! -d $directory ]] || is_machine "$1" || die "$node is no machine"
+    [[ $FAMILY == ipv4 ]] || die "machines have addresses of IPv4 alone"
     setup machine
     mkdir -p "$directory"/{kubelet,log,cni,disk,containerd,asks}
     touch "$directory/machine"
@@ -61,7 +62,7 @@ vm_up() {
 
 # Cards of the emulator, and the ways to the pods of the node.
 connect_machine() {
-    local node=n$1 ip=$NODE_NET.$((10 + $1)) file tap
+    local node=n$1 ip=$(node_ip "$1") file tap
     # Another machine may make the bridge at the same time.
     in_ns "$CP_NETNS" ip link add rdma mtu 4500 type bridge 2>/dev/null || in_ns "$CP_NETNS" ip link show rdma >/dev/null
     in_ns "$CP_NETNS" ip link set rdma up
@@ -71,7 +72,7 @@ connect_machine() {
     in_ns "$CP_NETNS" ip link set "$node" master br0 up
     in_ns "$CP_NETNS" ip link set "$node-rdma" mtu 4500 master rdma up
     for file in "$CP_NETNS" /run/netns/"$PREFIX"-n*; do
-        in_ns "${file##*/}" ip route replace "$POD_NET.$1.0/24" via "$ip"
+        in_ns "${file##*/}" ip route replace "$(pods_of "$1")" via "$ip"
     done
 }
 
@@ -166,14 +167,14 @@ mount_machine() {
 network_machine() {
     local other
     ip link set lo up
-    ip addr add "$NODE_NET.$((10 + $1))/24" dev eth0
+    ip addr add "$(node_ip "$1")/$NODE_BITS" dev eth0
     ip link set eth0 up
-    ip route add default via "$NODE_NET.1"
+    ip route add default via "${NODE_NET}1"
     ip addr add "$RDMA_NET.$((10 + $1))/24" dev eth1
     ip link set eth1 mtu 4500 up
     sysctl -qw net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=1
     for other in $(seq 20); do
-        [[ $other == "$1" ]] || ip route add "$POD_NET.$other.0/24" via "$NODE_NET.$((10 + other))"
+        [[ $other == "$1" ]] || ip route add "$(pods_of "$other")" via "$(node_ip "$other")"
     done
 }
 

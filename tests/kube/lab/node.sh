@@ -59,8 +59,9 @@ set_frozen() {
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 configure_node() {
-    local node=n$1 directory=$RUN/n$1 server=https://$CP_ADDR:$SECURE_PORT
-    make_certificate "$node" "/O=system:nodes/CN=system:node:$node" "DNS:$node,IP:$NODE_NET.$((10 + $1))"
+    local node=n$1 directory=$RUN/n$1 server
+    server=https://$(netloc "$CP_ADDR"):$SECURE_PORT
+    make_certificate "$node" "/O=system:nodes/CN=system:node:$node" "DNS:$node,IP:$(node_ip "$1")"
     make_certificate kube-proxy /CN=system:kube-proxy
     make_kubeconfig "$node" "$directory/kubelet.kubeconfig" "$server"
     make_kubeconfig kube-proxy "$directory/kube-proxy.kubeconfig" "$server"
@@ -70,6 +71,19 @@ configure_node() {
     cni_json "$1" >"$directory/cni/10-bridge.conflist"
     kubelet_yaml "$node" "$directory" >"$directory/kubelet.yaml"
     kube_proxy_yaml "$node" "$directory" >"$directory/kube-proxy.yaml"
+    mend_policies "$directory/programs"
+}
+
+# mend_policies DIRECTORY: kube-router 2.1.0 makes sets of IPv6 with a prefix that its rules lack (its issue 1653), and pods with
+# policies neither ask for nor tell the addresses of their neighbours, because that is ICMP.
+mend_policies() {
+    mkdir -p "$1"
+    cat >"$1/ip6tables-restore" <<SH
+#!/bin/sh
+sed 's/--match-set KUBE-/--match-set inet6:KUBE-/g
+/^-I KUBE-POD-FW-.*rule for stateful firewall/{p;s/ -m comment.*/ -p ipv6-icmp -j ACCEPT/}' | $(command -v ip6tables-restore) "\$@"
+SH
+    chmod +x "$1/ip6tables-restore"
 }
 
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE no process may lower an oom_score_adj; lower values are clipped, not refused.
@@ -101,7 +115,7 @@ cni_json() {
 { "cniVersion": "0.4.0", "name": "pods", "plugins": [
   { "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
     "ipam": { "type": "host-local", "dataDir": "/run/cni-ipam",
-              "ranges": [[{ "subnet": "$POD_NET.$1.0/24" }]], "routes": [{ "dst": "0.0.0.0/0" }] } },
+              "ranges": [[{ "subnet": "$(pods_of "$1")" }]], "routes": [{ "dst": "$ALL/0" }] } },
   { "type": "portmap", "capabilities": { "portMappings": true } } ] }
 JSON
 }
@@ -119,7 +133,8 @@ cgroupRoot: /$PREFIX/$1
 $( ((KUBE_MINOR < 31)) || echo "failCgroupV1: false")
 $( ((KUBE_MINOR < 30)) || echo "podLogsDir: $2/log")
 resolvConf: ""
-clusterDNS: [$CP_ADDR]
+address: "$ALL"
+clusterDNS: ["$CP_ADDR"]
 clusterDomain: cluster.local
 registerNode: true
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $PKI/ca.crt}}
@@ -146,7 +161,7 @@ kind: KubeProxyConfiguration
 clientConnection: {kubeconfig: $2/kube-proxy.kubeconfig}
 hostnameOverride: $1
 mode: $PROXY_MODE
-clusterCIDR: $POD_NET.0.0/16
+clusterCIDR: "$POD_CIDR"
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 YAML
 }
@@ -154,13 +169,14 @@ YAML
 # --- the first process of a node --------------------------------------------------------------------------------------
 
 node_init() {
-    local directory=$RUN/n$1
+    local directory=$RUN/n$1 v4=true v6=false
+    [[ $FAMILY == ipv4 ]] || v4=false v6=true
     set +e # as systemd, it goes on
     mount_node "$directory"
     run_kubelet "$1"
-    supervise "$directory/policies.log" "$BIN/kube-router" --kubeconfig="$directory/policies.kubeconfig" \
-        --hostname-override="n$1" --run-firewall=true --run-router=false --run-service-proxy=false --enable-cni=false \
-        --service-cluster-ip-range="$SVC_CIDR" --health-port=0
+    PATH=$directory/programs:$PATH supervise "$directory/policies.log" "$BIN/kube-router" \
+        --kubeconfig="$directory/policies.kubeconfig" --hostname-override="n$1" --run-firewall=true --run-router=false --run-service-proxy=false --enable-cni=false \
+        --service-cluster-ip-range="$SVC_CIDR" --health-port=0 --enable-ipv4=$v4 --enable-ipv6=$v6
     reap
 }
 
@@ -181,7 +197,7 @@ run_kubelet() {
     until ctr version >/dev/null 2>&1; do sleep 0.1; done
     supervise "$directory/kubelet.log" "$BIN/kubelet" --config="$directory/kubelet.yaml" \
         --kubeconfig="$directory/kubelet.kubeconfig" --root-dir="$directory/kubelet" --cert-dir="$directory/kubelet/pki" \
-        --hostname-override="$node" --node-ip="$NODE_NET.$((10 + ${node#n}))" \
+        --hostname-override="$node" --node-ip="$(node_ip "${node#n}")" \
         --node-labels="topology.kubernetes.io/zone=zone-${node#n},topology.kubernetes.io/region=lab" "$@"
     supervise "$directory/kube-proxy.log" "$BIN/kube-proxy" --config="$directory/kube-proxy.yaml"
 }
@@ -223,5 +239,5 @@ mount_node() {
     mount --bind "$RUN/hosts" /etc/hosts
     # Last, because the unmounting above would reach the host: shared inside this node, as containers may ask for it.
     mount --make-rshared /
-    sysctl -qw net.bridge.bridge-nf-call-iptables=1 2>/dev/null
+    sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1 2>/dev/null
 }

@@ -11,8 +11,8 @@ lab_up() {
     begin_lab
     ((${#RUN} < 90)) || die "the path $RUN is too long for a socket in it: set FERRY_LAB_CACHE to a shorter one"
     image_store "$IMAGES"/*.tar "$@"
-    CP_NETNS=$PREFIX-cp CP_ADDR=$NODE_NET.1 SECURE_PORT=6443
-    keep CP_NETNS CP_ADDR API_PORT SECURE_PORT IMAGE_STORE PROXY_MODE
+    CP_NETNS=$PREFIX-cp CP_ADDR=${NODE_NET}1 SECURE_PORT=6443
+    keep CP_NETNS CP_ADDR API_PORT SECURE_PORT IMAGE_STORE PROXY_MODE FAMILY
     # Kubelets change these for the whole machine; the last lab that goes puts them back.
     [[ -f $CACHE/sysctl ]] || sysctl vm.overcommit_memory kernel.panic kernel.panic_on_oops >"$CACHE/sysctl"
     guard_owner
@@ -67,40 +67,43 @@ lab_status() {
 
 # --- network ----------------------------------------------------------------------------------------------------------
 
+# A network that forwards. Addresses are not tried before they are used: they would be unusable for a second.
+add_network() {
+    ip netns add "$1"
+    in_ns "$1" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv6.conf.default.accept_dad=0
+    in_ns "$1" ip link set lo up
+}
+
 make_network() {
-    ip netns add "$CP_NETNS"
-    in_ns "$CP_NETNS" ip link set lo up
+    add_network "$CP_NETNS"
     in_ns "$CP_NETNS" ip link add br0 type bridge
-    in_ns "$CP_NETNS" ip addr add "$NODE_NET.1/24" dev br0
+    in_ns "$CP_NETNS" ip addr add "${NODE_NET}1/$NODE_BITS" dev br0
     in_ns "$CP_NETNS" ip link set br0 up
-    in_ns "$CP_NETNS" sysctl -qw net.ipv4.ip_forward=1
 }
 
 # Every node has a name on every node, also a node that comes later.
 name_nodes() {
     local i
     echo "127.0.0.1 localhost" >"$RUN/hosts"
-    for i in $(seq 99); do echo "$NODE_NET.$((10 + i)) n$i"; done >>"$RUN/hosts"
+    for i in $(seq 99); do echo "$(node_ip "$i") n$i"; done >>"$RUN/hosts"
 }
 
 # connect I: eth0 of the node is a port of the bridge; its pods are known to everyone.
 connect() {
-    local node=n$1 ns=$PREFIX-n$1 ip=$NODE_NET.$((10 + $1)) file other
-    ip netns add "$ns"
-    in_ns "$ns" ip link set lo up
+    local node=n$1 ns=$PREFIX-n$1 ip=$(node_ip "$1") file other
+    add_network "$ns"
     in_ns "$ns" ip link add eth0 type veth peer name "$node" netns "$CP_NETNS"
     in_ns "$CP_NETNS" ip link set "$node" master br0 up
-    in_ns "$ns" ip addr add "$ip/24" dev eth0
+    in_ns "$ns" ip addr add "$ip/$NODE_BITS" dev eth0
     in_ns "$ns" ip link set eth0 up
     # Nothing is behind the default route, but the kernel asks for a route before kube-proxy's rules rewrite an address.
-    in_ns "$ns" ip route add default via "$NODE_NET.1"
-    in_ns "$ns" sysctl -qw net.ipv4.ip_forward=1
-    in_ns "$CP_NETNS" ip route replace "$POD_NET.$1.0/24" via "$ip"
+    in_ns "$ns" ip route add default via "${NODE_NET}1"
+    in_ns "$CP_NETNS" ip route replace "$(pods_of "$1")" via "$ip"
     for file in /run/netns/"$PREFIX"-n*; do
         other=${file##*-n}
         [[ $other != "$1" ]] || continue
-        in_ns "$PREFIX-n$other" ip route replace "$POD_NET.$1.0/24" via "$ip"
-        in_ns "$ns" ip route replace "$POD_NET.$other.0/24" via "$NODE_NET.$((10 + other))"
+        in_ns "$PREFIX-n$other" ip route replace "$(pods_of "$1")" via "$ip"
+        in_ns "$ns" ip route replace "$(pods_of "$other")" via "$(node_ip "$other")"
     done
 }
 

@@ -28,10 +28,7 @@ export PATH=$BIN:$PATH
 
 # --- addresses: all of them inside the lab's own network namespaces, but for API_PORT on the host's loopback -----------
 
-NODE_NET=10.250.0 # control plane .1, node i .(10+i)
-POD_NET=10.244    # pods of node i: $POD_NET.i.0/24
-SVC_CIDR=10.96.0.0/16
-SVC_API=10.96.0.1
+FAMILY=${FERRY_LAB_FAMILY:-ipv4} # of nodes, pods and services: ipv4 or ipv6
 API_PORT=${FERRY_LAB_PORT:-} # empty: a free one
 CP_NETNS= CP_ADDR=127.0.0.1  # `lab up` moves the control plane into a network namespace
 SECURE_PORT=                 # where the API server itself listens; empty: API_PORT. With nodes 6443, which policies name
@@ -57,6 +54,17 @@ ADMIN_KUBECONFIG=$RUN/admin.kubeconfig
 # What a running lab has chosen holds for every later command.
 # shellcheck disable=SC1091
 [[ ! -f $RUN/settings ]] || source "$RUN/settings"
+
+# NODE_NET: the control plane has the number 1, node i 10+i. ALL: every address.
+case $FAMILY in
+    ipv4) NODE_NET=10.250.0. NODE_BITS=24 POD_CIDR=10.244.0.0/16 SVC_CIDR=10.96.0.0/16 SVC_API=10.96.0.1 ALL=0.0.0.0 ;;
+    ipv6) NODE_NET=fd00:10:250:: NODE_BITS=64 POD_CIDR=fd00:10:244::/48 SVC_CIDR=fd00:10:96::/112 SVC_API=fd00:10:96::1 ALL=:: ;;
+    *) printf 'lab: FERRY_LAB_FAMILY is ipv4 or ipv6, not %s\n' "$FAMILY" >&2; exit 1 ;;
+esac
+
+node_ip() { echo "$NODE_NET$((10 + $1))"; }
+netloc() { if [[ $1 == *:* ]]; then echo "[$1]"; else echo "$1"; fi; }
+pods_of() { if [[ $FAMILY == ipv4 ]]; then echo "10.244.$1.0/24"; else echo "fd00:10:244:$1::/64"; fi; }
 
 say() { printf 'lab: %s\n' "$*" >&2; }
 die() { printf 'lab: %s\n' "$*" >&2; exit 1; }
