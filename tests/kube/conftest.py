@@ -117,13 +117,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(mine.kubectl(), mine, node_names(mine.kubectl()))
         settle(mine.kubectl())
         return
-    lab = Lab(f"test-{os.getpid()}")
+    yield from new_nodes(f"test-{os.getpid()}", NODES, tmp_path_factory.getbasetemp() / "cluster-logs")
+
+
+def new_nodes(name: str, count: int, logs: Path) -> Iterator[Cluster]:
+    """A lab with Ferry's images; it is taken down at the end, and its logs are kept."""
+    lab = Lab(name)
     try:
-        lab.run("up", str(NODES), *image_archives(), timeout=UP_SECONDS)
+        lab.run("up", str(count), *image_archives(), timeout=UP_SECONDS)
         yield Cluster(lab.kubectl(), lab, node_names(lab.kubectl()))
         settle(lab.kubectl())
     finally:
-        keep_logs(lab, tmp_path_factory.getbasetemp() / "cluster-logs")
+        keep_logs(lab, logs)
         lab.run("down")
 
 

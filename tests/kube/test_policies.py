@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract import ports
+from ferry.contract.addresses import netloc
 from tests.kube.clusters import Cluster
 from tests.kube.installation import CHART, CLAIM, DISORDER, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, Kubectl, KubectlError, wait_until
@@ -54,7 +55,7 @@ def stranger(kubectl: Kubectl, name: str, labels: Document) -> None:
 def reaches(kubectl: Kubectl, pod: str, address: str, port: int) -> bool:
     """Does a pod connect to a port, whatever is spoken there?"""
     if kubectl.get("pod", pod)["spec"]["containers"][0]["name"] == "shell":
-        return float(kubectl.run("exec", pod, "--", "sh", "-c", f"{CURL} http://{address}:{port} || true")) > 0
+        return float(kubectl.run("exec", pod, "--", "sh", "-c", f"{CURL} http://{netloc(address, port)} || true")) > 0
     try:
         kubectl.run("exec", pod, "--", "python3", "-c", CONNECT, address, str(port))
     except KubectlError as closed:
