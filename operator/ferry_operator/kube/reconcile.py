@@ -26,6 +26,7 @@ from ferry_operator.kube.manifests.release import Installation, redis_address, r
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.definition import Definition
+from ferry_operator.kube.observe.effective_spec import EffectiveSpec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
 from ferry_operator.kube.observe.lost_key import left_alone
 from ferry_operator.kube.observe.pace import CALM_SECONDS, after_steps, calm_seconds, when_idle
@@ -92,7 +93,7 @@ class JobCache:
     """time of the last write of the status"""
     epoch: tuple[str, int] | None = None
     """a run, and its last known epoch: the epoch in the status may be older"""
-    spec: tuple[Doc, effective_spec.EffectiveSpec, effective_spec.Revisions | None] | None = None
+    spec: tuple[Doc, EffectiveSpec, effective_spec.Revisions | None] | None = None
     """(the object of the StreamJob, its spec in force, the revisions of this spec)"""
     release: Installation | None = None
     """the installation with the key of the run and the defaults in force; None without this key"""
@@ -126,14 +127,12 @@ class Reconciler:
     turns: Turns | None = None
     """None: of the jobs in the store"""
     _caches: dict[str, JobCache] = field(default_factory=dict)
-
     _redis: Redis = field(init=False)
     _turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
-        release = self.release
-        self._redis = self.redis or Redis(redis_address(release))
-        self._turns = self.turns or Turns(self.store.documents, release.roll_jobs, release.roll_seconds)
+        self._redis = self.redis or Redis(redis_address(self.release))
+        self._turns = self.turns or Turns(self.store.documents, self.release.roll_jobs, self.release.roll_seconds)
 
     def reconcile(self, name: str) -> float | None:
         """Reconcile once; returns seconds until the next time, None: at the next event. Raises Fault when it fails."""
@@ -183,12 +182,11 @@ class Reconciler:
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         budget, newest = self.store.protected(name, uid), self.release.newest_key
         seen = Seen(job, pods, self.store.nodes, budget, None, None, now, cache.errors, newest_key=newest)
-        without = left_alone(seen, self.release)
+        if (without := left_alone(seen, self.release)) is not None:
+            cache.spec = cache.release = None
         keyed = None if without is not None else self.release.of_run(seen.memory.key)
         lacking = self.definition.missing
         cache.turn = Turn(self.release) if keyed is None else self._turns.of(job, pods, keyed, now, lacking)
-        if without is not None:
-            cache.spec = cache.release = None
         effective, revisions = (without, None) if without is not None else self._spec(seen, cache)
         if effective.job is not None:
             cache.text.read(self.api, effective.job.spec.pipeline.config_map, now, self.metrics.jobs.count())
@@ -213,20 +211,13 @@ class Reconciler:
             cache.epoch = (seen.run, seen.counted.epoch)
         return look(seen, effective, revisions, cache.timers)
 
-    def _spec(
-        self, seen: Seen, cache: JobCache
-    ) -> tuple[effective_spec.EffectiveSpec, effective_spec.Revisions | None]:
+    def _spec(self, seen: Seen, cache: JobCache) -> tuple[EffectiveSpec, effective_spec.Revisions | None]:
         """The spec in force with its revisions; read again only for a changed object, another key or other defaults."""
-        if (
-            cache.spec is None
-            or not effective_spec.reads_same(cache.spec[0], seen.job)
-            or cache.release != cache.turn.release
-        ):
-            cache.spec, cache.release = (
-                (seen.job, *effective_spec.read(seen.job, cache.turn.release)),
-                cache.turn.release,
-            )
-        return cache.spec[1:]
+        known, release = cache.spec, cache.turn.release
+        if known is None or not effective_spec.reads_same(known[0], seen.job) or cache.release != release:
+            known = cache.spec = (seen.job, *effective_spec.read(seen.job, release))
+            cache.release = release
+        return known[1:]
 
     def _ask_driver(self, url: str | None, seen: Seen, cache: JobCache) -> tuple[Status | None, Submitted | None]:
         driver, last = seen.driver, cache.failure
