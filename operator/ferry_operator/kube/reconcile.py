@@ -39,7 +39,7 @@ from ferry_operator.kube.observe.view import REDIS_REFUSES, REDIS_WITHDRAWN, Job
 from ferry_operator.kube.plan import plan
 from ferry_operator.kube.program_text import ProgramText
 from ferry_operator.kube.report import events
-from ferry_operator.kube.report.events import Allowance
+from ferry_operator.kube.report.events import EventAllowance
 from ferry_operator.kube.report.status import StatusReport, replacing, report
 from ferry_operator.kube.steps import Step, WriteSettings, describe
 from ferry_operator.kube.store import Store, changed
@@ -103,7 +103,7 @@ class JobCache:
     """problems with a written event"""
     events: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: time of the last write, count"""
-    allowance: Allowance = field(default_factory=Allowance)
+    allowance: EventAllowance = field(default_factory=EventAllowance)
     steps: tuple[str, ...] = ()
     """steps of the last reconcile, in words"""
     repeats: int = 0

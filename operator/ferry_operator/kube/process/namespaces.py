@@ -138,7 +138,7 @@ class Namespaces:
         first = self._choice.objects[0]["metadata"]
         selector = f"{INSTANCE}={first['labels'][INSTANCE]},{COMPONENT}={first['labels'][COMPONENT]}"
         bindings = self._api.within("").find(ROLE_BINDINGS, selector)
-        role = self._choice.objects[0]["roleRef"]  # a ClusterRole: nobody without its rights can bind it
+        role = self._choice.objects[0]["roleRef"]  # a ClusterRole: binding it needs its rights
         return frozenset(each["metadata"]["namespace"] for each in bindings if each["roleRef"] == role)
 
     @staticmethod

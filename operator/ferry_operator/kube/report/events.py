@@ -51,7 +51,7 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Allowance:
+class EventAllowance:
     """The events that a job may have now. Users' code in a driver can report other problems at every look."""
 
     left: float = AT_ONCE
