@@ -72,6 +72,16 @@ def test_an_edit_at_the_last_moment_keeps_the_job() -> None:
     assert is_there(world)
 
 
+def test_a_job_does_not_go_by_the_time_of_an_older_spec() -> None:
+    world = running()
+    world.driver_ends(0)
+    world.rounds(3)
+    world.api.edit(JOBS, "nbq5", {"spec": {"ttlAfterFinished": "30d", "kubernetes": {"envFrom": ["not-for-jobs"]}}})
+    world.round(2 * TTL)
+    world.rounds(5)
+    assert is_there(world) and "not-for-jobs" in world.condition("Degraded")["message"]
+
+
 def test_a_paused_job_stays() -> None:
     world = running()
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}})

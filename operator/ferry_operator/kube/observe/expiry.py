@@ -24,8 +24,11 @@ def why_kept(view: JobView) -> Problem | None:
 
 
 def _ttl(view: JobView) -> float | None:
+    """The time of the newest spec; None while it is refused: it may give another one."""
     job = view.effective.job
-    return None if job is None or job.spec.ttl_after_finished is None else job.spec.ttl_after_finished.seconds
+    if job is None or not view.effective.newest or job.spec.ttl_after_finished is None:
+        return None
+    return job.spec.ttl_after_finished.seconds
 
 
 def _ended_at(view: JobView) -> float | None:
