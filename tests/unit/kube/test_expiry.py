@@ -76,7 +76,7 @@ def test_a_job_does_not_go_by_the_time_of_an_older_spec() -> None:
     world = running()
     world.driver_ends(0)
     world.rounds(3)
-    world.api.edit(JOBS, "nbq5", {"spec": {"ttlAfterFinished": "30d", "kubernetes": {"envFrom": ["not-for-jobs"]}}})
+    world.api.edit(JOBS, "nbq5", {"spec": {"ttlAfterFinished": "720h", "kubernetes": {"envFrom": ["not-for-jobs"]}}})
     world.round(2 * TTL)
     world.rounds(5)
     assert is_there(world) and "not-for-jobs" in world.condition("Degraded")["message"]
