@@ -1,7 +1,7 @@
 // A device plugin for verbs: it gives the devices of a directory to any number of pods, under one resource.
 //
-// It works with every kind of device, also with Soft-RoCE, which has no PCI address. Without a device in the directory its
-// slots are unhealthy, so that no pod is put on the node.
+// It works with every kind of device, also with Soft-RoCE, which has no PCI address. Without a verbs device (uverbs0, ...) in
+// the directory its slots are unhealthy, so that no pod is put on the node: rdma_cm is there without a device, too.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -30,16 +31,22 @@ var (
 	directory = flag.String("devices", "/dev/infiniband", "directory of the devices on this node")
 )
 
-// devices lists the device files of the directory.
+// devices lists the device files that verbs need; nothing, when there is no verbs device. Files that manage the fabric
+// (umad*, issm*) are not for pods.
 func devices() []string {
-	found := []string{}
+	names, verbs := []string{}, false
 	entries, _ := os.ReadDir(*directory)
 	for _, entry := range entries {
-		if entry.Type()&os.ModeCharDevice != 0 {
-			found = append(found, entry.Name())
+		device := strings.HasPrefix(entry.Name(), "uverbs")
+		if entry.Type()&os.ModeCharDevice != 0 && (device || entry.Name() == "rdma_cm") {
+			names = append(names, entry.Name())
+			verbs = verbs || device
 		}
 	}
-	return found
+	if !verbs {
+		return nil
+	}
+	return names
 }
 
 type plugin struct {
@@ -75,7 +82,7 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream api.DevicePlugin_ListAndWatch
 	return nil
 }
 
-// Allocate gives a container all devices, at the paths where libraries look for them.
+// Allocate gives a container the devices, at the paths where libraries look for them.
 func (p *plugin) Allocate(_ context.Context, asked *api.AllocateRequest) (*api.AllocateResponse, error) {
 	answer := &api.AllocateResponse{}
 	for range asked.ContainerRequests {
@@ -86,7 +93,7 @@ func (p *plugin) Allocate(_ context.Context, asked *api.AllocateRequest) (*api.A
 			})
 		}
 		if len(given.Devices) == 0 {
-			return nil, fmt.Errorf("there is no device in %s", *directory)
+			return nil, fmt.Errorf("there is no verbs device (uverbs*) in %s", *directory)
 		}
 		answer.ContainerResponses = append(answer.ContainerResponses, given)
 	}

@@ -25,6 +25,8 @@ DEVICES = "/mnt/devices"
 """Of a node of the lab, on its own disk."""
 
 NULL = "mknod -m 666 {0}/uverbs0 c 1 3"
+OTHERS = "mknod {0}/rdma_cm c 1 3 && mknod {0}/umad0 c 1 3"
+"""Files that are there without a device, or are not for pods."""
 
 METRICS = (
     "import os, urllib.request as u; print(u.urlopen(u.Request(f'http://{os.environ[\"POD_IP\"]}:7071/metrics', "
@@ -47,7 +49,8 @@ def plugins(cluster: Cluster) -> Iterator[Lab]:
         pytest.skip("the nodes of an existing cluster are left alone")
     lab = cluster.lab
     for i in range(1, len(cluster.nodes) + 1):
-        lab.on(i, "sh", "-c", f"mkdir -p {DEVICES} && rm -f {DEVICES}/* && {NULL.format(DEVICES)}")
+        files = f"{NULL} && {OTHERS}".format(DEVICES)
+        lab.on(i, "sh", "-c", f"mkdir -p {DEVICES} && rm -f {DEVICES}/* && {files}")
     documents = list(yaml.safe_load_all(DAEMON_SET.read_text()))
     (pod,) = [one["spec"]["template"]["spec"] for one in documents if one["kind"] == "DaemonSet"]
     (container,) = pod["containers"]
@@ -87,7 +90,7 @@ def test_a_sidecar_gets_the_device_and_says_why_its_links_are_tcp(
     job.until_workers(2, 240.0)
     pod = f"{job.name}-worker-0"
     listed = ("ls", "/dev/infiniband")
-    assert kubectl.run("exec", pod, "-c", "sidecar", "--", *listed).split() == ["uverbs0"]
+    assert kubectl.run("exec", pod, "-c", "sidecar", "--", *listed).split() == ["rdma_cm", "uverbs0"]
     assert "No such file" in kubectl.refusal("exec", pod, "-c", "executor", "--", *listed), "only the sidecar gets it"
     job.until(lambda s: (s.get("transport") or {}).get("kind") == "tcp", "links", 60)
     reason = job.status()["transport"]["reason"]
