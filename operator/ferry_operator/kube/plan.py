@@ -167,7 +167,9 @@ def _replace_workers(view: JobView) -> Iterator[s.Step]:
         if view.hangs is not None:
             yield s.ReplaceDriver(driver, view.hangs)
             return
-        outdated = driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status)
+        # A driver that is ready will answer again: old workers are replaced before it.
+        waits = old and (view.seen.status is not None or driver.ready)
+        outdated = driver.annotations.get(names.REVISION) != view.revisions.driver and not waits
         if outdated and view.in_place.driver:
             yield s.ReplaceDriver(driver, "its pod is outdated")
         elif outdated or view.driver_leaves:

@@ -190,6 +190,25 @@ def test_a_driver_that_waits_for_others_does_not_hang(said: Any, replaced: bool)
     assert any(isinstance(step, ReplaceDriver) for step in steps) is replaced
 
 
+@pytest.mark.parametrize(
+    ("answers", "ready", "old_workers", "replaced"),
+    [
+        pytest.param(True, True, True, False, id="workers are first"),
+        pytest.param(False, True, True, False, id="it will answer again"),
+        pytest.param(False, False, True, True, id="it may never answer again"),
+        pytest.param(False, True, False, True, id="all workers are new"),
+    ],
+)
+def test_an_outdated_driver_is_replaced_after_the_workers(
+    answers: bool, ready: bool, old_workers: bool, replaced: bool
+) -> None:
+    noted = {} if old_workers else {names.REVISION: MINE.worker}
+    here = (driver(ready=ready), *(worker(k, annotations=noted) for k in (0, 1)))
+    seen = Seen(document(), here, NODES, 2, status(0, 1) if answers else None, None, NOW)
+    view = look(seen, effective_spec.in_force(seen.job, RELEASE), MINE, AbsenceTimers())
+    assert any(isinstance(step, ReplaceDriver) for step in plan(view, 0)) is replaced
+
+
 @pytest.mark.parametrize(("deadline", "replaced"), [("30m", True), ("2h", False), (None, False)])
 def test_an_epoch_may_stand_for_as_long_as_the_job_says(deadline: str | None, replaced: bool) -> None:
     steps = plan(seen_with(document(failure={"stallDeadline": deadline})), 0)
