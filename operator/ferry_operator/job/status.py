@@ -213,6 +213,9 @@ class RollNote(_Report):
 
     since: str = Field(max_length=32, description="When the turn began, or a pod was last replaced.")
     pods: int = Field(default=0, ge=0, description="Number of replaced pods.")
+    spec: str | None = Field(
+        default=None, max_length=64, description="Digest of the spec, without its size, when the turn began."
+    )
 
 
 class ScalingMemory(_Report):

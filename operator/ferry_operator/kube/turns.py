@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ferry.contract.errors import SpecRefused
-from ferry_operator.job.status import JobMemory, JobStatus, PodDefaults, RollNote
+from ferry_operator.job.status import JobMemory, JobStatus, PodDefaults
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.observe import turns as t
@@ -65,16 +65,15 @@ class Turns:
             return Turn(release, None if dropped else (new, None))
         held, keeps = t.with_defaults(release, old), f"this job keeps {_words(old, new)} until its turn"
         if memory.roll is not None:  # the defaults have changed during its turn
-            return Turn(
-                held, (new, RollNote(since=stamp(now))), "Rolling", f"from {_words(old, new)} to {_words(new, old)}"
-            )
+            note = memory.roll.model_copy(update={"since": stamp(now), "pods": 0})
+            return Turn(held, (new, note), "Rolling", f"from {_words(old, new)} to {_words(new, old)}")
         if dropped:
             return Turn(held, None, "DefinitionOlder", f"{keeps}: first apply the definitions of the chart")
         if not t.is_ready(JobStatus.read(job.get("status"))):
             return Turn(held, None, "NotReady", f"{keeps}, which needs a job that is ready; or edit its spec")
         if (why := self._refusal(job, now)) is not None:
             return Turn(held, None, *why[:1], f"{keeps}: {why[1]}")
-        return Turn(held, (new, RollNote(since=stamp(now))), "Rolling", f"to {_words(new, old)}")
+        return Turn(held, (new, t.begin(job, now)), "Rolling", f"to {_words(new, old)}")
 
     def stopped(self, now: float) -> list[str]:
         """Names of jobs whose rolls stand still, so that no other job begins one."""
@@ -85,9 +84,16 @@ class Turns:
         text = f"to {turn.release.image}"
         if not t.has_turn(job) or not t.overdue(job, now, self._deadline):
             return Turn(turn.release, turn.note, "Rolling", text)
+        text += f": no pod was replaced for {self._deadline:.0f} s"
+        if t.was_edited(job):
+            text += (
+                ". Its spec was edited in its turn, so other jobs do not wait for it. "
+                "The condition Degraded has the reason: mend this job"
+            )
+            return Turn(turn.release, turn.note, "Edited", text)
         text += (
-            f": no pod was replaced for {self._deadline:.0f} s, so no other job begins its roll. "
-            "The condition Degraded has the reason. Mend or pause this job, or give the installation the previous default"
+            ", so no other job begins its roll. The condition Degraded has the reason. "
+            "Mend or pause this job, or give the installation the previous default"
         )
         return Turn(turn.release, turn.note, "Stopped", text)
 
@@ -111,7 +117,7 @@ class Turns:
     def _list(self, now: float) -> list[Doc]:
         if not 0.0 <= now - self._rolling[0] < FRESH_SECONDS:
             self._rolling = (now, [job for job in self._jobs() if t.has_turn(job)])
-        return self._rolling[1]
+        return [job for job in self._rolling[1] if not (t.overdue(job, now, self._deadline) and t.was_edited(job))]
 
 
 def _moved(old: PodDefaults, address: str | None) -> str:

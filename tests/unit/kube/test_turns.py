@@ -94,6 +94,24 @@ def test_a_roll_that_stands_still_stops_all_others_and_says_why() -> None:
     assert "late" not in far.message and turns.stopped(now) == ["jobs/late"]
 
 
+def test_an_edit_of_a_job_that_stands_still_gives_its_turn_back() -> None:
+    """Its author may have broken it: others do not wait for it longer than for any other job."""
+    broken, waits, late = working("broken"), working("waits"), NOW + DEADLINE + 1
+    (_, note) = Turns(list, 1, DEADLINE).of(broken, [POD], NEXT, NOW).note or (None, None)
+    jobs = [working("broken", defaults=NEW, roll=note), waits]
+    jobs[0]["spec"]["workers"] = 7
+    assert Turns(lambda: jobs, 1, DEADLINE).stopped(late) == ["jobs/broken"], "autoscalers change the size"
+    jobs[0]["spec"]["spark"] = {"spark.ui.enabled": "false"}
+    turns = Turns(lambda: jobs, 1, DEADLINE)
+    assert of(turns, waits)[0] == "Waiting" and of(turns, jobs[0])[0] == "Rolling"
+    mine = turns.of(jobs[0], [POD], NEXT, late)
+    assert mine.reason == "Edited" and "other jobs do not wait for it" in mine.message
+    assert not turns.stopped(late) and of(turns, waits, late)[0] == "Rolling"
+    again = turns.of(jobs[0], [POD], replace(NEXT, image="ferry:3"), late)
+    assert again.note is not None and again.note[1] is not None and note is not None
+    assert again.note[1].spec == note.spec, "the next default makes it no job that was not edited"
+
+
 def test_state_that_moves_is_progress_of_a_roll() -> None:
     one = rolling("a")
     moving = Condition(type="Handover", status="True", reason="Moving", last_transition_time=stamp(0.0))

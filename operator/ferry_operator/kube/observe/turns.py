@@ -6,6 +6,7 @@ turn, `status.memory.roll`, stays until all its pods are replaced and it is read
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from ferry_operator.kube.observe.facts import Pod, stamp, when
 from ferry_operator.kube.observe.readiness import ready
 from ferry_operator.kube.observe.view import JobView
 
-Reason = Literal["", "Waiting", "Rolling", "Stopped", "NotReady", "DefinitionOlder", "OtherRedis"]
+Reason = Literal["", "Waiting", "Rolling", "Stopped", "Edited", "NotReady", "DefinitionOlder", "OtherRedis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,22 @@ def overdue(job: Doc, now: float, deadline: float) -> bool:
     return since is not None and now - since > deadline and not moves
 
 
+def begin(job: Doc, now: float) -> RollNote:
+    """The note of a turn that begins."""
+    return RollNote(since=stamp(now), spec=_digest(job))
+
+
+def was_edited(job: Doc) -> bool:
+    """Whether the spec of a job that rolls is another one than at the begin of its turn."""
+    return (job["status"]["memory"]["roll"].get("spec") or _digest(job)) != _digest(job)
+
+
+def _digest(job: Doc) -> str:
+    """Of the spec without its size, which autoscalers change."""
+    rest = {key: value for key, value in job["spec"].items() if key not in ("workers", "instancesPerWorker")}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def of_pods(job: Doc, pods: Sequence[Pod], memory: JobMemory, release: Installation) -> PodDefaults:
     """The defaults from which the pods of a job were created, for a job without a note of them; else the present ones."""
     first = next((pod for pod in pods if pod.ended is None and pod.image), None)
@@ -148,4 +165,5 @@ def note_of(view: JobView) -> tuple[PodDefaults, RollNote | None] | None:
     if not old and seen.driver is not None and ready(view) and here >= set(view.members.numbers):
         return defaults, None
     count = len(seen.pods) - len(old)
-    return (defaults, RollNote(since=stamp(seen.now), pods=count)) if count > note.pods else None
+    later = note.model_copy(update={"since": stamp(seen.now), "pods": count})
+    return (defaults, later) if count > note.pods else None
