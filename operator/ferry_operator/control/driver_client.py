@@ -252,9 +252,24 @@ def read_status(body: bytes) -> Status:
         raise ValueError("a time is out of range")
     if not sum(map(abs, chain.from_iterable(status.load.vnodes))) <= COUNT_MAX:  # also without a number
         raise ValueError("the loads are out of range")
+    if not all(number >= 0 for number in _counts(status)):
+        raise ValueError("a number is below its least value")
     if not all(REASON.fullmatch(sign.reason) for sign in (*status.problems, *status.notices)):
         raise ValueError("a reason must be one word")
     return status
+
+
+def _counts(status: Status) -> Iterator[float]:
+    """Numbers of a status that are not negative; an epoch is -1 before the first."""
+    work, checkpoint = status.load.work, status.checkpoint
+    yield from (status.generation, status.epoch + 1, status.progress.rows, status.moves.replica_lag)
+    yield sum(rate for rate, _ in status.load.vnodes)  # a single smoothed rate may be negative for a moment
+    yield from (size for _, size in status.load.vnodes)
+    yield from () if work is None else _numbers(asdict(work))
+    if checkpoint is not None:
+        yield from (checkpoint.number or 0, checkpoint.epoch + 1, checkpoint.bytes, checkpoint.total_bytes)
+    for program in status.programs:
+        yield from (program.number - 1, program.since or 0, (1 if program.again is None else program.again) - 1)
 
 
 def _numbers(value: Any) -> Iterator[float]:

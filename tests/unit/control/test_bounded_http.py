@@ -16,6 +16,7 @@ import pytest
 
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.status import MovesStatus
+from ferry.contract.work import WorkReport
 from ferry_operator.control import driver_client
 from ferry_operator.control.driver_client import BOUNDS, BadAnswer, DriverClient, read_status
 from tests.unit.control.test_driver_client import SUBMIT
@@ -156,6 +157,16 @@ def test_what_is_closed_asks_nobody(link: DriverClient) -> None:
         assert link.status(url, "s") is None and not link.stop(url, "s")
 
 
+WORK = {
+    "seconds": 9.0,
+    "records_per_second": 1.0,
+    "arriving_per_second": 1.0,
+    "backlog": 0,
+    "tasks": 1.0,
+    "instances": 1.0,
+}
+
+
 def with_field(**fields: object) -> bytes:
     return json.dumps({**json.loads(GOOD), **fields}).encode()
 
@@ -177,6 +188,27 @@ def with_field(**fields: object) -> bytes:
         pytest.param(with_field(problems=[{"reason": "no word!", "text": "", "since": 0}]), id="a reason"),
         pytest.param(with_field(problems=[{"reason": "A" * 200, "text": "", "since": 0}]), id="a long reason"),
         pytest.param(with_field(checkpoint=[]), id="no checkpoint"),
+        *(
+            pytest.param(with_field(**fields), id=f"less than nothing {n}")
+            for n, fields in enumerate(
+                (
+                    {"epoch": -2},
+                    {"generation": -1},
+                    {"progress": {"rows": -1}},
+                    {"moves": {"replica_lag": -1}},
+                    {"load": {"vnodes": [[1.0, 9.0], [1.0, -1.0]]}},
+                    {"load": {"vnodes": [[1.0, 1.0], [-2.0, 1.0]]}},
+                    {"load": {"work": {**WORK, "tasks": -1.0}}},
+                    {"checkpoint": {"number": -1}},
+                    {"checkpoint": {"number": 1, "epoch": -2}},
+                    {"checkpoint": {"number": 1, "bytes": -1}},
+                    {"checkpoint": {"number": 1, "total_bytes": -1}},
+                    {"programs": [{"number": 0, "state": "in force"}]},
+                    {"programs": [{"number": 1, "state": "in force", "since": -1}]},
+                    {"programs": [{"number": 1, "state": "in force", "again": 0}]},
+                )
+            )
+        ),
         pytest.param(with_field(load={"work": "hard"}), id="no work"),
     ],
 )
@@ -188,6 +220,14 @@ def test_a_status_is_read_as_what_anybody_may_have_written(body: bytes) -> None:
 def test_a_status_of_other_versions_is_read() -> None:
     assert read_status(with_field(new=[1])) == status(0, 1)
     assert read_status(with_field(moves={**json.loads(GOOD)["moves"], "new": [1]})) == status(0, 1)
+    for fields in (
+        {"epoch": -1},
+        {"checkpoint": {"number": 0}},
+        {"load": {"vnodes": [[2.0, 1.0], [-1.0, 1.0]]}},
+        {"programs": [{"number": 1, "state": "in force"}]},
+    ):
+        read_status(with_field(**fields))
+    assert read_status(with_field(load={"work": WORK})).load.work == WorkReport(**WORK)
     least = {key: value for key, value in json.loads(GOOD).items() if key not in ("notices", "moves", "transport")}
     assert read_status(json.dumps(least).encode()) == replace(status(0, 1), moves=MovesStatus())
 
