@@ -106,6 +106,32 @@ def test_without_any_valid_spec_the_condition_says_so() -> None:
     assert none["status"] == "False" and none["message"].startswith("no spec is in force: generation 1: ")
 
 
+def test_a_spec_of_which_the_status_holds_no_copy_is_refused_before_anything_is_written() -> None:
+    long = {"module": "jobs.nbq5", "args": {"text": "x" * effective_spec.SPEC_MAX}}
+    world = World()
+    world.api.create(JOBS, job(pipeline=long))
+    world.rounds(3)
+    refused = world.condition("Degraded")
+    assert refused["reason"] == "SpecRefused" and "at most 262,144 are allowed" in refused["message"]
+    assert not world.pods() and not good(world)
+    world = running()
+    world.rounds(5)
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": long}})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
+    assert kept(world) == "jobs.nbq5" and world.condition("Ready")["status"] == "True"
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"args": {"text": "x" * 200_000}}}})
+    world.until(lambda w: "x" * 200_000 in good(w))
+
+
+def test_a_good_spec_of_an_older_release_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = running()
+    world.rounds(5)
+    monkeypatch.setattr(effective_spec, "SPEC_MAX", 10)
+    world.begin_operator()
+    world.rounds(5)
+    assert world.condition("Degraded")["status"] == "False"
+
+
 def stands_under_a_new_spec() -> World:
     """A job that makes no progress since its spec was changed; 40 s of it are allowed."""
     world = running(failure={"progressDeadline": "40s"})

@@ -28,6 +28,10 @@ from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 
 
+SPEC_MAX = 256 << 10
+"""Bytes of a spec as JSON. The object holds it twice, and `managedFields` has the names of its fields again."""
+
+
 @dataclass(frozen=True, slots=True)
 class EffectiveSpec:
     """The spec in force."""
@@ -103,6 +107,8 @@ def in_force(document: Doc, release: Installation) -> EffectiveSpec:
     try:
         job = spec.check(document)
         mine = revisions(job, uid, release)
+        if last is None or job.spec != last.spec:
+            _bound(job)
         refused = [str(change) for change in changes.refusals(last.spec, job.spec)] if last else []
         if refused:
             raise SpecRefused("; ".join(refused))
@@ -135,8 +141,21 @@ def _of(last: StreamJob | None) -> EffectiveSpec:
 
 def last_good(job: StreamJob, uid: str, generation: int, release: Installation) -> GoodSpec:
     """A spec that the API server has admitted in this generation, with the seal of the operator."""
-    text = json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+    text = _text(job)
     return GoodSpec(generation=generation, spec=text, seal=_sealed(text, uid, generation, release))
+
+
+def _text(job: StreamJob) -> str:
+    return json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+
+
+def _bound(job: StreamJob) -> None:
+    """Raises SpecRefused for a spec of which the status cannot hold a copy."""
+    if (size := len(_text(job))) > SPEC_MAX:
+        raise SpecRefused(
+            f"the spec has {size:,} bytes as JSON, and at most {SPEC_MAX:,} are allowed: the status holds a copy of it, and "
+            "the API server takes no object of more than 1.5 MB. Move long texts into a ConfigMap or into the image"
+        )
 
 
 def _sealed(text: str, uid: str, generation: int, release: Installation) -> str:
