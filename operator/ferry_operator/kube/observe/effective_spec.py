@@ -27,7 +27,6 @@ from ferry_operator.kube.manifests.release import Installation, redis_address, r
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.in_place import DOES_NOT_FIT
 
-
 SPEC_MAX = 256 << 10
 """Bytes of a spec as JSON. The object holds it twice, and `managedFields` has the names of its fields again."""
 
