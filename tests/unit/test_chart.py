@@ -330,6 +330,17 @@ def test_the_webhook_for_evictions_is_asked_about_evictions_of_the_namespace_alo
     assert not of_kind(render(), "ValidatingWebhookConfiguration")
 
 
+@pytest.mark.parametrize(
+    "pod", ["a-driver", "a.b-worker-0", "a-worker-12", "a-placeholder-7", "worker-0", "a-worker-x", "a-b"]
+)
+def test_the_webhook_is_asked_about_pods_of_the_names_of_jobs(pod: str) -> None:
+    documents = render({"evictionWebhook.enabled": True})
+    ((webhook,),) = (each["webhooks"] for each in of_kind(documents, "ValidatingWebhookConfiguration"))
+    (expression,) = (each["expression"] for each in webhook["matchConditions"])
+    pattern = re.fullmatch(r"request\.name\.matches\('(.+)'\)", expression)
+    assert pattern is not None and bool(re.search(pattern[1], pod)) == (names.job_of_pod(pod) is not None)
+
+
 @pytest.mark.parametrize(("namespaces", "selector"), [
     ({"list": ["a", "b"]}, {"matchExpressions": [{"key": NAME_OF_NAMESPACE, "operator": "In", "values": ["a", "b"]}]}),
     ({"selector": SELECTOR}, SELECTOR),
