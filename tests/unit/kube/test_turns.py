@@ -192,7 +192,7 @@ def test_another_account_is_rolled_out_too() -> None:
 
 @pytest.mark.parametrize(
     ("revision", "reason"),
-    [("frozen", "Waiting"), ("present", ""), ("unknown", "")],
+    [("frozen", "Waiting"), ("present", ""), ("unknown", "Waiting")],
 )
 def test_the_defaults_of_a_job_of_the_first_release_are_read_from_its_pods(revision: str, reason: str) -> None:
     one = working("a", defaults=None)

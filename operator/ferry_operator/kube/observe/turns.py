@@ -124,14 +124,19 @@ def of_pods(job: Doc, pods: Sequence[Pod], memory: JobMemory, release: Installat
     if first is None:
         return present(release)
     account = None if release.service_account is None else first.account
-    for old in (present(release), PodDefaults(image=first.image, service_account=account)):
-        for document in _specs(job, memory):
+    theirs, documents = PodDefaults(image=first.image, service_account=account), list(_specs(job, memory))
+    for old in (present(release), theirs):
+        for document in documents:
             # The image that a job names is no default: a container of root has the default image.
-            named = (document.get("kubernetes") or {}).get("image") is not None
-            defaults = old.model_copy(update={"image": release.image}) if named else old
+            defaults = old.model_copy(update={"image": release.image}) if _names_image(document) else old
             if _created(job, document, pods, with_defaults(release, defaults)):
                 return defaults
-    return present(release)
+    # Something else has changed, too, which replaces the pods; another default still waits for a turn.
+    return present(release) if any(map(_names_image, documents)) else theirs
+
+
+def _names_image(document: Mapping[str, Any]) -> bool:
+    return (document.get("kubernetes") or {}).get("image") is not None
 
 
 def _specs(job: Doc, memory: JobMemory) -> Iterator[Mapping[str, Any]]:
