@@ -152,6 +152,8 @@ class Crowd:
             time.sleep(1)
 
     def took(self, kind: str, pod: Document) -> None:
+        if kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return  # A bookmark, or an error with which the watch ends.
         metadata = pod["metadata"]
         job = self.jobs.get((metadata["namespace"], metadata["labels"].get(names.JOB, "")))
         if job is None:
