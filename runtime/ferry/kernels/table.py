@@ -20,6 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ferry.kernels.ahead import AHEAD, prefetch
+
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 FREE, HELD, REMOVED = 0, 1, 2
 """Values of the used word."""
@@ -27,8 +29,6 @@ DONE, HEAP_FULL = 0, -1
 BITS_MIN = 3
 """Logarithm of the smallest number of rows of a region."""
 PLACE_BITS = 6
-
-
 _ODD = np.int64(-7046029254386353131)
 """2**64 divided by the golden ratio: no multiple of an odd number by less than 2**64 is 0."""
 
@@ -57,9 +57,7 @@ def _sum_of(slots, heap, i, by_bytes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _part(hash_, part_bits):  # type: ignore[no-untyped-def]
-    if part_bits == 0:
-        return np.int64(0)
-    return np.int64(np.uint64(hash_) >> np.uint64(64 - part_bits))
+    return np.int64(np.uint64(hash_) >> np.uint64(64 - part_bits)) if part_bits else np.int64(0)
 
 
 @njit(cache=True, nogil=True)
@@ -126,8 +124,27 @@ def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
             p = _home(slots[i, HASH], bits)
             while slots[base + p, USED] != FREE:
                 p = (p + 1) & mask
-            slots[base + p, :] = slots[i, :]
+            for c in range(slots.shape[1]):
+                slots[base + p, c] = slots[i, c]
     places[v] = base << PLACE_BITS | bits
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _hint(slots, places, part_bits, hash_):  # type: ignore[no-untyped-def]
+    # The row of this hash is needed soon.
+    place = places[_part(hash_, part_bits)]
+    prefetch(slots, ((place >> PLACE_BITS) + _home(hash_, place & 63)) * slots.shape[1])
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _overwrite(slots, i, hash_, n, cells, r):  # type: ignore[no-untyped-def]
+    # Returns the change of `_sum_of`.
+    more = (n[r] - slots[i, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
+    slots[i, COUNT] = n[r]
+    for c in range(cells.shape[1]):
+        more += (cells[r, c] - slots[i, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
+        slots[i, CELLS + c] = cells[r, c]
+    return (hash_ | np.int64(1)) * more
 
 
 @njit(cache=True, nogil=True)
@@ -140,37 +157,19 @@ def rows_of_parts(order, hashes, parts, part_bits):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def put(  # type: ignore[no-untyped-def]
-    slots,
-    heap,
-    places,
-    counts,
-    key_bytes,
-    sums,
-    end,
-    heap_end,
-    granted,
-    expected,
-    part_bits,
-    by_bytes,
-    order,
-    hashes,
-    keys,
-    offsets,
-    data,
-    n,
-    cells,
-    absent,
-    start,
-):
-    """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | the number of rows that a region needs beyond the
-    granted).
+def put(arrays, ends, granted, expected, part_bits, by_bytes, order, rows, absent, start):  # type: ignore[no-untyped-def]
+    """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | rows that a region needs beyond the granted).
 
-    `places`, `counts`, `key_bytes`, `sums` int64[parts], `end`, `heap_end` int64[1] are in the file's header. Regions
-    may extend to row `granted`; the first region of a part has room for `expected` int64[parts] rows, because a chunk
-    of a snapshot has all rows of a few parts. With `absent`, an existing row is kept.
+    `arrays`: slots, heap, and of each part places, counts, key_bytes and sums; `ends`: `end` and `heap_end`, int64[1];
+    `rows`: hashes, keys, offsets, data, n, cells. Regions may extend to row `granted`; the first region of a part has
+    room for `expected` int64[parts] rows, because a chunk of a snapshot has all rows of a few parts. With `absent`, an
+    existing row is kept.
     """
+    slots, heap, places, counts, key_bytes, sums = arrays
+    (end, heap_end), (hashes, keys, offsets, data, n, cells) = ends, rows
     for o in range(start, order.size):
+        if o + AHEAD < order.size:
+            _hint(slots, places, part_bits, np.int64(hashes[order[o + AHEAD]]))
         r = order[o]
         h = np.int64(hashes[r])
         key = np.int64(0) if by_bytes else keys[r]
@@ -187,13 +186,7 @@ def put(  # type: ignore[no-untyped-def]
         at_row = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         if at_row >= 0:
             if not absent:
-                # The change of `_sum_of`, in the pass that is needed anyway.
-                more = (n[r] - slots[at_row, COUNT]) * (np.int64(2 * COUNT + 1) * _ODD)
-                slots[at_row, COUNT] = n[r]
-                for c in range(cells.shape[1]):
-                    more += (cells[r, c] - slots[at_row, CELLS + c]) * (np.int64(2 * (CELLS + c) + 1) * _ODD)
-                    slots[at_row, CELLS + c] = cells[r, c]
-                sums[v] += (h | np.int64(1)) * more
+                sums[v] += _overwrite(slots, at_row, h, n, cells, r)
             continue
         if by_bytes and heap_end[0] + 4 + offsets[r + 1] - offsets[r] > heap.size:
             return o, HEAP_FULL
@@ -229,11 +222,42 @@ def put(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def put_hinted(slots, heap, places, sums, part_bits, by_bytes, order, rows, hints):  # type: ignore[no-untyped-def]
+    """Overwrite rows order[...] that are at hints[...], int64 for each row; returns the other ones, in order.
+
+    A row is there when its part's region has the position, and the position holds its hash and its key.
+    """
+    hashes, keys, offsets, data, n, cells = rows
+    others, left = np.empty(order.size, np.int64), 0
+    for o in range(order.size):
+        if o + AHEAD < order.size:
+            prefetch(slots, hints[order[o + AHEAD]] * slots.shape[1])
+        r = order[o]
+        i, h = hints[r], np.int64(hashes[r])
+        v = _part(h, part_bits)
+        base, size = places[v] >> PLACE_BITS, np.int64(1) << (places[v] & 63)
+        there = places[v] != 0 and base <= i and i < base + size and slots[i, USED] == HELD and slots[i, HASH] == h
+        if there and by_bytes:
+            at, a, b = slots[i, KEY] + 4, offsets[r], offsets[r + 1]
+            there = _length(heap, at - 4) == b - a and _same(heap[at : at + b - a], data[a:b])
+        elif there:
+            there = slots[i, KEY] == keys[r]
+        if there:
+            sums[v] += _overwrite(slots, i, h, n, cells, r)
+        else:
+            others[left] = r
+            left += 1
+    return others[:left]
+
+
+@njit(cache=True, nogil=True)
 def find(slots, heap, places, part_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
     """Positions of the groups rows[order] in the table, int64; -1: absent. A group has hash and key in the words of a
     row."""
     out = np.full(order.size, np.int64(-1))
     for o in range(order.size):
+        if o + AHEAD < order.size:
+            _hint(slots, places, part_bits, rows[order[o + AHEAD], HASH])
         h, key = rows[order[o], HASH], rows[order[o], KEY]
         place = places[_part(h, part_bits)]
         if place != 0:
@@ -340,13 +364,12 @@ def recount(slots, heap, places, counts, key_bytes, sums, by_bytes):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def verify(  # type: ignore[no-untyped-def]
-    slots, heap, places, counts, key_bytes, sums, end, heap_end, part_bits, by_bytes, torn
-):
+def verify(arrays, end, heap_end, part_bits, by_bytes, torn):  # type: ignore[no-untyped-def]
     """The first part with a damaged row or header entry; -1: none.
 
     `torn`: after a torn put the sum of the rows is unknown, and only their content is checked.
     """
+    slots, heap, places, counts, key_bytes, sums = arrays
     for v in range(places.size):
         rows = 0
         taken = total = np.int64(0)

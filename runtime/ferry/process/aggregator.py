@@ -31,7 +31,8 @@ from ferry.kernels.aggregates import (
 )
 from ferry.kernels.contributions import contribute, records_at_once
 from ferry.kernels.declared import check_state, typed
-from ferry.kernels.grouping import CELLS, COUNT, Ints, merge_found
+from ferry.kernels.folding import merge_found
+from ferry.kernels.grouping import CELLS, COUNT, Ints
 from ferry.kernels.keys import text_of
 from ferry.kernels.values import TEXTS, arrow_type
 from ferry.process.api import Work, batch_of

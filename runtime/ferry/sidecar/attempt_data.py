@@ -18,7 +18,8 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.kernels.columns import empty, narrowed, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.columns import empty, narrowed, range_indices, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.process.shapes import process_of
 from ferry.process.users import calls_users
@@ -26,6 +27,7 @@ from ferry.protocol import instance as core
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.signs import Computing, Signs
 from ferry.sidecar.staging import Staging
+from ferry.store.aggregate import AggregateState
 from ferry.store.process import ProcessState
 from ferry.store.state import State
 
@@ -61,6 +63,10 @@ class AttemptData:
         self._bodies: dict[m.Delta, Any] = {}
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         """(delta, offsets of its virtual nodes)"""
+        self._hints: dict[CommitId, Ints] = {}
+        """of aggregates: where each row of the delta is, see `AggregateState.hints`"""
+        self._hints_of: dict[tuple[CommitId, str], Ints] = {}
+        """the same, by source in the log"""
         self.tally = LoadCounter(virtual_nodes)
 
     def receive_partials(self, partials: m.Partials, body: Any) -> None:
@@ -126,7 +132,10 @@ class AttemptData:
             delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
         offsets = split_by_vnode(delta, self._virtual_nodes)
         self.tally.computed(offsets)
-        self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
+        commit_id = CommitId(prepare.step, prepare.attempt)
+        self._computed = {commit_id: (delta, offsets)}
+        self._hints_of.clear()
+        self._hints = {commit_id: state.hints} if isinstance(state, AggregateState) and not prepare.is_void else {}
         chains = []
         for i, (chain, vnodes) in enumerate(effect.chains):
             self._signs.turns()
@@ -144,6 +153,18 @@ class AttemptData:
             return narrowed(take_vnodes(*computed, delta.vnodes), schema)
         return batch_of(self._bodies[delta], schema)
 
+    def logged(self, source: str, delta: m.Delta) -> None:
+        """A delta is in the log under this source."""
+        commit_id = CommitId(delta.step, delta.attempt)
+        hints = self._hints.get(commit_id)
+        if hints is not None and delta.leader == self._me:
+            _, offsets = self._computed[commit_id]
+            self._hints_of[commit_id, source] = hints[range_indices(offsets, np.array(delta.vnodes, np.int64))]
+
+    def hints(self, commit_id: CommitId, source: str) -> Ints | None:
+        """Where the rows of a logged delta are; None: it was not computed here, or its state has no table."""
+        return self._hints_of.get((commit_id, source))
+
     def send_delta(self, effect: core.SendDelta) -> None:
         """Send a delta to a replica or a learner."""
         delta = effect.delta
@@ -153,6 +174,8 @@ class AttemptData:
     def forget_commit(self, commit_id: CommitId) -> None:
         """A commit was applied: its delta is in the state."""
         self._computed.pop(commit_id, None)
+        self._hints.pop(commit_id, None)
+        self._hints_of.clear()
 
     def forget(self, step: Step) -> None:
         """Forget everything up to a step."""

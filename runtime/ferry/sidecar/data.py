@@ -286,6 +286,7 @@ class Data:
         body = self._log.append(commit_id, source, meta, self.attempt.delta_batch(delta))
         if delta.leader == self.me and len(delta.chain) > 1:
             self.attempt.receive_delta(delta, body)
+        self.attempt.logged(source, delta)
 
     def _apply(self, commit_id: CommitId) -> None:
         operator = self._operator(commit_id.step)
@@ -300,7 +301,7 @@ class Data:
                 self._alive()
                 (generation, number), state = commit_id.attempt, self.states[operator]
                 name = f"{generation}-{number}-{source}"
-                state.apply(batch, commit_id.step.epoch, name)
+                state.apply(batch, commit_id.step.epoch, name, self.attempt.hints(commit_id, source))
                 derived = self.altering.applied(operator, batch, commit_id.step.epoch, name)
                 for state_of, rows in ((operator, batch), *derived):
                     if self.archive is not None:

@@ -24,7 +24,7 @@ OPERATOR = OperatorDescriptor(
 
 
 def rehearse_operator(descriptor: OperatorDescriptor, directory: Path) -> None:
-    """Run an epoch of an operator to its fired rows, with one record; nothing of it is kept.
+    """Run an epoch of an operator to its fired rows, with a record in each of two panes; nothing of it is kept.
 
     The user's code is not called: of a process only its construction is tried. Raises SpecRefused.
     """
@@ -36,7 +36,7 @@ def rehearse_operator(descriptor: OperatorDescriptor, directory: Path) -> None:
     times, vnodes = EpochTimes(-1, end), np.arange(2)
     batches = [pa.RecordBatch.from_pylist([], schema=fragment_schema(descriptor))]
     if descriptor.kind != "process":
-        batches.append(_one_record(descriptor))
+        batches += [_one_record(descriptor, pane) for pane in (0, descriptor.window.pane_ms)]
     delta, _ = state.delta([state.combine(batches)], times, vnodes)
     split_by_vnode(delta, 2)
     state.apply(delta, 0, "rehearsal")
@@ -45,11 +45,11 @@ def rehearse_operator(descriptor: OperatorDescriptor, directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _one_record(descriptor: OperatorDescriptor) -> pa.RecordBatch:
-    """A fragment with one record of slice 0; all its values are zeros, empty texts, or null."""
+def _one_record(descriptor: OperatorDescriptor, pane: int) -> pa.RecordBatch:
+    """A fragment with one record of the slice from `pane` on; all its values are zeros, empty texts, or null."""
     keys = stored(descriptor, [pa.nulls(1, type_of(kind)) for _, kind in descriptor.key])
     key = pa.array(keys.keys) if descriptor.int_key else binary_array(keys.offsets, keys.data, pa.binary())
-    known = {"slice": pa.array([0]), "hash": pa.array(keys.hashes), "key": key, "n": pa.array([1])}
+    known = {"slice": pa.array([pane]), "hash": pa.array(keys.hashes), "key": key, "n": pa.array([1])}
     known["side"] = pa.array([0], pa.int8())
     schema = fragment_schema(descriptor)
     return pa.RecordBatch.from_arrays([known.get(one.name, _zero(one.type)) for one in schema], schema=schema)
@@ -72,9 +72,9 @@ def rehearse(directory: Path) -> None:
     batch = pa.RecordBatch.from_arrays(columns + [one] * (len(schema) - len(columns)), schema=schema)
     times, vnodes = EpochTimes(-10, 20), np.arange(2)
     for _ in range(2):
-        delta, _ = state.delta([state.combine([batch])], times, vnodes)
+        delta, _ = state.delta([state.combine([batch, batch])], times, vnodes)
         split_by_vnode(delta, 2)
-        state.apply(delta)
+        state.apply(delta, hints=state.hints)
         state.apply_absent(delta)
     assert sum(rows.num_rows for rows in (*state.snapshot(vnodes), *state.fired(times, vnodes))) == 4
     shutil.rmtree(directory)

@@ -19,8 +19,10 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, DataRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas, values
-from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
+from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Ints, heap_keys
+from ferry.kernels.groups import Groups, merged
 from ferry.store.expiry import PriorSlices, PriorState, require_not_expired
+from ferry.store.slice_files import PARTS_MIN
 from ferry.store.slice_table import BEGIN, Place, RowArrays, SliceTable
 from ferry.store.slices import Slices
 
@@ -50,6 +52,8 @@ class AggregateState:
         self._codes = aggregates.merge_codes(descriptor)
         self._by_bytes = not descriptor.int_key
         self.expired = limits.WATERMARK_NONE
+        self.hints = NO_INTS
+        """of each row of the last delta: its position in its table, -1: none"""
         directory.mkdir(parents=True, exist_ok=True)
         width = CELLS + self._codes.size
         self._slices = Slices(directory, virtual_nodes, width, self._by_bytes, memory_bytes)
@@ -57,18 +61,14 @@ class AggregateState:
     # -- merging ----------------------------------------------------------------------------------------------------
 
     def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """Merge partials by (slice, key); the result is sorted by hash, hence by virtual node. Reads no state."""
+        """Merge partials by (slice, key); each batch is distinct. The result is sorted by virtual node. Reads no
+        state."""
         groups = self._grouped([columns.to_partials(self.descriptor, b) for b in batches if b.num_rows])
         return self._batch(groups)
 
-    def _grouped(self, parts: list[columns.PartialArrays]) -> tuple[Ints, grouping.Bytes]:
-        groups = Groups(self._codes, self._by_bytes)
-        for p in parts:
-            taken = groups.add(p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
-            assert taken == p.hashes.size, "a batch with more key bytes than Arrow's offsets can count"
-        rows = groups.rows()
-        order = grouping.order_by_hash(np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64))
-        return rows[order], groups.heap
+    def _grouped(self, partials: list[columns.PartialArrays]) -> tuple[Ints, grouping.Bytes]:
+        bits = max(self.virtual_nodes, PARTS_MIN).bit_length() - 1
+        return merged(partials, self._by_bytes, bits, self._codes)
 
     def _batch(self, groups: tuple[Ints, grouping.Bytes]) -> pa.RecordBatch:
         return columns.from_groups(self.descriptor, *groups)
@@ -76,7 +76,7 @@ class AggregateState:
     def delta(
         self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
     ) -> tuple[pa.RecordBatch, int]:
-        """After-images of these partials, sorted by hash, and the number of late records, which are dropped.
+        """After-images of these partials, sorted by virtual node, and the number of late records, which are dropped.
 
         A slice is late when its last window had ended at the watermark before the epoch. The state is not changed; the
         partials must belong to virtual nodes that this instance leads.
@@ -96,11 +96,12 @@ class AggregateState:
         distinct, bounds, order = columns.slice_groups(
             np.ascontiguousarray(rows[:, SLICE]), self.descriptor.window.pane_ms
         )
+        self.hints = np.full(rows.shape[0], -1, np.int64)
         for i, slice_start in enumerate(distinct.tolist()):
             if self._slices.has(slice_start):
                 chosen, table = order[bounds[i] : bounds[i + 1]], self._slices.table(slice_start)
-                found = table.find(rows, chosen, offsets, data)
-                table.merge_stored(rows, chosen, self._valid(table, found, times), self._codes)
+                self.hints[chosen] = positions = table.find(rows, chosen, offsets, data)
+                table.merge_stored(rows, chosen, self._valid(table, positions, times), self._codes)
         return self._batch((rows, heap)), late
 
     def _valid(self, table: SliceTable, rows: Ints, times: EpochTimes) -> Ints:
@@ -109,15 +110,19 @@ class AggregateState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
-        """Set these entries; idempotent. Raises Exhausted before a write without room."""
-        self._apply(delta, absent=False)
+    def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "", hints: Ints | None = None) -> None:
+        """Set these entries; idempotent. Raises Exhausted before a write without room.
+
+        `hints`: int64 for each row, of a delta that was computed here (`self.hints`). They save the search for a row that
+        is still there.
+        """
+        self._apply(delta, absent=False, hints=hints)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
         """Set the entries that are missing here: a snapshot never overwrites a delta that was applied before it."""
         self._apply(chunk, absent=True)
 
-    def _apply(self, batch: pa.RecordBatch, absent: bool) -> None:
+    def _apply(self, batch: pa.RecordBatch, absent: bool, hints: Ints | None = None) -> None:
         if batch.num_rows == 0:
             return
         p = columns.to_partials(self.descriptor, batch)
@@ -130,7 +135,7 @@ class AggregateState:
             if self.descriptor.window.last_end(s) > self.expired
         ]
         for s, chosen in live:
-            self._slices.put(s, rows, chosen, absent)
+            self._slices.put(s, rows, chosen, absent, hints)
         self._slices.trim_memory(len(live))
 
     def release(self, epoch: int, watermark: int) -> None:

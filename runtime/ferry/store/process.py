@@ -179,7 +179,7 @@ class ProcessState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
+    def apply(self, delta: pa.RecordBatch, epoch: int, source: str, hints: Ints | None = None) -> None:
         """Make the changes; idempotent. Raises Exhausted without room."""
         self._entries.apply(delta)
 

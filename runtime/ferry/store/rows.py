@@ -126,7 +126,7 @@ class RowState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
+    def apply(self, delta: pa.RecordBatch, epoch: int, source: str, hints: Ints | None = None) -> None:
         """Append rows, once per source of an epoch. Raises Exhausted when the disk is full.
 
         Epochs are applied in order, so only the sources of the last one are remembered: a restarted instance repeats

@@ -7,13 +7,13 @@ the file system later: `tidy`, in pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ferry.contract.errors import StateUnavailable
-from ferry.kernels import grouping, table
+from ferry.kernels import folding, table
 from ferry.kernels.grouping import Bytes, Hashes, Ints
 from ferry.store import mapped, slice_files
 from ferry.store.dropped_vnodes import DroppedVnodes
@@ -44,8 +44,7 @@ Place = tuple[int, int, int]
 BEGIN: Place = (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RowArrays:
+class RowArrays(NamedTuple):
     """Rows to put, as arrays over one batch; see kernels.columns.Partials."""
 
     hashes: Hashes
@@ -100,7 +99,7 @@ class SliceTable:
 
     def _require_whole_rows(self) -> None:
         ends = int(self.files.end[0]), int(self.files.heap_end[0])
-        part = table.verify(*self._arrays, *ends, self._part_bits, self.by_bytes, bool(self.files.header[DIRTY]))
+        part = table.verify(self._arrays, *ends, self._part_bits, self.by_bytes, bool(self.files.header[DIRTY]))
         if part >= 0:
             raise StateUnavailable(f"{self.files.path}: rows of virtual node {part // self._each} are damaged")
 
@@ -160,30 +159,32 @@ class SliceTable:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, rows: RowArrays, order: Ints, absent: bool) -> None:
-        """Upsert rows[order]; regions grow as needed. Raises Exhausted before any write without room."""
+    def put(self, rows: RowArrays, order: Ints, absent: bool, hints: Ints | None = None) -> None:
+        """Upsert rows[order]; regions grow as needed. Raises Exhausted before any write without room.
+
+        `hints`: positions in `slots` at which rows may be, int64 for each row of `rows`; -1: nowhere.
+        """
         self.cold = False
+        if hints is not None:
+            order = self._put_hinted(rows, order, hints)
+            if not order.size:
+                return
         before, end = self.files.places.copy(), int(self.files.end[0])
         expected = table.rows_of_parts(order, rows.hashes, self.files.parts, self._part_bits)
         step = min(GRANT_BYTES // self.files.row_bytes, order.size << table.BITS_MIN)
         granted = start = 0
         while True:
             self.files.header[DIRTY] = 1
+            ends = self.files.end, self.files.heap_end
             start, need = table.put(
-                *self._arrays,
-                self.files.end,
-                self.files.heap_end,
+                self._arrays,
+                ends,
                 granted,
                 expected,
                 self._part_bits,
                 self.by_bytes,
                 order,
-                rows.hashes,
-                rows.keys,
-                rows.offsets,
-                rows.data,
-                rows.n,
-                rows.cells,
+                tuple(rows),
                 absent,
                 start,
             )
@@ -197,6 +198,16 @@ class SliceTable:
                 granted = self.files.grant(max(step, need))
         if self.files.end[0] > end:  # otherwise no region has moved
             self._left(before)
+
+    def _put_hinted(self, rows: RowArrays, order: Ints, hints: Ints) -> Ints:
+        """Write the rows that are still where the hints say; returns the other ones."""
+        f = self.files
+        f.header[DIRTY] = 1
+        others: Ints = table.put_hinted(
+            f.slots, f.heap, f.places, f.sums, self._part_bits, self.by_bytes, order, tuple(rows), hints
+        )
+        f.header[DIRTY] = 0
+        return others
 
     def _left(self, before: Ints) -> None:
         """Regions that were abandoned since `before` are garbage."""
@@ -304,7 +315,7 @@ class SliceTable:
 
     def merge_stored(self, rows: Ints, order: Ints, found: Ints, codes: Ints) -> None:
         """Add the stored rows `found` (positions in `slots`) to the groups `rows[order]` in place (kernels.grouping)."""
-        grouping.merge_found(rows, rows.view(np.float64), order, found, self.files.slots, self.files.fslots, codes)
+        folding.merge_found(rows, rows.view(np.float64), order, found, self.files.slots, self.files.fslots, codes)
 
     def find(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes) -> Ints:
         """Positions in `slots` of the keys of `rows[order]`, whose words 1 and 2 are hash and key; -1: absent."""

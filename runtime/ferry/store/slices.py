@@ -102,7 +102,7 @@ class Slices:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, start: int, rows: RowArrays, order: Ints, absent: bool) -> None:
+    def put(self, start: int, rows: RowArrays, order: Ints, absent: bool, hints: Ints | None = None) -> None:
         """Upsert rows[order] into a slice, which is made if it is not there. Raises Exhausted before any write without
         room."""
         if not self.has(start):
@@ -113,7 +113,7 @@ class Slices:
             self._inventory.add(start)
             insort(self.starts, start)
         before = table.totals()
-        table.put(rows, order, absent)
+        table.put(rows, order, absent, hints)
         self.count(before, -1)
         self.count(table.totals(), 1)
         self.may_be_tidied(start)

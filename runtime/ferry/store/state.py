@@ -28,7 +28,7 @@ class State(Protocol):
     it.
 
     Fragments, also combined ones, have the schema of fragments; deltas and chunks have the schema of the state
-    (`ferry.kernels.schemas`). All are sorted by hash unless stated otherwise.
+    (`ferry.kernels.schemas`). All are sorted by virtual node unless stated otherwise.
     """
 
     expired: int
@@ -45,8 +45,11 @@ class State(Protocol):
         `vnodes` are led here: their due timers of the clock are included. None: all virtual nodes.
         """
 
-    def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
-        """Apply a delta of an epoch from a leader; idempotent. Raises Exhausted."""
+    def apply(self, delta: pa.RecordBatch, epoch: int, source: str, hints: Ints | None = None) -> None:
+        """Apply a delta of an epoch from a leader; idempotent. Raises Exhausted.
+
+        `hints`: of a delta that this state computed, where its rows are (`AggregateState.hints`).
+        """
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
         """Apply a chunk of a snapshot: existing entries are newer and stay. Raises Exhausted."""

@@ -120,9 +120,9 @@ class UnboundedAggregateState(AggregateState):
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
+    def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "", hints: Ints | None = None) -> None:
         """Set these entries, which changed in this epoch."""
-        super().apply(delta, epoch, source)
+        super().apply(delta, epoch, source, hints)
         self._written += delta.num_rows
         if not self._emits_changes:
             return

@@ -18,7 +18,8 @@ from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import aggregates, columns, contributions, grouping, hashing, schemas, sketch
-from ferry.kernels.grouping import NO_BYTES, NO_INTS, RANKS, Groups, Hashes, Ints
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, RANKS, Hashes, Ints
+from ferry.kernels.groups import Groups
 from ferry.spark.tasks import partial_aggregates
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState

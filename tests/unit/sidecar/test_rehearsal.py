@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ferry.kernels import grouping, table
+from ferry.kernels import folding, parts, table
 from ferry.sidecar.rehearsal import rehearse
 
 
@@ -13,5 +13,13 @@ def test_a_rehearsal_leaves_nothing_but_what_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "r" / "0.table").write_text("of a process that was killed")
     rehearse(tmp_path / "r")
     assert not [*tmp_path.iterdir()]
-    for compiled in (table.put, table.find, table.scan, grouping.fold, grouping.merge_found):
+    for compiled in (
+        table.put,
+        table.put_hinted,
+        table.find,
+        table.scan,
+        parts.scatter,
+        parts.same_groups,
+        folding.merge_found,
+    ):
         assert compiled.signatures

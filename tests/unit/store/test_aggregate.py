@@ -124,8 +124,8 @@ def epoch(state: AggregateState, records: list[Record], watermark: int) -> tuple
     before = contents(state)
     delta, late = state.delta(helpers, EpochTimes(watermark, watermark))
     assert contents(state) == before, "delta has touched the state"
-    hashes = delta["hash"].to_pylist()
-    assert hashes == sorted(hashes)
+    vnodes = [h >> 54 for h in delta["hash"].to_pylist()]
+    assert vnodes == sorted(vnodes)
     return delta, late
 
 
@@ -182,8 +182,8 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
             match step:
                 case ("epoch", _, how):
                     if how == "torn":
-                        state.apply(delta.slice(0, delta.num_rows // 2))
-                    state.apply(delta)
+                        state.apply(delta.slice(0, delta.num_rows // 2), hints=state.hints[: delta.num_rows // 2])
+                    state.apply(delta, hints=state.hints)
                     if how == "twice":
                         state.apply(delta)
                 case ("advance", by):

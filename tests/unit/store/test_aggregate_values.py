@@ -18,7 +18,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import DataRefused
 from ferry.kernels import aggregates, columns, grouping
 from ferry.kernels.contributions import contribute
-from ferry.kernels.grouping import merge_found
+from ferry.kernels.folding import merge_found
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels import aggregates, columns
 from ferry.kernels.contributions import contribute, records_at_once
-from ferry.kernels.grouping import CELLS, NO_INTS, Groups
+from ferry.kernels.grouping import CELLS, NO_INTS
+from ferry.kernels.groups import Groups
 from ferry.spark.tasks.records import KeyedRecords
 
 GROUPS_MAX = 1 << 18
@@ -51,7 +52,8 @@ class PartialAggregates:
             self._add(records.slice(begin, self._at_once))
 
     def _add(self, r: KeyedRecords) -> None:
-        cells, start = np.empty((r.batch.num_rows, self._groups.codes.size), np.int64), 0
+        # Column by column, as Arrow has them.
+        cells, start = np.empty((r.batch.num_rows, self._groups.codes.size), np.int64, order="F"), 0
         contribute(self._descriptor, r.batch, r.times, cells)
         while True:
             start = self._groups.add(r.slices, r.hashes, r.keys, r.offsets, r.data, NO_INTS, cells, start)

@@ -1,0 +1,119 @@
+"""Partial aggregation by (slice, key): a table of groups in ordinary memory, and groups of batches of partials.
+
+The table is used by the task (one record = one row with n = 1), and when panes are combined into a window. Slash (paper
+003) calls this the helper's partial state, and the merge of batches its late merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ferry.kernels.columns import PartialArrays
+from ferry.kernels.folding import DONE, ROWS_FULL, fold_for, merge_found, reindex
+from ferry.kernels.grouping import CELLS, NO_BYTES, Bytes, Hashes, Ints
+from ferry.kernels.parts import count_parts, same_groups, scatter
+
+
+class Groups:
+    """A growing table of groups; at most `rows_max` of them and `heap_max` bytes of keys, then `add` stops early."""
+
+    def __init__(self, codes: Ints, by_bytes: bool, rows_max: int = 1 << 31, heap_max: int = 1 << 31) -> None:
+        self.codes = codes
+        self._fold = fold_for(codes)
+        self.by_bytes = by_bytes
+        self.rows_max = rows_max
+        self.heap_max = heap_max
+        self.count = 0
+        self.heap_end = 0
+        self._allocate(min(1024, rows_max), 16 * 1024 if by_bytes else 0)
+
+    def _allocate(self, capacity: int, heap_bytes: int) -> None:
+        self._index = np.zeros(2 * (1 << (capacity - 1).bit_length()), np.int32)
+        self._rows = np.empty((capacity, CELLS + self.codes.size), np.int64)
+        self.heap = np.empty(heap_bytes, np.uint8)
+
+    def add(
+        self, slices: Ints, hashes: Hashes, keys: Ints, offsets: Ints, data: Bytes, n: Ints, cells: Ints, start: int = 0
+    ) -> int:
+        """Merge rows from `start` on; returns the row at which a bound was reached, or the number of rows when all are
+        merged."""
+        while True:
+            start, self.count, self.heap_end, why = self._fold(
+                self._index,
+                self._rows,
+                self._rows.view(np.float64),
+                self.heap,
+                self.codes,
+                self.by_bytes,
+                slices,
+                hashes,
+                keys,
+                offsets,
+                data,
+                n,
+                cells,
+                cells.view(np.float64),
+                start,
+                self.count,
+                self.heap_end,
+            )
+            if why == DONE:
+                return hashes.size
+            if why == ROWS_FULL:
+                if self.count >= self.rows_max:
+                    return int(start)
+                self._grow_rows()
+            else:
+                # A single key may be longer than the bound: an empty table accepts it.
+                if self.count and self.heap.size >= self.heap_max:
+                    return int(start)
+                need = self.heap_end + 4 + int(offsets[start + 1] - offsets[start])
+                heap = np.empty(max(2 * self.heap.size, need), np.uint8)
+                heap[: self.heap_end] = self.heap[: self.heap_end]
+                self.heap = heap
+
+    def _grow_rows(self) -> None:
+        capacity = min(4 * self._rows.shape[0], self.rows_max)
+        rows = np.empty((capacity, self._rows.shape[1]), np.int64)
+        rows[: self.count] = self._rows[: self.count]
+        self._rows = rows
+        size = 2 * (1 << (capacity - 1).bit_length())
+        if size > self._index.size:
+            self._index = np.zeros(size, np.int32)
+            reindex(self._index, rows, self.count)
+
+    def rows(self) -> Ints:
+        """All groups so far, int64[count, 4 + k]: slice, hash, key or heap offset, n, cells."""
+        return self._rows[: self.count]
+
+    def clear(self) -> None:
+        """Forget the groups, keep the memory."""
+        self._index[:] = 0
+        self.count = self.heap_end = 0
+
+
+def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: Ints) -> tuple[Ints, Bytes]:
+    """Distinct groups of these batches, each of which is distinct: (rows int64[groups, 4 + k] in the order of parts, heap
+    of keys)."""
+    bounds = np.zeros((1 << bits) + 1, np.int64)
+    for p in partials:
+        count_parts(p.hashes, bits, bounds)
+    np.cumsum(bounds, out=bounds)
+    count, heap, heap_end = int(bounds[-1]), NO_BYTES, 0
+    rows, at = np.empty((count, CELLS + codes.size), np.int64), bounds[:-1].copy()
+    if by_bytes:
+        heap = np.empty(4 * count + sum(int(p.offsets[-1] - p.offsets[0]) for p in partials), np.uint8)
+    for p in partials:
+        heap_end = scatter(
+            rows, at, bits, by_bytes, heap, heap_end, p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells
+        )
+    if len(partials) > 1:
+        later, first = same_groups(rows, heap, by_bytes, bounds)
+        if later.size:
+            merge_found(rows, rows.view(np.float64), first, later, rows, rows.view(np.float64), codes)
+            keep = np.ones(count, np.bool_)
+            keep[later] = False
+            rows = rows[keep]
+    return rows, heap
