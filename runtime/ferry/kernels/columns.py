@@ -31,6 +31,7 @@ from ferry.kernels.grouping import (
     heap_keys,
     order_by_hash,
 )
+from ferry.kernels.parts import add_records
 
 BINARY_BYTES_MAX = 2**31 - 1
 """Arrow's `binary` has 32-bit offsets, so the keys of one batch together stay below this."""
@@ -42,7 +43,10 @@ VALUE_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class PartialArrays:
-    """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the type of the key."""
+    """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the type of the key.
+
+    Slices, hashes, integer keys and n are Arrow's memory, read-only.
+    """
 
     slices: Ints
     hashes: Hashes
@@ -140,13 +144,10 @@ def to_partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> Partia
     """The arrays of one batch of partials."""
     cells = np.empty((batch.num_rows, words_of(state_columns(descriptor))), np.int64)
     fill_cells(descriptor, batch.columns[4:], cells)
-    keys, (offsets, data) = NO_INTS, (NO_INTS, NO_BYTES)
+    slices, hashes, n = (batch.column(i).to_numpy() for i in (0, 1, 3))
     if descriptor.int_key:
-        keys = integers(batch.column(2))
-    else:
-        offsets, data = binary(batch.column(2))
-    hashes = np.require(batch.column(1).to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
-    return PartialArrays(integers(batch.column(0)), hashes, keys, offsets, data, integers(batch.column(3)), cells)
+        return PartialArrays(slices, hashes, batch.column(2).to_numpy(), NO_INTS, NO_BYTES, n, cells)
+    return PartialArrays(slices, hashes, NO_INTS, *binary(batch.column(2)), n, cells)
 
 
 def cell_arrays(descriptor: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
@@ -176,7 +177,9 @@ def key_array(descriptor: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Arr
 
 
 def from_groups(descriptor: OperatorDescriptor, rows: Ints, heap: Bytes) -> pa.RecordBatch:
-    """Groups (ferry.kernels.grouping) as a batch of partials, in the order given."""
+    """Groups (ferry.kernels.grouping) as a batch of partials, in the order given; a copy of them."""
+    if rows.shape[0] == 1:
+        rows = rows.copy()  # Its columns are contiguous already, and Arrow would not copy them.
     hashes = np.ascontiguousarray(rows[:, HASH]).view(np.uint64)
     columns = [
         pa.array(np.ascontiguousarray(rows[:, SLICE])),
@@ -247,17 +250,13 @@ def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
     return offsets
 
 
-def records_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
-    """Number of records behind these rows of fragments, int64[V]: a row of partials has the number of its records.
-
-    The batch must be sorted by hash, or at least by virtual node.
-    """
-    offsets = split_by_vnode(batch, virtual_nodes)
-    if "n" not in batch.schema.names:
-        return np.diff(offsets)
-    before = np.zeros(batch.num_rows + 1, np.int64)
-    np.cumsum(batch.column("n").to_numpy(zero_copy_only=True), out=before[1:])
-    return np.diff(before[offsets])
+def records_by_vnode(batches: Sequence[pa.RecordBatch], virtual_nodes: int) -> Ints:
+    """Number of records behind these rows of fragments, int64[V]: a row of partials has the number of its records."""
+    counts = np.zeros(virtual_nodes, np.int64)
+    for batch in batches:
+        n = batch.column("n").to_numpy() if "n" in batch.schema.names else NO_INTS
+        add_records(batch.column("hash").to_numpy(), n, virtual_nodes.bit_length() - 1, counts)
+    return counts
 
 
 def range_indices(offsets: Ints, vnodes: Ints) -> Ints:

@@ -99,3 +99,11 @@ def same_groups(rows, heap, by_bytes, bounds):  # type: ignore[no-untyped-def]
                         break
                 p = (p + 1) & (size - 1)
     return later[:count], first[:count]
+
+
+@njit(cache=True, nogil=True)
+def add_records(hashes, n, bits, counts):  # type: ignore[no-untyped-def]
+    """Add the records behind each row to the count of its part, int64[2**bits]; an empty `n`: one of each row."""
+    for i in range(hashes.size):
+        part = np.int64(hashes[i] >> np.uint64(64 - bits)) if bits else np.int64(0)
+        counts[part] += n[i] if n.size else 1

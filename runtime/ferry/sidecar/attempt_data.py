@@ -122,8 +122,7 @@ class AttemptData:
         self._partials = {
             key: bodies for key, bodies in self._partials.items() if key > (prepare.step, prepare.attempt)
         }
-        for part in parts:
-            self.tally.received(records_by_vnode(part, self._virtual_nodes))
+        self.tally.received(records_by_vnode(parts, self._virtual_nodes))
         times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
         led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
         if prepare.is_void:

@@ -75,11 +75,11 @@ def test_records_are_counted_by_virtual_node(virtual_nodes: int) -> None:
     hashes, many = np.sort(draw.integers(0, 2**64, 1000, np.uint64)), draw.integers(1, 2**40, 1000)
     vnode = [int(h) * virtual_nodes >> 64 for h in hashes]
     rows = pa.record_batch({"hash": pa.array(hashes), "l_n": pa.array(many)})
-    assert columns.records_by_vnode(rows, virtual_nodes).tolist() == [vnode.count(v) for v in range(virtual_nodes)]
+    assert columns.records_by_vnode([rows], virtual_nodes).tolist() == [vnode.count(v) for v in range(virtual_nodes)]
     partials = pa.record_batch({"hash": pa.array(hashes), "n": pa.array(many)})
     counted = [sum(int(n) for v, n in zip(vnode, many) if v == one) for one in range(virtual_nodes)]
-    assert columns.records_by_vnode(partials, virtual_nodes).tolist() == counted
-    assert columns.records_by_vnode(partials.slice(0, 0), virtual_nodes).tolist() == [0] * virtual_nodes
+    assert columns.records_by_vnode([partials, partials], virtual_nodes).tolist() == [2 * n for n in counted]
+    assert columns.records_by_vnode([partials.slice(0, 0)], virtual_nodes).tolist() == [0] * virtual_nodes
 
 
 def test_order_by_hash_large_equals_small() -> None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.kernels import folding, groups
-from ferry.kernels.columns import PartialArrays
+from ferry.kernels.aggregates import merge_codes
+from ferry.kernels.columns import PartialArrays, from_groups
 from ferry.kernels.folding import PLAIN_MAX, fold_for
 from ferry.kernels.grouping import CELLS, COUNT, FLAGS, HASH, KEY, NO_BYTES, NO_INTS, OVERFLOWED, SLICE, heap_keys
 from ferry.kernels.groups import Groups, merged
@@ -106,3 +108,18 @@ def test_loops_are_made_for_few_codes_of_one_word() -> None:
     general = fold_for(np.array([6, -3], np.int64))
     assert fold_for(np.array([0] * (PLAIN_MAX + 1), np.int64)) is general
     assert fold_for(np.array([0, FLAGS], np.int64)) is not general
+
+
+@pytest.mark.parametrize("groups_", [1, 2])
+def test_a_batch_of_groups_stays_when_their_table_is_used_again(groups_: int) -> None:
+    descriptor = OperatorDescriptor(
+        "op", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "sum", "v"),)
+    )
+    table, numbers = Groups(merge_codes(descriptor), False), np.arange(groups_)
+    batches = []
+    for value in (1, 2):
+        cells = np.full((groups_, 2), value)
+        table.add(numbers, numbers.astype(np.uint64), numbers, NO_INTS, NO_BYTES, NO_INTS, cells)
+        batches.append(from_groups(descriptor, table.rows(), table.heap))
+        table.clear()
+    assert [batch.column(4).to_pylist() for batch in batches] == [[1] * groups_, [2] * groups_]
