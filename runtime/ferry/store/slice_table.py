@@ -74,6 +74,8 @@ class SliceTable:
         self._part_bits = files.parts.bit_length() - 1
         self._each = files.parts // self.virtual_nodes
         self._garbage = HolePuncher()
+        self._expected: Ints | None = None
+        """rows of each part that a new table will have"""
         self._moving: tuple[int, int] | None = None
         """(part, mark): keys before the mark are being moved; parts before this one are done"""
         if verify:
@@ -159,6 +161,11 @@ class SliceTable:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
+    def expect(self, earlier: SliceTable) -> None:
+        """This new table will have about as many rows as one of an earlier slice: its regions begin with room for them."""
+        if earlier.files.parts == self.files.parts:
+            self._expected = earlier.files.counts.copy()
+
     def put(self, rows: RowArrays, order: Ints, absent: bool, hints: Ints | None = None) -> None:
         """Upsert rows[order]; regions grow as needed. Raises Exhausted before any write without room.
 
@@ -171,6 +178,8 @@ class SliceTable:
                 return
         before, end = self.files.places.copy(), int(self.files.end[0])
         expected = table.rows_of_parts(order, rows.hashes, self.files.parts, self._part_bits)
+        if self._expected is not None:
+            expected = np.where(expected > 0, np.maximum(expected, self._expected), 0)
         step = min(GRANT_BYTES // self.files.row_bytes, order.size << table.BITS_MIN)
         granted = start = 0
         while True:

@@ -110,6 +110,10 @@ class Slices:
         table = self.table(start)
         mapped.require_room(self._directory, table.room_for(order.size) + rows.data.size)
         if not self.has(start):
+            # The last slice may be filling up, the one before it is full. A closed table is not opened for this.
+            newest = [self._open[each] for each in self.starts[-2:] if each in self._open]
+            if newest:
+                table.expect(max(newest, key=lambda each: int(each.counts.sum())))
             self._inventory.add(start)
             insort(self.starts, start)
         before = table.totals()

@@ -27,11 +27,11 @@ def descriptor_of(key: str) -> OperatorDescriptor:
     return OperatorDescriptor("op", 0, "aggregate", KEYS[key], Window(10, 10), (Aggregate("n", "count"),))
 
 
-def add(state: AggregateState, keys: list[int]) -> None:
-    """One record of each key, in slice 0."""
+def add(state: AggregateState, keys: list[int], time: int = 1) -> None:
+    """One record of each key, at this time."""
     fragmenter = Fragmenter(state.descriptor)
     named = keys if state.descriptor.int_key else [text(k) for k in keys]
-    fragmenter.add(pa.record_batch({"k": named, "t": np.ones(len(keys), np.int64)}), ["k"], "t")
+    fragmenter.add(pa.record_batch({"k": named, "t": np.full(len(keys), time)}), ["k"], "t")
     delta, _ = state.delta([state.combine(fragmenter.drain())], EpochTimes(-1, -1))
     # Wrong ones change nothing, either.
     hints = state.hints if len(keys) % 3 else np.random.default_rng(len(keys)).permutation(state.hints)
@@ -171,3 +171,15 @@ def test_a_heap_grows_only_where_there_is_room(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(Exhausted, match="kept in reserve"):
         state._slices.table(0).files.extend_heap(1 << 20)
     assert counted(state) == before
+
+
+@pytest.mark.parametrize("key", ["int", "text"])
+def test_a_new_slice_begins_with_room_for_the_rows_of_the_one_before(key: str, tmp_path: Path) -> None:
+    state = AggregateState(descriptor_of(key), 8, tmp_path)
+    abandoned = []
+    for time in (1, 11, 21):
+        for begin in range(0, 40_000, 4_000):
+            add(state, [*range(begin, begin + 4_000)], time)
+        files = state._slices.table(time // 10 * 10).files
+        abandoned.append(int(files.end[0]) - int((1 << (files.places[files.places != 0] & 63)).sum()))
+    assert abandoned[0] > 10_000 and max(abandoned[1:]) < 2_000, "rows of regions that became too small"
