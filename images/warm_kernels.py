@@ -27,7 +27,7 @@ from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.kernels.aggregates import count, count_distinct
 from ferry.kernels.aggregates import max as greatest
-from ferry.kernels.columns import split_by_vnode, take_vnodes
+from ferry.kernels.columns import records_by_vnode, split_by_vnode, take_vnodes
 from ferry.process.aggregator import Functions
 from ferry.process.api import Process
 from ferry.process.distinct import Distinct
@@ -72,6 +72,15 @@ ALL = (
 )
 SKETCHES = tuple(Aggregate(column, "approx_count_distinct", column) for column in ("v", "w", "t"))
 """Large: one operator has them."""
+PLAIN = (
+    ALL[1:2],
+    ALL[2:3],
+    ALL[3:4],
+    ALL[4:5],
+    ALL[0:2],
+    (ALL[0], ALL[2], Aggregate("m", "mean", "w", number="float")),
+)
+"""Usual aggregates, whose loops are compiled for them."""
 KEYS: tuple[tuple[tuple[str, KeyType], ...], ...] = ((("k", "int"),), (("k", "int"), ("t", "string")))
 WINDOWS = (Window(1_000, 1_000), Window(2_000, 500))
 
@@ -86,6 +95,7 @@ def descriptors() -> list[OperatorDescriptor]:
                 found.append(OperatorDescriptor("aggregate", 0, "aggregate", key, window, aggregates))
         found.append(OperatorDescriptor("join", 0, "join", key, WINDOWS[0], left=left, right=right))
     found.append(OperatorDescriptor("distinct", 0, "aggregate", KEYS[0], WINDOWS[1], SKETCHES))
+    found += [OperatorDescriptor("plain", 0, "aggregate", KEYS[0], WINDOWS[1], plain) for plain in PLAIN]
     found += [OperatorDescriptor("changes", 0, "aggregate", key, GLOBAL, ALL, emit="changes", ttl_ms=1) for key in KEYS]
     return found
 
@@ -131,13 +141,15 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
             merged = state.combine([carry(batch) for batch in fragments(descriptor, rows)])
             share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
             watermark = 100 if number else WATERMARK_NONE
+            records_by_vnode([carry(share)], VNODES.size)
             delta, _ = state.delta([carry(share)], EpochTimes(watermark, watermark, number))
+            hints = state.hints if isinstance(state, AggregateState) else None
             mine = take_vnodes(delta, split_by_vnode(delta, VNODES.size), VNODES[:40])
             log = DeltaLog(directory / f"log-{id(state)}-{number}")
             log.append(COMMIT_ID, "leader", {}, carry(mine))
             for _, _, logged in log.entries(COMMIT_ID):
                 state.apply(logged, number, "leader")
-            state.apply(carry(delta), number, "rest")
+            state.apply(carry(delta), number, "rest", hints)
         state.fired_count(EpochTimes(0, 2_000), VNODES)
         assert sum(batch.num_rows for batch in state.fired(EpochTimes(0, 2_000, 1), VNODES, 10_000))
         learner = opened(f"learner-{id(state)}")

@@ -15,7 +15,11 @@ from ferry.contract.settings import RunSettings
 from ferry.sidecar import REASON
 from ferry.sidecar.ending import end_with, end_with_thread, guard_exit, reason_files
 from ferry.system import logs
+from ferry.system.memory import keep_freed
 from ferry.system.parent import call_it, children_end_with_it, die_with_parent
+
+FREED_BYTES_MAX = 256 * 1024 * 1024
+"""Freed memory that the process keeps: at most this, and at most an eighth of the memory for state."""
 
 
 def live(run_json: str, worker: int, index: int, life: bytes) -> NoReturn:
@@ -34,6 +38,7 @@ def begin(settings: RunSettings, worker: int) -> None:
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
     settings = RunSettings.read(run_json)
     begin(settings, worker)
+    keep_freed(min(FREED_BYTES_MAX, settings.memory_bytes // 8))
     reason_files.append(settings.worker_path(worker) / str(index) / REASON)
     from ferry.sidecar.preload import SERVER
 

@@ -20,6 +20,7 @@ from ferry.contract.tickets import Right
 from ferry.spark.tasks import flight
 from ferry.spark.tasks.ingest import IngestTask, IngestWork
 from ferry.spark.tasks.warmup import load
+from ferry.system.memory import keep_freed
 
 TEXT_MAX = 20_000
 """Maximum characters of the traceback of a failed share; its end is kept."""
@@ -53,6 +54,10 @@ class AssignmentResult:
         return AssignmentResult(*json.loads(data))
 
 
+FREED_BYTES = 64 * 1024 * 1024
+"""Freed memory that the process of a loop keeps."""
+
+
 def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Callable[[Iterable[int]], Iterator[int]]:
     """The function for mapPartitions: one loop per partition of job `job`; `works` by operator."""
 
@@ -66,6 +71,7 @@ def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Calla
 
 def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None:
     """Run a loop until the driver ends it. Raises a Flight error when the driver is gone."""
+    keep_freed(FREED_BYTES)
     load([(work.descriptor, work.condense) for work in works.values()])  # Before the first assignment.
     ticket = place.right.narrowed({"job": job, "worker": environment.read().worker}).dump()
     with flight.connect(place.uri, place.authority) as client, flight.Connections(place.authority) as connections:

@@ -25,20 +25,23 @@ KEY_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of keys of one task before they become an output batch."""
 
 
+_unused: dict[tuple[bytes, bool, int], Groups] = {}
+"""Empty tables of this process, by kind: each page of a new one costs a fault."""
+
+
 class PartialAggregates:
     """Partial aggregates of the one input of an operator."""
 
     def __init__(self, descriptor: OperatorDescriptor, groups_max: int = GROUPS_MAX) -> None:
         self._descriptor = descriptor
         codes = aggregates.merge_codes(descriptor)
-        self._groups = Groups(
-            codes,
-            not descriptor.int_key,
-            min(groups_max, GROUPS_BYTES_MAX // (8 * (CELLS + codes.size))),
-            KEY_BYTES_MAX,
-        )
+        rows_max = min(groups_max, GROUPS_BYTES_MAX // (8 * (CELLS + codes.size)))
+        self._kind = codes.tobytes(), descriptor.int_key, rows_max
+        spare = _unused.pop(self._kind) if self._kind in _unused else None
+        self._groups = spare or Groups(codes, not descriptor.int_key, rows_max, KEY_BYTES_MAX)
         self._at_once = records_at_once(descriptor)
         self._full: list[pa.RecordBatch] = []
+        self._drained = False
 
     @property
     def numbers(self) -> list[str]:
@@ -48,6 +51,7 @@ class PartialAggregates:
 
     def add(self, records: KeyedRecords) -> None:
         """Merge records into the groups."""
+        assert not self._drained, "another object has its table"
         for begin in range(0, records.batch.num_rows, self._at_once):
             self._add(records.slice(begin, self._at_once))
 
@@ -67,8 +71,11 @@ class PartialAggregates:
         return full
 
     def drain(self) -> list[pa.RecordBatch]:
-        """Take all remaining groups."""
-        self._flush()
+        """Take all remaining groups; nothing may be added afterwards."""
+        if not self._drained:
+            self._flush()
+            self._drained = True
+            _unused[self._kind] = self._groups
         return self.take_full()
 
     def _flush(self) -> None:
