@@ -148,8 +148,9 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     silent.signal(signal.SIGSTOP)
     frozen = time.monotonic()
     hosts.await_epochs(3)
+    log = hosts.drivers[0].directory / "log"
+    await_that(lambda: "is given up: worker 2 is silent" in log.read_text(), "word of the silent host", 60)
     print(f"silent host passed over within {time.monotonic() - frozen:.1f} s")
-    assert "is given up: worker 2 is silent" in (hosts.drivers[0].directory / "log").read_text()
     silent.signal(signal.SIGCONT)
     # The driver dies, and another one starts on another host with nothing but the checkpoint.
     before = {i.instance: (i.pid, i.incarnation) for i in hosts.registrations()}
