@@ -231,7 +231,9 @@ def test_an_export_that_is_applied_again_or_under_another_name_changes_nothing(
     wait_until(lambda: "memory" in (kubectl.get("sj", "b").get("status") or {}), "memory of the copy", 30)
     copy = kubectl.get("sj", "b")
     memory = copy["status"]["memory"]
-    assert memory.pop("defaults", None) in (None, {"image": "ferry:1"}) and memory.pop("key") == 1
+    defaults = memory.pop("defaults", {})  # of the operator, once the copy has pods
+    assert defaults.get("image", "ferry:1") == "ferry:1" and defaults.get("redisAt", "127.0.0.1:1") == "127.0.0.1:1"
+    assert memory.pop("key") == 1
     assert memory == {"uid": copy["metadata"]["uid"], "run": 1, "over": False}
     tenant.run("delete", "sj", "b")
     if stage in ("suspending", "ended", "suspended"):
