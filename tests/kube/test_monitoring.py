@@ -39,7 +39,7 @@ NOTHING: dict[str, str] = {
 }
 """Queries that may have no answer, or zero, in this story, and why. All others have another one."""
 
-COMPARISON = re.compile(r" (==|>|<) (?=[\d.]+$)")
+COMPARISON = re.compile(r" (==|>|<) (?=[\d.]+(?: or |\)?$))")
 
 
 @dataclass(frozen=True)
