@@ -76,32 +76,6 @@ def _add_and_count(into, finto, i, d, source, fsource, j, e, flags, theirs, bit)
     into[i, flags] |= bit
 
 
-@njit(nogil=True, forceinline=True)
-def _merge_cell(code, into, finto, i, source, fsource, j, e, c, flags):  # type: ignore[no-untyped-def]
-    # Merge cell e of row j of the source into column c of row i of groups. `flags`: the column of flags, or -1.
-    d = CELLS + c
-    if code == 0:
-        before, added = into[i, d], source[j, e]
-        total = before + added
-        if flags >= 0 and (before ^ total) & (added ^ total) < 0:
-            into[i, CELLS + flags] |= np.int64(1) << (OVERFLOWED + c)
-        into[i, d] = total
-    elif code == FLAGS:
-        into[i, d] |= source[j, e]
-    elif code == 1:
-        finto[i, d] += fsource[j, e]
-    elif code == 2:
-        into[i, d] = min(into[i, d], source[j, e])
-    elif code == 3:
-        if _above(finto[i, d], fsource[j, e]):
-            finto[i, d] = fsource[j, e]
-    elif code == 4:
-        into[i, d] = max(into[i, d], source[j, e])
-    elif code == 5:
-        if _above(fsource[j, e], finto[i, d]):
-            finto[i, d] = fsource[j, e]
-
-
 @njit(cache=True, nogil=True, forceinline=True)
 def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-untyped-def]
     # Merge row j of the source, whose cells begin after `skip` words, into row i of groups. Inlined, because a call
@@ -110,9 +84,26 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
         code = codes[c]
         d = CELLS + c
         e = skip + c
-        if code == FLAGS or 0 <= code <= 5:
-            flags = codes.size - 1 if codes[codes.size - 1] == FLAGS else -1
-            _merge_cell(code, into, finto, i, source, fsource, j, e, c, flags)
+        if code == 0:
+            before, added = into[i, d], source[j, e]
+            total = before + added
+            if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
+                into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
+            into[i, d] = total
+        elif code == FLAGS:
+            into[i, d] |= source[j, e]
+        elif code == 1:
+            finto[i, d] += fsource[j, e]
+        elif code == 2:
+            into[i, d] = min(into[i, d], source[j, e])
+        elif code == 3:
+            if _above(finto[i, d], fsource[j, e]):
+                finto[i, d] = fsource[j, e]
+        elif code == 4:
+            into[i, d] = max(into[i, d], source[j, e])
+        elif code == 5:
+            if _above(fsource[j, e], finto[i, d]):
+                finto[i, d] = fsource[j, e]
         elif code == 6 or code == 7:
             q, more, less = 0, False, False
             while not more and not less and (q == 0 or codes[c + q] < FLAGS):
@@ -189,6 +180,32 @@ def _same(heap, at, data, begin, end):  # type: ignore[no-untyped-def]
     for q in range(length):
         differs |= x[q] ^ y[q]
     return differs == 0
+
+
+@njit(nogil=True, forceinline=True)
+def _cell(code, into, finto, i, source, fsource, j, c, flags):  # type: ignore[no-untyped-def]
+    # `merge` for one column, whose code is a constant. `flags`: the column of flags, or -1.
+    d = CELLS + c
+    if code == 0:
+        before, added = into[i, d], source[j, c]
+        total = before + added
+        if flags >= 0 and (before ^ total) & (added ^ total) < 0:
+            into[i, CELLS + flags] |= np.int64(1) << (OVERFLOWED + c)
+        into[i, d] = total
+    elif code == FLAGS:
+        into[i, d] |= source[j, c]
+    elif code == 1:
+        finto[i, d] += fsource[j, c]
+    elif code == 2:
+        into[i, d] = min(into[i, d], source[j, c])
+    elif code == 3:
+        if _above(finto[i, d], fsource[j, c]):
+            finto[i, d] = fsource[j, c]
+    elif code == 4:
+        into[i, d] = max(into[i, d], source[j, c])
+    elif code == 5:
+        if _above(fsource[j, c], finto[i, d]):
+            finto[i, d] = fsource[j, c]
 
 
 Fold = Callable[..., tuple[int, int, int, int]]
@@ -268,21 +285,21 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
                 if k < 0:
                     _merge(rows, frows, g, cells, fcells, r, 0, codes)
                 if k > 0:
-                    _merge_cell(c0, rows, frows, g, cells, fcells, r, 0, 0, flags)
+                    _cell(c0, rows, frows, g, cells, fcells, r, 0, flags)
                 if k > 1:
-                    _merge_cell(c1, rows, frows, g, cells, fcells, r, 1, 1, flags)
+                    _cell(c1, rows, frows, g, cells, fcells, r, 1, flags)
                 if k > 2:
-                    _merge_cell(c2, rows, frows, g, cells, fcells, r, 2, 2, flags)
+                    _cell(c2, rows, frows, g, cells, fcells, r, 2, flags)
                 if k > 3:
-                    _merge_cell(c3, rows, frows, g, cells, fcells, r, 3, 3, flags)
+                    _cell(c3, rows, frows, g, cells, fcells, r, 3, flags)
                 if k > 4:
-                    _merge_cell(c4, rows, frows, g, cells, fcells, r, 4, 4, flags)
+                    _cell(c4, rows, frows, g, cells, fcells, r, 4, flags)
                 if k > 5:
-                    _merge_cell(c5, rows, frows, g, cells, fcells, r, 5, 5, flags)
+                    _cell(c5, rows, frows, g, cells, fcells, r, 5, flags)
                 if k > 6:
-                    _merge_cell(c6, rows, frows, g, cells, fcells, r, 6, 6, flags)
+                    _cell(c6, rows, frows, g, cells, fcells, r, 6, flags)
                 if k > 7:
-                    _merge_cell(c7, rows, frows, g, cells, fcells, r, 7, 7, flags)
+                    _cell(c7, rows, frows, g, cells, fcells, r, 7, flags)
                 continue
             if groups >= rows.shape[0]:
                 return r, groups, heap_end, ROWS_FULL
