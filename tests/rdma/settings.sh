@@ -13,7 +13,7 @@ PYTHON=3.11              # of that suite
 PACKAGES="python3 python3-pyverbs rdma-core ibverbs-providers ibverbs-utils perftest iperf3 iproute2 kmod iputils-ping"
 # rdma_rxe asks for crc32 by name when it runs, which no dependency of modules tells: crc32_generic.
 MODULES="virtio_pci virtio_net 9p 9pnet_virtio dummy rdma_rxe crc32_generic ib_uverbs rdma_ucm sch_netem"
-LIBRARIES="numpy pytest pytest-timeout numba pyarrow redis msgpack lmdb xxhash prometheus-client async-timeout cryptography httpx" # of the tests and of a sidecar
+LIBRARIES="numpy pytest pytest-timeout numba llvmlite pyarrow redis msgpack lmdb xxhash prometheus-client async-timeout cryptography httpx" # of the tests and of a sidecar
 
 MEMORY=${FERRY_RDMA_MEMORY:-1000} # MiB of one guest
 CPUS=${FERRY_RDMA_CPUS:-1}

@@ -95,8 +95,7 @@ class Groups:
 
 
 def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: Ints) -> tuple[Ints, Bytes]:
-    """Distinct groups of these batches, each of which is distinct: (rows int64[groups, 4 + k] in the order of parts, heap
-    of keys)."""
+    """Distinct groups of these batches: (rows int64[groups, 4 + k] in the order of parts, heap of keys)."""
     bounds = np.zeros((1 << bits) + 1, np.int64)
     for p in partials:
         count_parts(p.hashes, bits, bounds)
@@ -109,11 +108,10 @@ def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: 
         heap_end = scatter(
             rows, at, bits, by_bytes, heap, heap_end, p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells
         )
-    if len(partials) > 1:
-        later, first = same_groups(rows, heap, by_bytes, bounds)
-        if later.size:
-            merge_found(rows, rows.view(np.float64), first, later, rows, rows.view(np.float64), codes)
-            keep = np.ones(count, np.bool_)
-            keep[later] = False
-            rows = rows[keep]
+    later, first = same_groups(rows, heap, by_bytes, bounds)
+    if later.size:
+        merge_found(rows, rows.view(np.float64), first, later, rows, rows.view(np.float64), codes)
+        keep = np.ones(count, np.bool_)
+        keep[later] = False
+        rows = rows[keep]
     return rows, heap

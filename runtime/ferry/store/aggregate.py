@@ -61,8 +61,7 @@ class AggregateState:
     # -- merging ----------------------------------------------------------------------------------------------------
 
     def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """Merge partials by (slice, key); each batch is distinct. The result is sorted by virtual node. Reads no
-        state."""
+        """Merge partials by (slice, key). The result is sorted by virtual node. Reads no state."""
         groups = self._grouped([columns.to_partials(self.descriptor, b) for b in batches if b.num_rows])
         return self._batch(groups)
 
